@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders.cluster_scenes import NOW, SINCE, conditions, unit
-from builders.statuses import a_state
+from builders.cluster_scenes import NOW, SINCE, unit
+from builders.job_views import a_view, described
 from diloco_cli.curve import Paper
 from diloco_cli.status_text import as_json, headline, status_text, units_lines
 from diloco_cli.view_model import JobView
 from diloco_operator.api.losses import format_losses
 from diloco_operator.kube.client import Obj
-
-
-def a_view(
-    *units: Obj,
-    suspend: bool = False,
-    progress: Obj | None = None,
-    pools: list[Obj] | None = None,
-    hosts: Sequence[Obj] = (),
-    model: Obj | None = None,
-    goodput: Obj | None = None,
-    **status: str,
-) -> JobView:
-    learners = {"contributing": 1, "placed": 2, "desired": 3, "min": 2, "max": 6}
-    body = {
-        **a_state(status),
-        "conditions": conditions(**status),
-        "units": list(units),
-        "progress": progress or {},
-        "learners": learners,
-        "pools": pools or [],
-        "hosts": list(hosts),
-        **({"model": model} if model else {}),
-        **({"goodput": goodput} if goodput else {}),
-    }
-    return JobView.of({"metadata": {"name": "bytes-lm", "namespace": "team"}, "spec": {"suspend": suspend}, "status": body})
 
 
 def test_status_tells_how_far_who_and_why_not_more() -> None:
@@ -130,16 +104,6 @@ def test_status_of_a_job_that_is_over_leaves_the_place_to_its_message_and_says_h
     assert f"\n  {what} as one file: kubectl diloco export bytes-lm -n team -o model.safetensors\n" in shown
     assert "newest snapshot" not in shown
     assert "diloco export" not in status_text(a_view(unit(), **over), NOW)
-
-
-def described(state: str, reason: str, *units: Obj, **conditions: tuple[str, str, str]) -> JobView:
-    """Return a job in this state, with conditions (status, reason, message)."""
-    found = [
-        {"type": kind, "status": status, "reason": why, "message": message, "lastTransitionTime": SINCE}
-        for kind, (status, why, message) in conditions.items()
-    ]
-    body = {"state": state, "reason": reason, "conditions": found, "units": list(units)}
-    return JobView.of({"metadata": {"name": "bytes-lm", "namespace": "team"}, "spec": {}, "status": body})
 
 
 def test_long_reason_stands_in_full_once() -> None:

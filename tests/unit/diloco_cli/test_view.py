@@ -3,13 +3,15 @@
 import io
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
-from builders.statuses import a_state
+from builders.cluster_scenes import NOW, SINCE, unit
+from builders.job_views import a_view, described
 from diloco_cli.diloco.view import JsonView, PlainView
 from diloco_cli.screen import Screen, live_units, summary
 from diloco_cli.view_model import (
@@ -20,51 +22,14 @@ from diloco_cli.view_model import (
     failed_attempts,
     remember,
     repeats_status,
-    result,
     seconds_left,
     with_speeds,
 )
 from diloco_cli.view_text import count, duration
 from diloco_operator.api.losses import format_losses
-from diloco_operator.kube.client import Obj
 from rich.console import Console, RenderableType
 
-SINCE = "2026-11-20T21:00:00Z"
-NOW = 1_795_208_460.0  # 2026-11-20T21:01:00Z
-
-
-def unit(name: str = "v5p-0", state: str = "Training", **fields: Any) -> Obj:
-    return {"name": name, "pool": name.rpartition("-")[0], "state": state, "since": SINCE, **fields}
-
-
-def conditions(**status: str) -> list[Obj]:
-    return [
-        {"type": name, "status": value, "reason": f"{name}Reason", "message": f"about {name}", "lastTransitionTime": SINCE}
-        for name, value in status.items()
-    ]
-
-
-def view(
-    step: int = 0,
-    steps: int = 400,
-    units: Sequence[Obj] = (),
-    pools: Sequence[Obj] = (),
-    suspend: bool = False,
-    progress: Obj | None = None,
-    **status: str,
-) -> JobView:
-    obj: Obj = {
-        "metadata": {"name": "bytes-lm", "namespace": "default"},
-        "spec": {"suspend": suspend},
-        "status": {
-            **a_state(status),
-            "conditions": conditions(**status),
-            "progress": {"step": step, "steps": steps, **(progress or {})},
-            "units": list(units),
-            "pools": list(pools),
-        },
-    }
-    return JobView.of(obj)
+view = partial(a_view, steps=400)
 
 
 def texts(lines: Iterable[Line]) -> list[str]:
@@ -102,13 +67,9 @@ def test_line_on_a_missing_quorum_names_the_learners_that_are_missing() -> None:
     training = "0 of 4 learners contribute, training.quorum is 1: outer steps wait; see Degraded"
 
     def waiting(degraded: str) -> JobView:
-        told = view(Accepted="True", Placed="True", Training="False", Degraded=degraded).status
-        reasons = {"Training": ("QuorumMissing", training), "Degraded": ("LearnersStarting", learners)}
-        found = [
-            each.model_copy(update=dict(zip(("reason", "message"), reasons.get(each.type, (each.reason, each.message)), strict=True)))
-            for each in told.conditions
-        ]
-        return replace(view(), status=told.model_copy(update={"conditions": tuple(found)}))
+        met = {"Accepted": ("True", "", ""), "Placed": ("True", "", "")}
+        missing = {"Training": ("False", "QuorumMissing", training), "Degraded": (degraded, "LearnersStarting", learners)}
+        return described("Starting", "QuorumMissing", **met, **missing)
 
     told = f"Training=False QuorumMissing: {learners}"
     assert texts(changes(None, waiting("True")))[2:] == [told], "LearnersStarting belongs to every start and has no line of its own"
@@ -117,19 +78,15 @@ def test_line_on_a_missing_quorum_names_the_learners_that_are_missing() -> None:
 
 
 def test_suspension_is_told_once_and_without_a_field_to_set() -> None:
-    stopped = view(Suspended="True", Training="False")
-    reasons = {"Suspended": ("Suspended", "nothing runs, the state is kept"), "Training": ("Suspended", "set spec.suspend to false")}
-    found = [
-        each.model_copy(update=dict(zip(("reason", "message"), reasons[each.type], strict=True))) for each in stopped.status.conditions
-    ]
-    stopped = replace(stopped, status=stopped.status.model_copy(update={"conditions": tuple(found)}))
+    told = ("True", "Suspended", "nothing runs, the state is kept")
+    stopped = described("Suspended", "Suspended", Suspended=told, Training=("False", "Suspended", "set spec.suspend to false"))
     assert texts(changes(view(), stopped)) == ["Suspended=True Suspended: nothing runs, the state is kept"]
 
 
 def test_unit_that_fails_and_recovers_is_followed() -> None:
-    training = view(units=[unit(slice="np-1", attempt=1)])
-    ended = view(units=[unit(state="BackingOff", slice="np-1", attempt=1, reason="Crashed", message="exit 137", endedAt=SINCE)])
-    again = view(units=[unit(slice="np-2", attempt=2, recoverSeconds=3.25)])
+    training = view(unit(slice="np-1", attempt=1))
+    ended = view(unit(state="BackingOff", slice="np-1", attempt=1, reason="Crashed", message="exit 137", endedAt=SINCE))
+    again = view(unit(slice="np-2", attempt=2, recoverSeconds=3.25))
     (line,) = changes(training, ended)
     assert line == Line("unit", "bytes-lm", "v5p-0 BackingOff on np-1, attempt 1 (was Training): Crashed: exit 137", True, "v5p-0")
     assert texts(changes(ended, again)) == ["v5p-0 Training on np-2, attempt 2 (was BackingOff), recovered in 3.2 s"]
@@ -155,12 +112,12 @@ def test_pool_says_why_it_has_not_more_unless_it_has_all() -> None:
 
 
 def test_logs_are_wanted_of_attempts_that_ended_badly_just_now() -> None:
-    before = view(units=[unit(attempt=1)])
-    after = view(units=[unit(state="BackingOff", attempt=1, endedAttempt=1)])
+    before = view(unit(attempt=1))
+    after = view(unit(state="BackingOff", attempt=1, endedAttempt=1))
     assert [pod for _, pod in failed_attempts(before, after)] == ["bytes-lm-v5p-0-a1-0"]
     assert failed_attempts(after, after) == []
-    assert failed_attempts(before, view(units=[unit(state="Completed", attempt=1, endedAttempt=1)])) == []
-    assert failed_attempts(before, view(units=[unit(state="Pending", attempt=1, endedAttempt=1)], suspend=True)) == []
+    assert failed_attempts(before, view(unit(state="Completed", attempt=1, endedAttempt=1))) == []
+    assert failed_attempts(before, view(unit(state="Pending", attempt=1, endedAttempt=1), suspend=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -177,18 +134,16 @@ def test_first_condition_on_the_way_that_does_not_hold_is_why_a_job_is_late(stat
 
 def test_a_job_that_only_lacks_time_says_how_far_it_is() -> None:
     late = view(step=176, steps=700, Accepted="True", Placed="True", Training="True", Complete="False")
-    (condition,) = (each for each in late.status.conditions if each.type == "Complete")
-    found = tuple(each.model_copy(update={"message": ""}) if each is condition else each for each in late.status.conditions)
+    *others, complete = late.status.conditions
+    found = (*others, complete.model_copy(update={"message": ""}))
     late = replace(late, status=late.status.model_copy(update={"conditions": found}))
     assert late.missing_condition() == "Complete=False CompleteReason: it trains, and is at outer step 176 of 700"
 
 
 def test_speed_at_the_end_is_that_of_the_last_training() -> None:
-    speeds = remember({}, view(step=10, units=[unit(tokensPerSecond=500.0, weight=0.3)]))
-    speeds = remember(speeds, view(step=400, units=[unit(tokensPerSecond=3.0, weight=0.4)]))  # after the last step
-    ended = with_speeds(
-        view(step=400, units=[unit(state="Completed", tokensPerSecond=0.0, weight=0.4), unit("v6e-0", "Completed")]), speeds
-    )
+    speeds = remember({}, view(unit(tokensPerSecond=500.0, weight=0.3), step=10))
+    speeds = remember(speeds, view(unit(tokensPerSecond=3.0, weight=0.4), step=400))  # after the last step
+    ended = with_speeds(view(unit(state="Completed", tokensPerSecond=0.0, weight=0.4), unit("v6e-0", "Completed"), step=400), speeds)
     assert [(u.tokens_per_second, u.weight) for u in ended.status.units] == [(500.0, 0.4), (0.0, 0.0)]
 
 
@@ -230,7 +185,7 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
         unit("h100-1", "BackingOff", attempt=2, restarts=1, reason="Crashed", message="exit 1"),
     ]
     progress = {"loss": 2.31, "tokensPerSecond": 51200, "estimatedCompletion": "2026-11-20T21:03:20Z"}
-    text = rendered(Screen([view(step=100, units=units, progress=progress, Training="True")], [], NOW, "Ctrl-C drains"))
+    text = rendered(Screen([view(*units, step=100, progress=progress, Training="True")], [], NOW, "Ctrl-C drains"))
     assert "step 100/400" in text
     assert "loss 2.310  51.2k tokens/s  2m20s left" in text
     rows = [line.split() for line in text.splitlines()]
@@ -247,9 +202,7 @@ LONG = "attempt 3 ended: exit 1: CUDA error: device-side assert triggered; the n
 def test_screen_shows_every_word_on_a_terminal_of_any_width(width: int) -> None:
     units = [unit(slice="np-1", attempt=1), unit("h100-1", "BackingOff", attempt=3, restarts=3, reason="Crashed", message=LONG)]
     line = Line("unit", "bytes-lm", f"h100-1 BackingOff on np-2, attempt 3 (was Joining): Crashed: {LONG}", warning=True)
-    text = rendered(
-        Screen([view(step=100, units=units, Training="True")], [(datetime.fromtimestamp(NOW, UTC), line)], NOW, "drains"), width
-    )
+    text = rendered(Screen([view(*units, step=100, Training="True")], [(datetime.fromtimestamp(NOW, UTC), line)], NOW, "drains"), width)
     words = " ".join(text.split())
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
@@ -269,37 +222,33 @@ def test_screen_keeps_the_newest_lines_that_it_has_room_for() -> None:
 def test_summary_has_the_state_losses_and_a_row_for_each_unit() -> None:
     units = [unit(state="Completed", tokens=270336, tokensPerSecond=2878.7, weight=0.195, restarts=1, recoverSeconds=2.5)]
     progress = {"tokens": 270336, "loss": 2.7049, "heldOutLoss": 2.6739}
-    text = rendered(summary(view(step=400, units=units, progress=progress, Complete="True")))
+    text = rendered(summary(view(*units, step=400, progress=progress, Complete="True")))
     assert "bytes-lm  Complete: about Complete" in text
     assert "held-out loss 2.6739" in text
     assert ["v5p-0", "Completed", "270,336", "2,879", "19.5%", "1", "2.5", "s"] in [line.split() for line in text.splitlines()]
-
-
-def test_result_is_json_in_the_apis_words() -> None:
-    (job,) = json.loads(json.dumps(result([view(step=400, units=[unit(recoverSeconds=2.5)], Complete="True")])))
-    assert job["conditions"][0]["type"] == "Complete"
-    assert job["units"][0]["recoverSeconds"] == 2.5
-    assert job["progress"]["step"] == 400
 
 
 LOSSES = format_losses((step, 1 + 4 / step) for step in range(1, 401, 40))
 
 
 def test_plain_output_ends_with_the_loss_curve(capsys: pytest.CaptureFixture[str]) -> None:
-    PlainView().end([view(step=400, units=[unit()], progress={"losses": LOSSES}, Complete="True")], {}, ["done"])
+    PlainView().end([view(unit(), step=400, progress={"losses": LOSSES}, Complete="True")], {}, ["done"])
     shown = capsys.readouterr().out
     assert shown.index("UNIT") < shown.index("loss by outer step: 1.011 at step 361\n5.00 ") < shown.index("done")
 
 
-def test_json_output_has_the_loss_history_in_its_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    views = [view(step=400, progress={"losses": LOSSES}, Complete="True")]
+def test_json_output_has_the_names_of_the_api_and_the_loss_history_in_its_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    views = [view(unit(recoverSeconds=2.5), step=400, progress={"losses": LOSSES}, Complete="True")]
     output = JsonView()
     output.jobs(views)
     output.end(views, {}, [])
     status, ended = map(json.loads, capsys.readouterr().out.splitlines())
     assert "losses" not in status["progress"]
     assert status["progress"]["step"] == 400
-    assert ended["jobs"][0]["progress"]["losses"] == LOSSES
+    (job,) = ended["jobs"]
+    assert (job["progress"]["losses"], job["progress"]["step"]) == (LOSSES, 400)
+    assert job["conditions"][0]["type"] == "Complete"
+    assert job["units"][0]["recoverSeconds"] == 2.5
 
 
 def test_a_unit_has_the_style_of_what_its_hardware_does() -> None:
@@ -310,7 +259,7 @@ def test_a_unit_has_the_style_of_what_its_hardware_does() -> None:
     ]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=160)
     with console.capture() as shown:
-        console.print(live_units(view(units=units).status.units, 0.0, 160))
+        console.print(live_units(view(*units).status.units, 0.0, 160))
     copying, compiling = (line for line in shown.get().splitlines() if "v5p-" in line)
     assert "\x1b[33mJoining" in copying  # yellow
     assert "\x1b[35mJoining" in compiling  # magenta
