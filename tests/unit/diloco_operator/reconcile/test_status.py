@@ -24,11 +24,13 @@ def test_status_is_what_the_api_gives_back() -> None:
     assert dump_status(Status.model_validate(stage.status)) == stage.status
 
 
-def test_every_condition_is_there_from_the_first_write() -> None:
+def test_every_condition_is_there_from_the_first_write_and_names_the_generation_of_the_spec() -> None:
     stage = Stage(a_job().with_pool(), a_tpu_node("tpu-0"))
-    stage.step()
-    assert [c["type"] for c in stage.status["conditions"]] == [str(kind) for kind in ConditionType]
-    assert all(c["observedGeneration"] == 1 for c in stage.status["conditions"])
+    for generation in (1, 2):
+        stage.step()
+        assert stage.status["observedGeneration"] == generation
+        assert [(c["type"], c["observedGeneration"]) for c in stage.status["conditions"]] == [(kind, generation) for kind in ConditionType]
+        stage.scale(max=3)
 
 
 def test_transition_time_moves_only_with_the_status() -> None:
@@ -47,18 +49,10 @@ def test_transition_time_moves_only_with_the_status() -> None:
     assert stage.condition("Training")["lastTransitionTime"] != before["lastTransitionTime"]
 
 
-def test_observed_generation_follows_the_spec() -> None:
-    stage = trained()
-    stage.scale(max=3)
-    stage.step()
-    assert stage.status["observedGeneration"] == 2
-    assert {c["observedGeneration"] for c in stage.status["conditions"]} == {2}
-
-
-def test_figures_alone_are_written_at_most_once_per_interval() -> None:
+def test_figures_alone_are_written_at_most_once_per_interval_and_what_matters_at_once() -> None:
     stage = trained()
     stage.advance(1)
-    stage.all_contribute(t=11)
+    stage.all_contribute(t=11, losses=HISTORY)
     plan = stage.step()
     assert plan.status is None
     assert plan.requeue_after == pytest.approx(stage.config.progress_interval - 1, abs=0.01)
@@ -66,10 +60,6 @@ def test_figures_alone_are_written_at_most_once_per_interval() -> None:
     stage.all_contribute(t=15)
     assert stage.step().status is not None
     assert stage.status["progress"]["step"] == 15
-
-
-def test_what_matters_is_written_at_once() -> None:
-    stage = trained()
     stage.advance(0.1)
     stage.learner_exits("v5p-1", 1, 1)
     assert stage.step().status is not None
@@ -110,13 +100,6 @@ def test_loss_history_comes_from_the_syncer_in_five_digits_and_goes_back_with_it
     assert "heldOutLosses" not in stage.status["progress"], "step 8 is not trained any more"
 
 
-def test_new_points_of_the_loss_history_alone_are_no_reason_to_write() -> None:
-    stage = trained()
-    stage.advance(1)
-    stage.all_contribute(losses=HISTORY)
-    assert stage.step().status is None
-
-
 def test_loss_history_stays_when_the_syncer_stops_reporting_it() -> None:
     stage = trained(1)
     stage.advance(10)
@@ -129,26 +112,18 @@ def test_loss_history_stays_when_the_syncer_stops_reporting_it() -> None:
     assert stage.status["progress"]["losses"] == "1:5.5452 8:3.25"
 
 
-def test_unit_that_ended_has_no_speed_but_keeps_its_tokens_and_its_share_of_recent_merges() -> None:
+def test_unit_that_ended_is_told_and_has_no_speed_but_keeps_its_tokens_and_its_share_of_recent_merges() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)
-    stage.step()
+    [crash] = [event for event in stage.step().events if event.reason == "UnitCrashed"]
+    assert crash.type == "Warning"
+    assert "v5p-1: attempt 1 ended: exit 1" in crash.message
     unit = stage.unit("v5p-1")
     assert (unit["tokensPerSecond"], unit["weight"], unit["tokens"]) == (0.0, 0.5, 4000)
     assert sum(unit["weight"] for unit in stage.status["units"]) == 1.0
 
 
-def test_silent_syncer_makes_training_unknown_and_touches_nothing() -> None:
-    stage = trained()
-    stage.now += 61
-    stage.step()
-    training = stage.condition("Training")
-    assert (training["status"], training["reason"]) == ("Unknown", "SyncerUnreachable")
-    assert stage.plans[-1].deletes == ()
-    assert stage.status["learners"]["contributing"] == 2
-
-
-def test_operator_that_restarts_takes_the_training_on_record_until_a_report_is_due() -> None:
+def test_operator_that_restarts_takes_the_training_on_record_until_a_report_is_due_and_then_does_not_know() -> None:
     stage = trained()
     before = stage.condition("Training")
     stage.now += 3600
@@ -160,56 +135,37 @@ def test_operator_that_restarts_takes_the_training_on_record_until_a_report_is_d
     assert 0 < (stage.plans[-1].requeue_after or 0) <= 60.01
     stage.now += 61
     stage.step()
-    assert stage.condition("Training")["reason"] == "SyncerUnreachable"
-    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "SyncerUnreachable")
-
-
-def test_quorum_missing_names_the_units_the_cause_and_the_time() -> None:
-    job = a_job().with_learners(2, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
-    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
-    stage.learner_exits("v5p-1", 1, 137, reason="OOMKilled")
-    stage.step()
     training = stage.condition("Training")
-    assert (training["status"], training["reason"]) == ("False", "QuorumMissing")
-    assert training["message"] == "1 of 2 learners contribute, training.quorum is 2: outer steps wait; see Degraded"
-    for part in ("v5p-1 is backing off", "exit 137 (OOMKilled)", "12:00:30Z"):
-        assert part in stage.condition("Degraded")["message"]
+    assert (training["status"], training["reason"]) == ("Unknown", "SyncerUnreachable")
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "SyncerUnreachable")
+    assert stage.plans[-1].deletes == ()
+    assert stage.status["learners"]["contributing"] == 2
 
 
-def test_quorum_missing_names_the_units_itself_where_enough_learners_contribute() -> None:
-    job = a_job().with_learners(1, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
+@pytest.mark.parametrize(
+    ("least", "explains", "other"),
+    [
+        (2, "Degraded", "1 of 2 learners contribute, training.quorum is 2: outer steps wait; see Degraded"),
+        (1, "Training", "1 contributes, learners.min is 1"),
+    ],
+)
+def test_missing_quorum_is_explained_once_by_the_units_the_cause_and_the_time(least: int, explains: str, other: str) -> None:
+    job = a_job().with_learners(least, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
     stage.learner_exits("v5p-1", 1, 137, reason="OOMKilled")
     stage.step()
-    assert "exit 137 (OOMKilled)" in stage.condition("Training")["message"]
-    assert stage.condition("Degraded")["message"] == "1 contributes, learners.min is 1"
+    assert (stage.condition("Training")["status"], stage.condition("Training")["reason"]) == ("False", "QuorumMissing")
+    messages = {kind: stage.condition(kind)["message"] for kind in ("Training", "Degraded")}
+    explained = messages.pop(explains)
+    for part in ("v5p-1 is backing off", "exit 137 (OOMKilled)", "12:00:30Z"):
+        assert part in explained
+    assert list(messages.values()) == [other]
 
 
-def test_training_goes_on_while_degraded() -> None:
-    stage = trained(2, min=2)
-    stage.learner_exits("v5p-1", 1, 1)
-    stage.step()
-    assert stage.true() >= {"Training", "Degraded"}
-    assert stage.condition("Degraded")["reason"] == "LearnersFailed"
-
-
-def test_learner_that_starts_again_is_missing_and_not_merely_starting() -> None:
-    stage = trained(1)
-    stage.learner_exits("v5p-0", 1, 1)
+def test_job_that_has_never_had_hardware_is_queued() -> None:
+    stage = Stage(a_job().with_learners(2, 2).with_pool(max=2))
     stage.settle()
-    assert stage.condition("Degraded")["reason"] == "LearnersFailed"
-    stage.kubelets_finish_deletions()
-    stage.advance(30)
-    stage.settle()
-    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["restarts"]) == ("Starting", 1)
-    assert stage.condition("Degraded")["reason"] == "LearnersMissing"
-
-
-@pytest.mark.parametrize(("nodes", "reason"), [(2, "LearnersStarting"), (0, "Queued")])
-def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
-    stage = Stage(a_job().with_learners(2, 2).with_pool(max=2), *(a_tpu_node(f"tpu-{i}") for i in range(nodes)))
-    stage.settle()
-    assert stage.condition("Degraded")["reason"] == reason
+    assert stage.condition("Degraded")["reason"] == "Queued"
 
 
 @pytest.mark.slow
@@ -251,7 +207,8 @@ def test_learner_that_crashes_before_the_job_has_trained_degrades_it_until_it_tr
     stage.kubelets_finish_deletions()
     stage.advance(30)
     stage.settle()
-    assert (stage.unit("v5p-0")["state"], stage.status["state"]) == ("Starting", "Degraded")
+    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["restarts"]) == ("Starting", 1)
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "LearnersMissing")
     stage.train()
     assert (stage.status["state"], stage.status["reason"]) == ("Training", "QuorumContributing")
 
@@ -371,15 +328,6 @@ def test_placed_counts_units_and_reports_what_is_missing() -> None:
     placed = stage.condition("Placed")
     assert (placed["status"], placed["reason"]) == ("False", "InsufficientCapacity")
     assert "Add nodes" in placed["message"]
-
-
-def test_events_report_what_happened_to_units() -> None:
-    stage = trained(1)
-    stage.learner_exits("v5p-0", 1, 1)
-    plan = stage.step()
-    crash = next(e for e in plan.events if e.reason == "UnitCrashed")
-    assert crash.type == "Warning"
-    assert "v5p-0: attempt 1 ended: exit 1" in crash.message
 
 
 def test_pool_that_waits_is_reported_once_per_reason_and_again_when_it_waits_no_more() -> None:
