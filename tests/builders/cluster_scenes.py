@@ -64,12 +64,17 @@ def operated(*nodes: Obj, runs: bool = True, **options: Any) -> Callable[[Callab
 
             play(scenario, *nodes, **options)
 
-        run.__name__, run.__doc__ = acts.__name__, acts.__doc__
-        _, *arguments = inspect.signature(acts).parameters.values()
-        run.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
-        return run
+        return without_first_parameter(run, acts)
 
     return of
+
+
+def without_first_parameter(run: Callable[..., None], acts: Callable[..., Any]) -> Callable[..., None]:
+    """Give `run` the name, the words and all parameters of the test but the first, which `run` fills."""
+    run.__name__, run.__doc__ = acts.__name__, acts.__doc__
+    _, *arguments = inspect.signature(acts).parameters.values()
+    run.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
+    return run
 
 
 # --- several operators and strangers ----------------------------------------------------------------------------------

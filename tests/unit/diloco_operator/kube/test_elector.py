@@ -95,8 +95,10 @@ class World:
         return read_lease(await self.api.get(LEASES, NS, "diloco-operator")).holder
 
 
-def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
+def elected(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Play the test on virtual time; afterwards its replicas end."""
+
+    async def play() -> None:
         world = World()
         try:
             await scenario(world)
@@ -104,7 +106,11 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
             for replica in world.replicas:
                 await replica.stop()
 
-    run_virtual(run())
+    def run() -> None:
+        run_virtual(play())
+
+    run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
+    return run
 
 
 def now() -> float:
@@ -122,197 +128,171 @@ async def a_leader_and_a_standby(world: World) -> tuple[Replica, Replica]:
 
 
 @pytest.mark.slow
-def test_of_several_replicas_one_leads_and_goes_on_leading() -> None:
-    async def scenario(world: World) -> None:
-        replicas = [world.start(f"replica-{i}") for i in range(5)]
-        await until(lambda: any(replica.led_at is not None for replica in replicas))
-        await asyncio.sleep(600)
-        assert [replica.led_at is not None for replica in replicas].count(True) == 1
-        assert all(replica.lost is None for replica in replicas)
-        assert read_lease(await world.api.get(LEASES, NS, "diloco-operator")).transitions == 0
-
-    play(scenario)
+@elected
+async def test_of_several_replicas_one_leads_and_goes_on_leading(world: World) -> None:
+    replicas = [world.start(f"replica-{i}") for i in range(5)]
+    await until(lambda: any(replica.led_at is not None for replica in replicas))
+    await asyncio.sleep(600)
+    assert [replica.led_at is not None for replica in replicas].count(True) == 1
+    assert all(replica.lost is None for replica in replicas)
+    assert read_lease(await world.api.get(LEASES, NS, "diloco-operator")).transitions == 0
 
 
-def test_a_leader_that_was_killed_is_followed_within_20_seconds() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        await first.stop()
-        killed = now()
-        await until(lambda: second.led_at is not None)
-        assert second.led_at is not None
-        # It was renewed at most 2 s before the end, and seen by the standby at most 2.2 s (with jitter) after that; then it lasts 15 s.
-        assert second.led_at - killed < 15 + 2.2 + 0.1
-
-    play(scenario)
+@elected
+async def test_a_leader_that_was_killed_is_followed_within_20_seconds(world: World) -> None:
+    first, second = await a_leader_and_a_standby(world)
+    await first.stop()
+    killed = now()
+    await until(lambda: second.led_at is not None)
+    assert second.led_at is not None
+    # It was renewed at most 2 s before the end, and seen by the standby at most 2.2 s (with jitter) after that; then it lasts 15 s.
+    assert second.led_at - killed < 15 + 2.2 + 0.1
 
 
-def test_a_leader_that_releases_the_lease_is_followed_at_the_next_check() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        await first.stop()
-        await first.elector.release()
-        assert await world.holder() == ""
-        with pytest.raises(NotLeading):
-            await first.write("late")
-        released = now()
-        await until(lambda: second.led_at is not None)
-        assert second.led_at is not None
-        assert second.led_at - released < 2.3  # the retry period, with jitter
-
-    play(scenario)
+@elected
+async def test_a_leader_that_releases_the_lease_is_followed_at_the_next_check(world: World) -> None:
+    first, second = await a_leader_and_a_standby(world)
+    await first.stop()
+    await first.elector.release()
+    assert await world.holder() == ""
+    with pytest.raises(NotLeading):
+        await first.write("late")
+    released = now()
+    await until(lambda: second.led_at is not None)
+    assert second.led_at is not None
+    assert second.led_at - released < 2.3  # the retry period, with jitter
 
 
-def test_a_partitioned_leader_stops_writing_before_another_leads() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        first.cut_off = True
-        writing = asyncio.create_task(first.write("under-way"))
-        await until(lambda: first.lost is not None)
-        stopped = now()
-        assert second.led_at is None
-        with pytest.raises(NotLeading, match="during the write"):
-            await writing
-        with pytest.raises(NotLeading, match="does not hold"):
-            await first.write("late")
-        first.cut_off = False
-        await until(lambda: second.led_at is not None)
-        assert second.led_at is not None
-        assert second.led_at - stopped >= 5  # lease duration - renew deadline
-        assert await world.holder() == "second"
-
-    play(scenario)
+@elected
+async def test_a_partitioned_leader_stops_writing_before_another_leads(world: World) -> None:
+    first, second = await a_leader_and_a_standby(world)
+    first.cut_off = True
+    writing = asyncio.create_task(first.write("under-way"))
+    await until(lambda: first.lost is not None)
+    stopped = now()
+    assert second.led_at is None
+    with pytest.raises(NotLeading, match="during the write"):
+        await writing
+    with pytest.raises(NotLeading, match="does not hold"):
+        await first.write("late")
+    first.cut_off = False
+    await until(lambda: second.led_at is not None)
+    assert second.led_at is not None
+    assert second.led_at - stopped >= 5  # lease duration - renew deadline
+    assert await world.holder() == "second"
 
 
-def test_a_hiccup_shorter_than_the_deadline_costs_nothing() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        away = True
+@elected
+async def test_a_hiccup_shorter_than_the_deadline_costs_nothing(world: World) -> None:
+    first, second = await a_leader_and_a_standby(world)
+    away = True
 
-        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
-            if away and resource == LEASES:
-                raise Unavailable(503, "ServiceUnavailable", "starting")
+    def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+        if away and resource == LEASES:
+            raise Unavailable(503, "ServiceUnavailable", "starting")
 
-        world.api.before = refuse
-        await asyncio.sleep(7)
-        away = False
-        await asyncio.sleep(60)
-        assert first.lost is None
-        assert second.led_at is None
-        await first.write("still-allowed")
-
-    play(scenario)
+    world.api.before = refuse
+    await asyncio.sleep(7)
+    away = False
+    await asyncio.sleep(60)
+    assert first.lost is None
+    assert second.led_at is None
+    await first.write("still-allowed")
 
 
-def test_a_process_that_was_suspended_writes_nothing_when_it_continues() -> None:
-    async def scenario(world: World) -> None:
-        first, _ = await a_leader_and_a_standby(world)
-        await first.write("before")
-        first.offset += 60  # its clock advanced while nothing of it ran: no timer fired, no renewal was sent
-        with pytest.raises(NotLeading):
-            await first.write("after")
-        await until(lambda: first.lost is not None)
-        assert "not renewed within 10 s" in str(first.lost)
-
-    play(scenario)
+@elected
+async def test_a_process_that_was_suspended_writes_nothing_when_it_continues(world: World) -> None:
+    first, _ = await a_leader_and_a_standby(world)
+    await first.write("before")
+    first.offset += 60  # its clock advanced while nothing of it ran: no timer fired, no renewal was sent
+    with pytest.raises(NotLeading):
+        await first.write("after")
+    await until(lambda: first.lost is not None)
+    assert "not renewed within 10 s" in str(first.lost)
 
 
-def test_a_fence_that_was_shut_stays_shut_whatever_a_late_renewal_says() -> None:
-    async def scenario(world: World) -> None:
-        fence = Fence(now)
-        fence.open_until(now() + 60)
-        fence.shut()
-        fence.open_until(now() + 60)
-        with pytest.raises(NotLeading):
-            fence.check()
-
-    play(scenario)
+@elected
+async def test_a_fence_that_was_shut_stays_shut_whatever_a_late_renewal_says(world: World) -> None:
+    fence = Fence(now)
+    fence.open_until(now() + 60)
+    fence.shut()
+    fence.open_until(now() + 60)
+    with pytest.raises(NotLeading):
+        fence.check()
 
 
-def test_a_renewal_that_was_answered_too_late_does_not_count() -> None:
-    async def scenario(world: World) -> None:
-        first, _ = await a_leader_and_a_standby(world)
-        original = world.api.update
+@elected
+async def test_a_renewal_that_was_answered_too_late_does_not_count(world: World) -> None:
+    first, _ = await a_leader_and_a_standby(world)
+    original = world.api.update
 
-        async def slow(*args: Any, **kwargs: Any) -> Any:
-            answer = await original(*args, **kwargs)
-            first.offset += 60  # suspended between the request and its answer
-            return answer
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        answer = await original(*args, **kwargs)
+        first.offset += 60  # suspended between the request and its answer
+        return answer
 
-        world.api.update = slow  # type: ignore[method-assign]
-        await until(lambda: first.lost is not None)
-        world.api.update = original  # type: ignore[method-assign]
-        with pytest.raises(NotLeading):
-            await first.write("after")
-
-    play(scenario)
+    world.api.update = slow  # type: ignore[method-assign]
+    await until(lambda: first.lost is not None)
+    world.api.update = original  # type: ignore[method-assign]
+    with pytest.raises(NotLeading):
+        await first.write("after")
 
 
-def test_a_lease_with_a_foreign_label_change_is_still_renewed() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        for value in range(20):
-            lease = await world.api.get(LEASES, NS, "diloco-operator")
-            lease["metadata"]["labels"] = {"touched": str(value)}
-            await world.api.update(LEASES, lease)
-            await asyncio.sleep(1.7)
-        assert first.lost is None
-        assert second.led_at is None
-
-    play(scenario)
+@elected
+async def test_a_lease_with_a_foreign_label_change_is_still_renewed(world: World) -> None:
+    first, second = await a_leader_and_a_standby(world)
+    for value in range(20):
+        lease = await world.api.get(LEASES, NS, "diloco-operator")
+        lease["metadata"]["labels"] = {"touched": str(value)}
+        await world.api.update(LEASES, lease)
+        await asyncio.sleep(1.7)
+    assert first.lost is None
+    assert second.led_at is None
 
 
-def test_a_deleted_lease_is_created_again() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        await world.api.delete(LEASES, NS, "diloco-operator")
-        await until(lambda: first.lost is not None or second.led_at is not None)
-        await asyncio.sleep(60)
-        assert await world.holder() in ("first", "second")
-        assert not (first.lost is None and second.led_at is not None)  # never two leaders
-
-    play(scenario)
+@elected
+async def test_a_deleted_lease_is_created_again(world: World) -> None:
+    first, second = await a_leader_and_a_standby(world)
+    await world.api.delete(LEASES, NS, "diloco-operator")
+    await until(lambda: first.lost is not None or second.led_at is not None)
+    await asyncio.sleep(60)
+    assert await world.holder() in ("first", "second")
+    assert not (first.lost is None and second.led_at is not None)  # never two leaders
 
 
-def test_running_writes_may_last_as_long_as_the_lease_is_renewed() -> None:
-    async def scenario(world: World) -> None:
-        first, _ = await a_leader_and_a_standby(world)
+@elected
+async def test_running_writes_may_last_as_long_as_the_lease_is_renewed(world: World) -> None:
+    first, _ = await a_leader_and_a_standby(world)
 
-        async def slow() -> None:
-            async with first.fence.write():
-                await asyncio.sleep(25)  # more than one renew deadline
+    async def slow() -> None:
+        async with first.fence.write():
+            await asyncio.sleep(25)  # more than one renew deadline
 
-        await slow()
-
-    play(scenario)
+    await slow()
 
 
-def test_expired_writes_do_not_disturb_the_end_of_the_lease() -> None:
-    async def scenario(world: World) -> None:
-        fence = Fence(now)
-        fence.open_until(5)
+@elected
+async def test_expired_writes_do_not_disturb_the_end_of_the_lease(world: World) -> None:
+    fence = Fence(now)
+    fence.open_until(5)
 
-        async def write() -> None:
-            async with fence.write():
-                await asyncio.sleep(60)
+    async def write() -> None:
+        async with fence.write():
+            await asyncio.sleep(60)
 
-        problems: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-        writes = [asyncio.create_task(write()) for _ in range(3)]
-        asyncio.get_running_loop().call_at(5 + 1e-10, fence.shut)  # in the same turn of the loop as the time-outs, after them
-        ends = await asyncio.gather(*writes, return_exceptions=True)
-        assert [type(end) for end in ends] == [NotLeading] * 3
-        assert now() == pytest.approx(5)
-        assert problems == []
-
-    play(scenario)
+    problems: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    writes = [asyncio.create_task(write()) for _ in range(3)]
+    asyncio.get_running_loop().call_at(5 + 1e-10, fence.shut)  # in the same turn of the loop as the time-outs, after them
+    ends = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(end) for end in ends] == [NotLeading] * 3
+    assert now() == pytest.approx(5)
+    assert problems == []
 
 
-def test_a_time_out_within_a_write_is_not_taken_for_the_leases() -> None:
-    async def scenario(world: World) -> None:
-        first, _ = await a_leader_and_a_standby(world)
-        with pytest.raises(TimeoutError):
-            async with first.fence.write():
-                raise TimeoutError
-
-    play(scenario)
+@elected
+async def test_a_time_out_within_a_write_is_not_taken_for_the_leases(world: World) -> None:
+    first, _ = await a_leader_and_a_standby(world)
+    with pytest.raises(TimeoutError):
+        async with first.fence.write():
+            raise TimeoutError
