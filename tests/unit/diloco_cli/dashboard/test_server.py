@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientResponse
 from builders.cluster_scenes import Limited, begin, set_status, unit
-from builders.dashboards import a_dashboard
+from builders.dashboards import Browser, a_dashboard
 from builders.fake_cluster import FakeCluster
 from builders.pod_logs import Logs
 from diloco_cli.cluster import CommandError
@@ -23,10 +25,18 @@ pytestmark = pytest.mark.slow
 JOB = "jobs/team/bytes-lm"
 
 
-async def a_training_job() -> FakeCluster:
+@pytest.fixture
+async def cluster() -> FakeCluster:
+    """With one job that trains."""
     cluster = FakeCluster(MemoryApi())
     await begin(cluster, unit(), Training="True")
     return cluster
+
+
+@pytest.fixture
+async def browser(cluster: FakeCluster) -> AsyncIterator[Browser]:
+    async with a_dashboard(cluster.api) as browser:
+        yield browser
 
 
 async def next_sections(stream: ClientResponse) -> dict[str, Any]:
@@ -37,117 +47,92 @@ async def next_sections(stream: ClientResponse) -> dict[str, Any]:
     raise AssertionError("the stream ended")
 
 
-async def test_only_who_has_the_token_and_asks_by_the_own_address_gets_an_answer() -> None:
-    cluster = await a_training_job()
-    async with a_dashboard(cluster.api) as browser:
-        parts = urlsplit(browser.url)
-        port = parts.port
-        wrong = [
-            await browser.get(f"http://127.0.0.1:{port}/"),
-            await browser.get(f"http://127.0.0.1:{port}/wrong/"),
-            await browser.get(f"http://127.0.0.1:{port}/{parts.path[1:-2]}/"),
-            await browser.get(f"http://127.0.0.1:{port}/static/dashboard.js"),
-            await browser.get(Host=f"attacker.example:{port}"),
-            await browser.get(Host="127.0.0.1"),
-            await browser.get(Origin="http://attacker.example"),
-            await browser.get(Origin="null"),
-            await browser.get(JOB, Origin=f"https://127.0.0.1:{port}", Accept="text/event-stream"),
-        ]
-        assert [answer.status for answer in wrong] == [403] * len(wrong)
-        assert not [answer for answer in wrong if "bytes-lm" in await answer.text()]
-        right = [
-            await browser.get(),
-            await browser.get(JOB),
-            await browser.get(Origin=f"http://127.0.0.1:{port}"),
-            await browser.get(Host=f"localhost:{port}"),
-            await browser.get("static/dashboard.js"),
-            await browser.get("static/dashboard.css"),
-        ]
-        assert [answer.status for answer in right] == [200] * len(right)
+async def test_only_who_has_the_token_and_asks_by_the_own_address_gets_an_answer(browser: Browser) -> None:
+    parts = urlsplit(browser.url)
+    port = parts.port
+    wrong = [
+        await browser.get(f"http://127.0.0.1:{port}/"),
+        await browser.get(f"http://127.0.0.1:{port}/wrong/"),
+        await browser.get(f"http://127.0.0.1:{port}/{parts.path[1:-2]}/"),
+        await browser.get(f"http://127.0.0.1:{port}/static/dashboard.js"),
+        await browser.get(Host=f"attacker.example:{port}"),
+        await browser.get(Host="127.0.0.1"),
+        await browser.get(Origin="http://attacker.example"),
+        await browser.get(Origin="null"),
+        await browser.get(JOB, Origin=f"https://127.0.0.1:{port}", Accept="text/event-stream"),
+    ]
+    assert [answer.status for answer in wrong] == [403] * len(wrong)
+    assert not [answer for answer in wrong if "bytes-lm" in await answer.text()]
+    right = [
+        await browser.get(),
+        await browser.get(JOB),
+        await browser.get(Origin=f"http://127.0.0.1:{port}"),
+        await browser.get(Host=f"localhost:{port}"),
+        await browser.get("static/dashboard.js"),
+        await browser.get("static/dashboard.css"),
+    ]
+    assert [answer.status for answer in right] == [200] * len(right)
 
 
-async def test_every_answer_forbids_all_but_its_own_files() -> None:
-    cluster = await a_training_job()
-    async with a_dashboard(cluster.api) as browser:
-        for answer in (await browser.get(), await browser.get("nowhere"), await browser.get(Host="attacker.example")):
-            policy = answer.headers["Content-Security-Policy"]
-            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'")
-            assert "frame-ancestors 'none'" in policy
-            assert answer.headers["Referrer-Policy"] == "no-referrer"
-            assert answer.headers["Cache-Control"] == "no-store"
+async def test_every_answer_forbids_all_but_its_own_files(browser: Browser) -> None:
+    for answer in (await browser.get(), await browser.get("nowhere"), await browser.get(Host="attacker.example")):
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'")
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert answer.headers["Cache-Control"] == "no-store"
 
 
-async def test_what_is_not_there_is_said_and_what_changes_something_is_refused() -> None:
-    cluster = await a_training_job()
-    async with a_dashboard(cluster.api) as browser:
-        assert (await browser.get("jobs/team/other")).status == 404
-        assert (await browser.get("jobs/team")).status == 404
-        assert (await browser.session.post(browser.url)).status == 405
-        assert (await browser.session.delete(f"{browser.url}{JOB}")).status == 405
+async def test_what_is_not_there_is_said_and_what_changes_something_is_refused(browser: Browser) -> None:
+    assert (await browser.get("jobs/team/other")).status == 404
+    assert (await browser.get("jobs/team")).status == 404
+    assert (await browser.session.post(browser.url)).status == 405
+    assert (await browser.session.delete(f"{browser.url}{JOB}")).status == 405
 
 
-async def test_an_open_page_gets_the_sections_that_changed() -> None:
-    cluster = await a_training_job()
-    async with a_dashboard(cluster.api) as browser:
-        stream = await browser.get(JOB, Accept="text/event-stream")
-        assert stream.content_type == "text/event-stream"
-        first = await next_sections(stream)
-        assert "v5p-0" in first["units"]["html"]
-        await set_status(cluster, unit(), unit("v5p-1", "Joining"), Training="True")
-        second: dict[str, Any] = {}
-        while "units" not in second:
-            second = await next_sections(stream)
-        assert "v5p-1" in second["units"]["html"]
-        assert second["units"]["version"] != first["units"]["version"]
-        assert "conditions" not in second
+async def test_an_open_page_gets_the_sections_that_changed(cluster: FakeCluster, browser: Browser) -> None:
+    stream = await browser.get(JOB, Accept="text/event-stream")
+    assert stream.content_type == "text/event-stream"
+    first = await next_sections(stream)
+    assert "v5p-0" in first["units"]["html"]
+    await set_status(cluster, unit(), unit("v5p-1", "Joining"), Training="True")
+    second: dict[str, Any] = {}
+    while "units" not in second:
+        second = await next_sections(stream)
+    assert "v5p-1" in second["units"]["html"]
+    assert second["units"]["version"] != first["units"]["version"]
+    assert "conditions" not in second
 
 
-async def test_a_page_of_a_namespace_has_no_job_of_another() -> None:
-    cluster = await a_training_job()
+async def test_a_page_of_a_namespace_has_no_job_of_another(cluster: FakeCluster) -> None:
     async with a_dashboard(cluster.api, "elsewhere") as browser:
         assert "There are no jobs." in await (await browser.get()).text()
         assert (await browser.get(JOB)).status == 404
 
 
-async def test_a_user_who_may_not_list_nodes_sees_the_jobs_and_is_told() -> None:
-    cluster = await a_training_job()
+async def test_a_user_who_may_not_list_nodes_sees_the_jobs_and_is_told(cluster: FakeCluster) -> None:
     async with a_dashboard(Limited(cluster.api, NODES)) as browser:
         text = await (await browser.get()).text()
         assert "bytes-lm" in text
         assert "The hardware is not shown: nodes is forbidden" in text
 
 
-async def test_a_deleted_job_leaves_the_pages() -> None:
-    cluster = await a_training_job()
-    async with a_dashboard(cluster.api) as browser:
-        stream = await browser.get(Accept="text/event-stream")
-        assert "bytes-lm" in (await next_sections(stream))["jobs"]["html"]
-        await cluster.api.delete(DILOCO_JOBS, "team", "bytes-lm")
-        sections: dict[str, Any] = {}
-        while "jobs" not in sections:
-            sections = await next_sections(stream)
-        assert "There are no jobs." in sections["jobs"]["html"]
+async def test_a_deleted_job_leaves_the_pages(cluster: FakeCluster, browser: Browser) -> None:
+    stream = await browser.get(Accept="text/event-stream")
+    assert "bytes-lm" in (await next_sections(stream))["jobs"]["html"]
+    await cluster.api.delete(DILOCO_JOBS, "team", "bytes-lm")
+    sections: dict[str, Any] = {}
+    while "jobs" not in sections:
+        sections = await next_sections(stream)
+    assert "There are no jobs." in sections["jobs"]["html"]
 
 
-async def test_the_server_ends_though_pages_are_open() -> None:
-    cluster = await a_training_job()
-    async with a_dashboard(cluster.api) as browser:
-        stream = await browser.get(Accept="text/event-stream")
-        await next_sections(stream)
-
-
-async def test_a_port_that_is_taken_is_said() -> None:
-    cluster = await a_training_job()
+async def test_a_port_that_is_taken_is_said(cluster: FakeCluster) -> None:
     async with serving(cluster.api, Logs(), "") as served:
         port = urlsplit(served.url).port
         assert port is not None
         with pytest.raises(PortTaken, match=f"port {port} of 127.0.0.1 cannot be had: .*; choose another with --port"):
-            await taken(cluster, port)
-
-
-async def taken(cluster: FakeCluster, port: int) -> None:
-    async with serving(cluster.api, Logs(), "", port):
-        raise AssertionError("the port was free")
+            await AsyncExitStack().enter_async_context(serving(cluster.api, Logs(), "", port))
 
 
 async def test_a_slow_browser_gets_the_newest_state_and_costs_the_memory_of_one_page() -> None:
@@ -162,19 +147,6 @@ async def test_a_slow_browser_gets_the_newest_state_and_costs_the_memory_of_one_
     assert '"html":"999"' in await anext(stream)
     updates.close()
     assert [rest async for rest in stream] == []
-
-
-async def test_a_section_that_is_as_it_was_is_not_sent_again() -> None:
-    content = {"figures": "0", "units": "a"}
-    updates = Updates(lambda _path: content)
-    stream = updates.stream("/")
-    await anext(stream)
-    await anext(stream)
-    content["figures"] = "1"
-    updates.offer_now()
-    said = json.loads((await anext(stream)).split("data: ", 1)[1])
-    assert set(said) == {"figures"}
-    await stream.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_page_that_cannot_be_made_stays_as_it_was_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -97,19 +97,16 @@ def test_handlers_see_what_was_and_what_is() -> None:
     assert changes == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
 
 
-def test_the_projection_is_held_and_found_by_index() -> None:
-    api = ScriptedApi(lists=pages("a", "b"), watches=[[modified(an_object("b", 11, phase="Running")), SILENCE]])
+def test_the_projection_is_held_and_found_by_index_until_it_changes_or_goes() -> None:
+    api = ScriptedApi(
+        lists=pages("a", "b", "c"), watches=[[modified(an_object("b", 11, phase="Running")), deleted(an_object("c", 12)), SILENCE]]
+    )
 
     def moved(it: Followed) -> bool:
-        running = it.reflector.cache.by_index("phase", "Running")
-        return [held.name for held in running] == ["b"] and [h.name for h in it.reflector.cache.by_index("phase", "Pending")] == ["a"]
+        found = [[held.name for held in it.reflector.cache.by_index("phase", phase)] for phase in ("Running", "Pending")]
+        return found == [["b"], ["a"]] and it.names == ["a", "b"]
 
     follow(lambda: Followed(api), moved)
-
-
-def test_an_index_forgets_what_is_deleted() -> None:
-    api = ScriptedApi(lists=pages("a"), watches=[[deleted(an_object("a", 11))]])
-    follow(lambda: Followed(api), lambda it: it.reflector.synced and not it.names and not it.reflector.cache.by_index("phase", "Pending"))
 
 
 def test_a_watch_goes_on_after_the_last_bookmark() -> None:
@@ -150,29 +147,19 @@ def test_a_page_that_expired_starts_the_list_anew() -> None:
     assert api.list_tokens == ["", "more", ""]
 
 
-def test_a_watch_of_a_server_that_is_too_busy_goes_on_without_another_list() -> None:
-    api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), BUSY], [BUSY], [added(an_object("c", 12)), SILENCE]])
+@pytest.mark.parametrize("error", [BUSY, AWAY], ids=["busy", "away"])
+def test_a_watch_that_a_busy_server_or_the_connection_ends_goes_on_without_another_list(error: ApiError) -> None:
+    api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), error], [error], [added(an_object("c", 12)), SILENCE]])
     follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
     assert api.list_tokens == [""]
     assert api.watched_from == ["10", "11", "11"]
 
 
-def test_a_server_that_is_away_is_asked_with_growing_delays() -> None:
+@pytest.mark.parametrize(("draw", "part"), [(0.0, 1.0), (0.5, 0.75)], ids=["plain", "jitter"])
+def test_a_server_that_is_away_is_asked_with_growing_delays_that_jitter_shortens(draw: float, part: float) -> None:
     api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
-    took = follow(lambda: Followed(api), lambda it: it.reflector.synced)
-    assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
-
-
-def test_jitter_shortens_the_delays() -> None:
-    api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
-    took = follow(lambda: Followed(api, draw=0.5), lambda it: it.reflector.synced)
-    assert took == pytest.approx(0.75 * (0.5 + 1 + 2), abs=0.02)
-
-
-def test_a_connection_lost_in_a_watch_is_resumed_without_listing() -> None:
-    api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), AWAY], [added(an_object("c", 12))]])
-    follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
-    assert api.list_tokens == [""]
+    took = follow(lambda: Followed(api, draw=draw), lambda it: it.reflector.synced)
+    assert took == pytest.approx(part * (0.5 + 1 + 2), abs=0.02)
 
 
 def test_a_version_that_the_server_rejects_for_another_reason_means_listing_again() -> None:
@@ -266,10 +253,16 @@ def test_an_object_that_becomes_malformed_counts_as_gone() -> None:
 
 
 def test_a_malformed_object_that_is_deleted_is_forgotten() -> None:
-    api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10"), ObjList([], "30")], watches=[[0.1, deleted(an_object("a", 11))], [GONE]])
-    follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and it.reflector.synced and it.left_out == ["a"])
     api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10")], watches=[[0.1, deleted(an_object("a", 11)), SILENCE]])
-    follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and len(api.watched_from) == 1 and it.left_out == [])
+    seen: list[list[str]] = []
+
+    def forgotten(it: Followed) -> bool:
+        assert isinstance(it, Strict)
+        seen.extend([it.left_out] if it.reflector.synced else [])
+        return bool(seen) and seen[-1] == []
+
+    follow(lambda: Strict(api), forgotten)
+    assert seen[0] == ["a"]
     api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10"), ObjList([], "30")], watches=[[0.1, GONE], [SILENCE]])
     follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and len(api.watched_from) == 2 and it.left_out == [])
 
