@@ -23,7 +23,7 @@ def a_view(
     **status: str,
 ) -> JobView:
     """Return job bytes-lm of namespace team. `status`: of its conditions by type."""
-    body = {
+    body: Obj = {
         **a_state(status),
         "conditions": conditions(**status),
         "units": list(units),
