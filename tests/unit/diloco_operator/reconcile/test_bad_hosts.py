@@ -21,10 +21,11 @@ def a_stage(units: int, nodes: int, *, limit: int = 5, initial: str = "0s") -> S
     return Stage(job, *(a_tpu_node(f"tpu-{i}") for i in range(nodes))).train()
 
 
-def fails(stage: Stage, unit: str, code: int = 1, **how: Any) -> None:
-    """The present attempt of the unit ends so, and all that follows happens until its next one runs, if it may."""
-    stage.learner_exits(unit, stage.unit(unit)["attempt"], code, **how)
-    goes_on(stage)
+def fails(stage: Stage, unit: str, code: int = 1, *, times: int = 1, **how: Any) -> None:
+    """The present attempt of the unit ends so, and all that follows happens until its next one runs, if it may; so many times."""
+    for _ in range(times):
+        stage.learner_exits(unit, stage.unit(unit)["attempt"], code, **how)
+        goes_on(stage)
 
 
 def goes_on(stage: Stage) -> None:
@@ -87,8 +88,7 @@ def test_attempts_of_different_units_on_one_host_count_together() -> None:
 @pytest.mark.slow
 def test_avoidance_is_told_once_outlives_the_operator_and_is_looked_at_when_it_ends() -> None:
     stage = a_stage(2, 4)
-    fails(stage, "v5p-0")
-    fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=2)
     before = stage.status["hosts"]
     stage.restart_operator()
     stage.advance(30)
@@ -106,8 +106,7 @@ def test_avoidance_is_told_once_outlives_the_operator_and_is_looked_at_when_it_e
 @pytest.mark.slow
 def test_host_returns_after_ten_minutes_and_goes_for_twenty_when_it_fails_again() -> None:
     stage = a_stage(2, 3)
-    fails(stage, "v5p-0")
-    fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=2)
     stage.lose_node("tpu-2")  # where it is now; nothing else is free
     goes_on(stage)
     assert stage.unit("v5p-0")["state"] == "Pending"
@@ -142,8 +141,7 @@ def test_host_without_failures_for_the_window_is_forgotten() -> None:
 @pytest.mark.slow
 def test_node_that_was_replaced_starts_clean() -> None:
     stage = a_stage(2, 4)
-    fails(stage, "v5p-0")
-    fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=2)
     stage.lose_node("tpu-0")
     goes_on(stage)
     assert hosts(stage) == {"tpu-0": (2, True)}
@@ -348,8 +346,7 @@ def test_status_says_when_the_program_is_blamed() -> None:
 def test_two_suspects_of_five_hosts_are_more_than_a_third_and_two_of_six_are_not(units: int, avoided: bool) -> None:
     stage = a_stage(units, 12)
     for bad in ("v5p-0", "v5p-1"):  # the first one moves to a further host
-        fails(stage, bad)
-        fails(stage, bad)
+        fails(stage, bad, times=2)
     assert hosts(stage) == {"tpu-0": (2, avoided), "tpu-1": (2, avoided)}
 
 
@@ -368,8 +365,7 @@ def test_unit_that_fails_wherever_it_goes_makes_two_hosts_suspect_and_is_given_u
 @pytest.mark.slow
 def test_only_host_of_a_pool_is_not_avoided() -> None:
     stage = a_stage(1, 1, limit=2)
-    for _ in range(3):
-        fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=3)
     assert stage.unit("v5p-0")["reason"] == "RestartsExhausted"
     assert hosts(stage) == {"tpu-0": (3, False)}
 
@@ -392,8 +388,7 @@ def test_large_job_with_a_bad_program_ends_too() -> None:
 @pytest.mark.slow
 def test_avoided_host_is_used_again_when_it_is_the_only_one_left() -> None:
     stage = a_stage(1, 2)
-    fails(stage, "v5p-0")
-    fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=2)
     assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-1", {"tpu-0": (2, True)})
     stage.lose_node("tpu-1")
     goes_on(stage)
@@ -404,8 +399,7 @@ def test_avoided_host_is_used_again_when_it_is_the_only_one_left() -> None:
 @pytest.mark.slow
 def test_unit_with_budget_left_tries_again_where_it_is_while_nothing_else_is_free() -> None:
     stage = a_stage(2, 2, limit=5)
-    for _ in range(3):
-        fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=3)
     assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["slice"]) == ("Training", "tpu-0")
     stage.set_node(a_tpu_node("tpu-9"))
     fails(stage, "v5p-0")
@@ -428,8 +422,7 @@ def test_one_free_slice_moves_one_of_two_units_and_the_other_goes_on() -> None:
 def test_unit_without_budget_moves_to_another_pool_with_room() -> None:
     job = a_job().with_learners(1, 3).with_restarts(1, "0s").with_pool(max=2).with_gpu_pool(max=1)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
-    fails(stage, "v5p-0")
-    fails(stage, "v5p-0")
+    fails(stage, "v5p-0", times=2)
     assert stage.unit("v5p-0")["state"] == "Pending"
     assert stage.unit("v5p-0")["slice"] == ""
     stage.set_node(a_gpu_node("gpu-0"))
@@ -524,8 +517,7 @@ def test_one_spare_host_goes_to_the_unit_that_lacks_one_and_not_to_the_one_that_
     two_bad, one_bad = "h100-0", "h100-1"
     assert (stage.unit(two_bad)["slice"], stage.unit(one_bad)["slice"]) == ("gpu-0+gpu-1", "gpu-2+gpu-3")
     for unit, host in ((two_bad, 0), (two_bad, 1), (one_bad, 0)):
-        fails(stage, unit, host=host)
-        fails(stage, unit, host=host)
+        fails(stage, unit, host=host, times=2)
     assert {node for node, (_, avoided) in hosts(stage).items() if avoided} == {"gpu-0", "gpu-1", "gpu-2"}
     assert (stage.unit(two_bad)["slice"], stage.unit(one_bad)["slice"]) == ("gpu-0+gpu-1", "gpu-2+gpu-3")  # nothing is free
     stage.set_node(a_gpu_node("spare"))
