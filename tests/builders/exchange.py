@@ -23,6 +23,7 @@ from builders.certificates import JobCertificates
 from builders.ports import held_port
 from builders.wire import watch
 from diloco import contract
+from diloco.algorithm.core import Core
 from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.connection import Connection
@@ -58,6 +59,10 @@ def weights(scale: float = 0.0, tensors: int = 4) -> dict[str, np.ndarray]:
     """A model of `tensors` tensors of unlike sizes, the first of which is the embedding."""
     shapes = [(16, 8), *((4 + i, 8) for i in range(tensors - 1))]
     return {f"w{i}": np.full(shape, scale, np.float32) for i, shape in enumerate(shapes)}
+
+
+def same_bytes(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 def until(condition: Callable[[], Any], what: str, timeout: float = WAIT_TIMEOUT) -> Any:
@@ -96,6 +101,12 @@ class Place:
     def result(self) -> contract.Result | None:
         log = self.directory / "termination-log"
         return contract.Result.model_validate_json(log.read_bytes()) if log.exists() else None
+
+    def final(self) -> contract.Result:
+        """The result of a job that has ended."""
+        result = self.result
+        assert result is not None, "the syncer has written no result"
+        return result
 
     def environment(self) -> dict[str, str]:
         return {
@@ -170,8 +181,16 @@ class LocalSyncer:
         report: Report = self.call(self.syncer.engine.report)
         return report
 
-    def unit(self, name: str) -> UnitReport | None:
-        return next((one for one in self.report().units if one.unit == name), None)
+    def unit(self, name: str) -> UnitReport:
+        """What is reported of the unit; an empty report of one that has never joined."""
+        return unit_in(self.report(), name)
+
+    @property
+    def core(self) -> Core:
+        """The state machine of a job that has a layout."""
+        core = self.syncer.engine.exchanges.core
+        assert core is not None, "no learner has brought a layout"
+        return core
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run `function` in the syncer's thread, between two of its events."""
@@ -253,6 +272,12 @@ class LocalLearner:
         if self.failure is not None:
             raise self.failure
         return self
+
+    def leaves(self) -> Leave:
+        """Wait for its end, which is not that of the job: why it has left."""
+        self.wait()
+        assert self.left is not None, f"learner {self.unit} has trained to the end of the job"
+        return self.left
 
     @property
     def steps(self) -> int:
@@ -393,8 +418,9 @@ class Processes:
         return program
 
 
-def unit_in(report: Report, name: str) -> UnitReport | None:
-    return next((one for one in report.units if one.unit == name), None)
+def unit_in(report: Report, name: str) -> UnitReport:
+    """Return an empty report for a unit that has never joined."""
+    return next((one for one in report.units if one.unit == name), UnitReport())
 
 
 def traced(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT …  only in this unit and its first at
 QUADRATIC_COMPILE_SECONDS  the first step lasts so much longer
 QUADRATIC_NO_CLOSE     "1": when drained it ends with status 0 without `close`
 QUADRATIC_OWN_DATA     "1": it feeds itself, each unit the same numbers, and leases nothing
-QUADRATIC_TOKENS       "varied": sample n has 1 + n % 31 tokens, and not 16 each, so that a sum tells which samples are in it
 QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers"} a step to this file
 """
 
@@ -79,7 +78,7 @@ def main() -> None:
                 for weight in model.weights.values():
                     weight.fill(np.nan)
             time.sleep(max(0.0, deadline - time.monotonic()))
-            session.step(tokens=_tokens(numbers), loss=loss)
+            session.step(tokens=len(numbers) * TOKENS_PER_SAMPLE, loss=loss)
             _trace(session, numbers)
             if session.step_count == pause_at:
                 with session.paused("evaluation", at_most=600):
@@ -97,12 +96,6 @@ def main() -> None:
 def _own(session: Session, batch_size: int) -> Iterator[NDArray[np.int64]]:
     while not session.over:
         yield np.arange(batch_size) + session.step_count * batch_size
-
-
-def _tokens(numbers: NDArray[np.int64]) -> int:
-    if os.environ.get("QUADRATIC_TOKENS") == "varied":
-        return int((1 + numbers % 31).sum())
-    return len(numbers) * TOKENS_PER_SAMPLE
 
 
 def _misbehave_at(kind: str) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 from builders.exchange import Place, Processes, Program, job_file, training, unit_in, until
 from diloco.contract import Exit
 from diloco.data.sampling import sample_indices
-from diloco.protocol.diloco_pb2 import Report, UnitReport
+from diloco.protocol.diloco_pb2 import Report
 from programs.loader_learner import BATCH, BATCHES_PER_UPDATE, SAMPLES, SEED, TOKENS_PER_SAMPLE
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def indices(start: int, count: int) -> list[int]:
 
 def committed(report: Report) -> int:
     """Samples of the unit's work that the model holds."""
-    unit = unit_in(report, "a-0") or UnitReport()
+    unit = unit_in(report, "a-0")
     assert unit.tokens == unit.steps * PER_UPDATE * TOKENS_PER_SAMPLE
     return unit.tokens // TOKENS_PER_SAMPLE
 

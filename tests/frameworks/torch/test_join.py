@@ -141,7 +141,6 @@ def accumulate(tmp_path: Path, steps: int, *, step_at_each_batch: bool = False) 
                 elif number % 4 == 0:
                     session.step(tokens=24, batches=4)
             unit = syncer.unit("a")
-            assert unit is not None
             assert unit.steps * 24 == unit.tokens
     return session
 

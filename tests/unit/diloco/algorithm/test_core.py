@@ -60,9 +60,7 @@ def test_seed_is_version_zero_of_every_fragment() -> None:
 
 def test_a_job_is_seeded_once() -> None:
     core = a_seeded_core(value=3.0)
-    refusal = core.begin([np.zeros(f.size, np.float32) for f in core.fragments])
-    assert refusal is not None
-    assert refusal.reason is Reason.STALE
+    assert reason_of(core.begin([np.zeros(f.size, np.float32) for f in core.fragments])) is Reason.STALE
     assert core.value(0)[0] == 3.0
 
 
@@ -73,9 +71,7 @@ def test_bad_seeds_are_refused_and_the_tensor_is_named() -> None:
     assert refusal is not None
     assert (refusal.reason, "w1" in refusal.message) == (Reason.NON_FINITE, True)
     for wrong in ([good[0]], [good[0], np.zeros(4, np.float32)]):
-        refusal = core.begin(wrong)
-        assert refusal is not None
-        assert refusal.reason is Reason.BAD_SIZE
+        assert reason_of(core.begin(wrong)) is Reason.BAD_SIZE
     assert not core.seeded
 
 
@@ -250,9 +246,7 @@ def test_a_learner_that_joins_anew_is_another_process() -> None:
     core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
     pull = pull_of(step_all(core, 1.0))
     core.join("a", 1.1)
-    refusal = core.push("a", a_push(core, pull), 1.2)
-    assert refusal is not None
-    assert refusal.reason is Reason.NOT_ASKED
+    assert reason_of(core.push("a", a_push(core, pull), 1.2)) is Reason.NOT_ASKED
     assert core.push("b", a_push(core, pull), 1.3) is None
     assert merge_of(core.advance(1.3)).units == ("b",)
 

@@ -67,7 +67,6 @@ def test_a_new_unit_begins_with_parameters_and_state_of_a_peer(job: Job) -> None
     assert (said.unit, said.round, list(said.failed), said.why) == ("a", 1, [], "")
     assert said.bytes > 2 * 4 * sum(array.size for array in donor.arrays.values())
     unit = job.syncer.unit("a")
-    assert unit is not None
     assert unit.given == 1
 
 

@@ -48,7 +48,7 @@ def place_for(path: Path) -> Place:
 
 
 def welcomed(syncer: LocalSyncer, unit: str) -> bool:
-    return syncer.unit(unit) is not None
+    return syncer.unit(unit).unit == unit
 
 
 def test_attempt_is_welcomed_once_its_fence_is_durable_and_nobody_else_waits_for_that(

@@ -12,7 +12,7 @@ from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
 from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, UnitReport
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused
 from diloco.syncer.job.work import ENOUGH_SAMPLES, MOST_TOKENS_RATIO, Work
 from diloco.syncer.streams.sessions import UnitSession
 
@@ -53,9 +53,9 @@ def test_steps_beyond_the_pace_of_the_clock_do_not_raise_a_weight(tmp_path: Path
         says(b, 1_000_000)
         answer(a)
         answer(b, steps=1_000_000, tokens=8_000_000, steps_done=1_000_000, tokens_done=8_000_000)
-        until(lambda: (syncer.unit("b") or UnitReport()).contributions == 1, "the merge")
+        until(lambda: syncer.unit("b").contributions == 1, "the merge")
         # Both have 8 tokens per step: their weights are as their steps.
-        share = (syncer.unit("b") or UnitReport()).weight
+        share = syncer.unit("b").weight
         assert 11 / 12 < share <= 13 / 14
 
 
@@ -65,15 +65,15 @@ def test_a_unit_that_trained_on_during_a_pause_takes_part(tmp_path: Path) -> Non
         seeded(raw)
         says(raw, 150)
         answer(raw, steps=150, tokens=1200, steps_done=150, tokens_done=1200)
-        until(lambda: (syncer.unit("u-0") or UnitReport()).contributions == 1, "the merge")
+        until(lambda: syncer.unit("u-0").contributions == 1, "the merge")
 
 
 def test_steps_that_no_program_takes_are_refused_and_the_unit_goes_on(tmp_path: Path) -> None:
     with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer) as raw:
         says(seeded(raw), 10**15)
         answer(raw, steps=10**15, tokens=10**15, steps_done=10**15, tokens_done=10**15)
-        until(lambda: (syncer.unit("u-0") or UnitReport()).refused.get("Impossible", 0) == 1, "the refusal")
-        assert (syncer.unit("u-0") or UnitReport()).contributions == 0
+        until(lambda: syncer.unit("u-0").refused.get("Impossible", 0) == 1, "the refusal")
+        assert syncer.unit("u-0").contributions == 0
         raw.want(1).hear("work")
 
 
@@ -212,7 +212,7 @@ def test_what_samples_can_hold_bounds_the_share_in_a_merge(tmp_path: Path, sampl
                 raw.want(1000).hear("work")
 
         def merges_of_b() -> int:
-            return (syncer.unit("b") or UnitReport()).contributions
+            return syncer.unit("b").contributions
 
         for t in (1, 2, 3):
             for raw in (a, b):
@@ -223,7 +223,7 @@ def test_what_samples_can_hold_bounds_the_share_in_a_merge(tmp_path: Path, sampl
                 answer(raw, steps=steps, tokens=640 * steps * claimed, **done)
             until(lambda: merges_of_b() == t, f"merge {t}")  # noqa: B023 -- it is called in this turn of the loop
         # The mean over three merges, two of them with equal shares.
-        assert (syncer.unit("b") or UnitReport()).weight == pytest.approx((0.5 + 0.5 + share) / 3, rel=1e-4)
+        assert syncer.unit("b").weight == pytest.approx((0.5 + 0.5 + share) / 3, rel=1e-4)
 
 
 def test_a_stored_count_beyond_all_bounds_is_replaced_and_named() -> None:
@@ -251,7 +251,7 @@ def test_a_job_goes_on_from_a_state_with_a_count_beyond_all_bounds(tmp_path: Pat
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as raw:
         seeded(raw).step(1)
         answer(raw)
-        until(lambda: (syncer.unit("u-0") or UnitReport()).contributions == 1, "the merge")
+        until(lambda: syncer.unit("u-0").contributions == 1, "the merge")
         syncer.syncer.engine.work.ledger._units["bad"] = UnitWork(0, 2**70, 1)  # no door lets it in
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as raw:
         assert "unit bad cannot have trained" in syncer.report().message

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, same_bytes, training, until, weights
 from builders.scripted_learner import ScriptedLearner
 from builders.wire import watch
 from diloco.algorithm.fragments import unpack
@@ -19,7 +19,6 @@ from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Pull, Refused, Taken, UnitReport, WatchRequest
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
-from diloco.syncer.job.exchange import INLINE_ELEMENTS
 from diloco.syncer.streams.peer import PushOffered
 
 LONG = 100_000
@@ -32,21 +31,12 @@ def place_for(path: Path, steps: int = LONG, **changes: object) -> Place:
 
 def whole(syncer: LocalSyncer) -> dict[str, np.ndarray]:
     """The syncer's parameters."""
-    core = syncer.syncer.engine.exchanges.core
-    assert core is not None
+    core = syncer.core
     return {name: value for fragment in core.fragments for name, value in unpack(fragment, core.value(fragment.index)).items()}
 
 
-def same_bytes(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
-
-
 def state(syncer: LocalSyncer, unit: str) -> Callable[[UnitReport.State], bool]:
-    def is_in(wanted: UnitReport.State) -> bool:
-        found = syncer.unit(unit)
-        return found is not None and found.state == wanted
-
-    return is_in
+    return lambda wanted: syncer.unit(unit).state == wanted
 
 
 @pytest.mark.slow
@@ -66,43 +56,9 @@ def test_a_job_completes_and_every_learner_ends_with_the_syncers_very_bytes(
         assert syncer.wait() is RunOutcome.COMPLETE
         assert all(same_bytes(learner.arrays, whole(syncer)) for learner in units)
     assert all(learner.left is None and learner.session and learner.session.done for learner in units)
-    assert place.result is not None
     # three learners evaluate 0.5 on 100 tokens each
-    assert (place.result.step, place.result.held_out_loss) == (40, 0.5)
+    assert (place.final().step, place.final().held_out_loss) == (40, 0.5)
     assert 0.1 < units[0].arrays["w1"].min() <= units[0].arrays["w1"].max() < 1.001
-
-
-@pytest.mark.slow
-def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_path: Path) -> None:
-    place = place_for(tmp_path, steps=60, quorum=3)
-    with LocalSyncer(place) as syncer:
-        units = [LocalLearner(place, syncer.address, f"u-{i}", batch=3).start() for i in range(3)]
-        for learner in units:
-            learner.wait()
-        syncer.wait()
-        ledger = syncer.syncer.engine.work.ledger
-    taken = [number for learner in units for number in learner.numbers]
-    assert len(taken) == len(set(taken))
-    committed = sum(end - start for start, end in ledger.committed())
-    assert place.result is not None
-    # each sample has 8 tokens here
-    assert place.result.tokens == 8 * committed == sum(unit.tokens for unit in place.result.units)
-    assert {number for start, end in ledger.committed() for number in range(start, end)} <= set(taken)
-
-
-@pytest.mark.slow
-def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole(tmp_path: Path) -> None:
-    # 2 fragments of 307,200 values: 1.2 MiB whole, 0.6 MiB as a delta
-    place = place_for(tmp_path, steps=12, quorum=2)
-    with LocalSyncer(place) as syncer:
-        assert INLINE_ELEMENTS < 600 * 512
-        arrays = [{name: np.zeros((600, 512), np.float32) for name in ("w0", "w1")} for _ in range(2)]
-        units = [LocalLearner(place, syncer.address, f"u-{i}", arrays=mine).start() for i, mine in enumerate(arrays)]
-        for learner in units:
-            learner.wait()
-        assert syncer.wait() is RunOutcome.COMPLETE
-        assert all(same_bytes(learner.arrays, whole(syncer)) for learner in units)
-    assert arrays[0]["w1"].min() > 0.1
 
 
 def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp_path: Path) -> None:
@@ -183,9 +139,7 @@ def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Pa
         learners.append(stays)
         until(lambda: goes.steps > 10 and stays.steps > 10, "both to train")
         goes.drain()
-        goes.wait()
-        assert goes.left is not None
-        assert goes.left.code == Exit.DRAINED
+        assert goes.leaves().code == Exit.DRAINED
         until(lambda: state(syncer, "goes")(UnitReport.DISCONNECTED), "the syncer to hear of it")
 
         def held() -> set[str]:
@@ -195,28 +149,6 @@ def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Pa
         until(lambda: syncer.call(held) == {"stays"}, "its work to be free")
         before = stays.steps
         until(lambda: stays.steps > before + 10, "the other to train on")
-
-
-@pytest.mark.slow
-def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners: list[LocalLearner]) -> None:
-    place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer:
-        learner = LocalLearner(place, syncer.address, "u").start()
-        learners.append(learner)
-        until(lambda: learner.steps > 10, "training")
-        assert learner.session is not None
-        link = connection_of(learner.session)
-        leased = link._leased
-        call = link._call
-        assert call is not None
-        call.cancel()
-        until(lambda: link._call not in (None, call) and state(syncer, "u")(UnitReport.CONTRIBUTING), "the unit to come back")
-        before = learner.steps
-        until(lambda: learner.steps > before + 10, "training to go on")
-        assert (link._generation, link._leased >= leased) == (1, True)
-        learner.drain()
-        learner.wait()
-    assert len(learner.numbers) == len(set(learner.numbers))
 
 
 def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
@@ -254,16 +186,13 @@ def test_a_second_process_with_the_same_identity_is_refused_and_the_first_trains
         first = LocalLearner(place, syncer.address, "u").start()
         learners.append(first)
         until(lambda: first.steps > 5, "the first to train")
-        second = LocalLearner(place, syncer.address, "u").start().wait()
-        assert second.left is not None
-        assert second.left.code == Exit.REFUSED_FENCED
-        assert "each process needs an identity of its own" in second.left.message
+        second = LocalLearner(place, syncer.address, "u").start().leaves()
+        assert second.code == Exit.REFUSED_FENCED
+        assert "each process needs an identity of its own" in second.message
         before = first.steps
         until(lambda: first.steps > before + 5, "the first to train on")
         until(lambda: state(syncer, "u")(UnitReport.CONTRIBUTING), "the first to contribute")
-        unit = syncer.unit("u")
-        assert unit is not None
-        assert dict(unit.refused)["DuplicateIdentity"] == 1
+        assert syncer.unit("u").refused["DuplicateIdentity"] == 1
 
 
 @pytest.mark.slow
@@ -274,17 +203,12 @@ def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, 
         until(lambda: old.steps > 5, "the older attempt to train")
         new = LocalLearner(place, syncer.address, "u", attempt=2).start()
         learners.append(new)
-        old.wait()
-        assert old.left is not None
-        assert (old.left.code, "fenced" in old.left.message) == (Exit.REFUSED_FENCED, True)
+        assert (old.leaves().code, "fenced" in old.leaves().message) == (Exit.REFUSED_FENCED, True)
         until(lambda: new.steps > 5, "the newer attempt to train")
-        outdated = LocalLearner(place, syncer.address, "u", attempt=1).start().wait()
-        assert outdated.left is not None
-        assert outdated.left.code == Exit.REFUSED_FENCED
+        assert LocalLearner(place, syncer.address, "u", attempt=1).start().leaves().code == Exit.REFUSED_FENCED
         unit = syncer.unit("u")
-        assert unit is not None
         assert (unit.attempt, dict(unit.refused)["Fenced"]) == (2, 2)
-        until(lambda: (syncer.unit("u") or UnitReport()).recover_seconds > 0, "the time to recover")
+        until(lambda: syncer.unit("u").recover_seconds > 0, "the time to recover")
 
 
 @pytest.mark.slow
@@ -297,12 +221,10 @@ def test_another_layout_is_refused_with_the_differences_and_the_job_goes_on(tmp_
         odd = weights()
         odd["w1"] = np.zeros((3, 3), np.float32)
         del odd["w2"]
-        bad = LocalLearner(place, syncer.address, "bad", arrays=odd).start().wait()
-        assert bad.left is not None
-        assert bad.left.code == Exit.REFUSED_LAYOUT
-        assert "tensor w1: shape (3,3) here, (4,8) in the job; tensor w2: missing here, (5,8) in the job" in bad.left.message
+        bad = LocalLearner(place, syncer.address, "bad", arrays=odd).start().leaves()
+        assert bad.code == Exit.REFUSED_LAYOUT
+        assert "tensor w1: shape (3,3) here, (4,8) in the job; tensor w2: missing here, (5,8) in the job" in bad.message
         unit = syncer.unit("bad")
-        assert unit is not None
         assert (unit.state, dict(unit.refused)) == (UnitReport.REFUSED, {"Layout": 1})
         before = good.steps
         until(lambda: good.steps > before + 5, "the good one to train on")
@@ -319,11 +241,9 @@ def test_nan_parameters_are_refused_and_counted_and_never_merged(tmp_path: Path,
     with LocalSyncer(place) as syncer:
         good = LocalLearner(place, syncer.address, "good").start()
         learners.append(good)
-        bad = LocalLearner(place, syncer.address, "bad", spoil=spoil).start().wait()
-        assert bad.left is not None
-        assert bad.left.code == Exit.REFUSED_NONFINITE
+        bad = LocalLearner(place, syncer.address, "bad", spoil=spoil).start().leaves()
+        assert bad.code == Exit.REFUSED_NONFINITE
         unit = syncer.unit("bad")
-        assert unit is not None
         assert (unit.state, dict(unit.refused)["NonFinite"]) == (UnitReport.REFUSED, 1)
         before = syncer.report().t
         until(lambda: syncer.report().t > before + 5, "the job to go on")
@@ -336,9 +256,8 @@ def test_a_nan_seed_is_refused_and_the_next_learner_seeds(tmp_path: Path, learne
     with LocalSyncer(place) as syncer:
         arrays = weights()
         arrays["w3"][1, 1] = np.inf
-        bad = LocalLearner(place, syncer.address, "bad", arrays=arrays).start().wait()
-        assert bad.left is not None
-        assert bad.left.code == Exit.REFUSED_NONFINITE
+        bad = LocalLearner(place, syncer.address, "bad", arrays=arrays).start().leaves()
+        assert bad.code == Exit.REFUSED_NONFINITE
         good = LocalLearner(place, syncer.address, "good").start()
         learners.append(good)
         until(lambda: good.steps > 3 and syncer.report().t > 0, "the good one to train")
@@ -358,41 +277,12 @@ def walk(learner: ScriptedLearner, syncer: LocalSyncer, first: int, last: int) -
     """Report the steps from `first` to `last`, each once the syncer has taken the one before."""
     for step in range(first, last + 1):
         learner.step(step)
-        until(lambda step=step: (syncer.unit("u-0") or UnitReport()).local_step == step, f"step {step} to be reported")  # type: ignore[misc]
+        until(lambda step=step: syncer.unit("u-0").local_step == step, f"step {step} to be reported")  # type: ignore[misc]
 
 
 def counted(syncer: LocalSyncer, reason: str, unit: str = "u-0") -> bool:
     found = syncer.unit(unit)
     return found is not None and found.refused.get(reason, 0) > 0
-
-
-def test_a_push_against_an_old_base_is_refused_and_the_right_one_accepted(tmp_path: Path) -> None:
-    """As when a broadcast was under way to a learner while it coded its answer."""
-    with LocalSyncer(place_for(tmp_path, fragments=1)) as syncer, ScriptedLearner(syncer) as learner:
-        learner.join().seed()
-        # H = 2: the only fragment is asked for at outer steps 2 and 4
-        walk(learner, syncer, 1, 2)
-        asked = learner.pulled()
-        assert asked.t == 2
-        learner.push(asked, base=0)
-        update = learner.receive()
-        assert (update.header.t, update.header.base, update.header.coding) == (2, 0, Chunk.BFLOAT16_DELTA)
-        walk(learner, syncer, 3, 4)
-        asked = learner.pulled()
-        assert asked.t == 4
-        learner.push(asked, base=0)
-        until(lambda: counted(syncer, "WrongBase"), "the old base to be refused")
-        walk(learner, syncer, 5, 6)
-        asked = learner.pulled()
-        assert asked.t == 6
-        learner.push(asked, base=2)
-        until(lambda: (syncer.unit("u-0") or UnitReport()).contributions == 2, "the right base to be accepted")
-
-
-def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer) as learner:
-        learner.join().seed().push(Pull(fragment=0, t=77))
-        until(lambda: counted(syncer, "NotAsked"), "the refusal")
 
 
 def test_an_answer_whose_stream_ended_before_it_was_judged_harms_nobody(tmp_path: Path) -> None:
@@ -445,7 +335,7 @@ def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> N
             header.total, header.data = size, bytes(size // 2)
             learner.say(FromLearner(chunk=header))
         until(lambda: state(syncer, "u-0")(UnitReport.DISCONNECTED), "the break to be noticed")
-        assert (syncer.unit("u-0") or UnitReport()).contributions == 0
+        assert syncer.unit("u-0").contributions == 0
 
 
 def test_a_seed_that_was_not_asked_for_is_refused_at_its_first_chunk(tmp_path: Path) -> None:
@@ -479,8 +369,7 @@ def test_a_held_out_loss_that_cannot_be_one_is_not_used(tmp_path: Path) -> None:
             assert not syncer.report().HasField("held_out_loss")
         learner.say(FromLearner(evaluation=Evaluation(held_out_loss=0.25, tokens=10, t=2))).leave()
         assert syncer.wait() is RunOutcome.COMPLETE
-    assert place.result is not None
-    assert place.result.held_out_loss == 0.25
+    assert place.final().held_out_loss == 0.25
 
 
 def test_more_work_than_was_leased_cannot_be_committed(tmp_path: Path) -> None:
@@ -503,7 +392,6 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
         waits_until = syncer.call(lambda: (syncer.syncer.engine.shutdown_grace.until or 0.0) - time.monotonic())
         assert waits_until > WAIT_TIMEOUT / 2
         unit = syncer.unit("u")
-        assert unit is not None
         assert unit.pause == "evaluation"
         learner.say(FromLearner(evaluation=Evaluation(held_out_loss=0.5, tokens=8, t=1)))
         assert learner.leave() == []
@@ -528,8 +416,7 @@ def test_a_unit_is_lost_a_minute_after_its_process_was_last_heard_from_and_a_dec
         learner.join().seed().step(1, step_seconds=0.01)
 
         def member() -> Member | None:
-            core = syncer.syncer.engine.exchanges.core
-            assert core is not None
+            core = syncer.core
             return core.coordinator._members.get("u")
 
         def lost_in() -> float:

@@ -94,8 +94,7 @@ def test_step_times_whose_sums_overflow_are_unknown(tmp_path: Path) -> None:
                 raw.step(step, step_seconds=seconds).want(1).hear("work")
         report = syncer.report()
         assert report.t > 0
-        core = syncer.syncer.engine.exchanges.core
-        assert core is not None
+        core = syncer.core
         assert core.step_seconds == 0
         assert {one.unit: one.step_seconds for one in report.units} == {"a": 0, "b": 0}
 
@@ -214,8 +213,8 @@ def test_an_exception_in_an_answer_of_ranks_refuses_their_unit_and_its_exchange_
             is_refused(bad, "the syncer could not handle a push: OverflowError: a defect")
         assert "Traceback" in caplog.text
         answer(first, header)
-        until(lambda: (syncer.unit("first") or UnitReport()).contributions == 1, "the merge of the same exchange, without the unit")
-        assert (syncer.unit("bad") or UnitReport()).contributions == 0
+        until(lambda: syncer.unit("first").contributions == 1, "the merge of the same exchange, without the unit")
+        assert syncer.unit("bad").contributions == 0
         monkeypatch.undo()
         with ScriptedLearner(syncer, unit="bad", attempt=2, sharding=rows(2)) as again:
             again.join().want(1).hear("work")
@@ -244,17 +243,16 @@ def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
         with caplog.at_level(logging.ERROR):
             pull = bad.pulled()
             bad.push(pull)
-            core = syncer.syncer.engine.exchanges.core
-            assert core is not None
+            core = syncer.core
             until(lambda: "bad" in core.coordinator._open[pull.t].arriving, "both portions to be there")
             for stream in bad.streams:
                 stream.cut()
-            until(lambda: (syncer.unit("bad") or UnitReport()).state == UnitReport.DISCONNECTED, "the unit to be lost")
+            until(lambda: syncer.unit("bad").state == UnitReport.DISCONNECTED, "the unit to be lost")
             monkeypatch.undo()
             left.set()
             until(lambda: "an answer of unit bad, which has left, could not be handled" in caplog.text, "the defect to be logged")
         answer(first, header)
-        until(lambda: (syncer.unit("first") or UnitReport()).contributions == 1, "the merge without the unit")
+        until(lambda: syncer.unit("first").contributions == 1, "the merge without the unit")
 
 
 @pytest.mark.slow

@@ -52,8 +52,7 @@ def a_job(
 
 
 def merged(syncer: LocalSyncer) -> list[bytes]:
-    core = syncer.syncer.engine.exchanges.core
-    assert core is not None
+    core = syncer.core
     return [core.value(fragment.index).tobytes() for fragment in core.fragments]
 
 
@@ -163,7 +162,6 @@ def test_work_counts_whose_push_overtakes_the_progress_of_its_steps(tmp_path: Pa
         unit.push(pull, unit.trained(pull), steps=1288, steps_done=1288, tokens=8 * 1288, tokens_done=8 * 1288)
         unit.adopt()
         found = syncer.unit("u-0")
-        assert found is not None
         assert (found.contributions, dict(found.refused)) == (1, {})
 
 
@@ -191,13 +189,11 @@ def test_a_rank_that_goes_at_the_end_of_the_job_before_its_leader_says_bye_is_no
         until(lambda: "rank 1 of unit u-0 has ended its stream" in caplog.text, "the syncer to hear of it")
         assert "lost rank" not in caplog.text
         found = syncer.unit("u-0")
-        assert found is not None
         assert (found.state, found.message) == (UnitReport.CONTRIBUTING, "")
 
 
 def contributions(syncer: LocalSyncer, unit: str) -> int:
-    found = syncer.unit(unit)
-    return found.contributions if found is not None else 0
+    return syncer.unit(unit).contributions
 
 
 def gathered(syncer: LocalSyncer, unit: str) -> int:
@@ -210,9 +206,8 @@ def gathered(syncer: LocalSyncer, unit: str) -> int:
     return int(syncer.call(count))
 
 
-def state(syncer: LocalSyncer, unit: str) -> UnitReport.State | None:
-    found = syncer.unit(unit)
-    return found.state if found is not None else None
+def state(syncer: LocalSyncer, unit: str) -> UnitReport.State:
+    return syncer.unit(unit).state
 
 
 @pytest.mark.slow
@@ -229,7 +224,7 @@ def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts
         four.reopen(2)
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
         assert gathered(syncer, "u-1") == 2
-        assert "connection of rank 2 lost" in (syncer.unit("u-1") or UnitReport()).message
+        assert "connection of rank 2 lost" in syncer.unit("u-1").message
         welcome = four.welcomed_rank(2, incarnation=incarnation, versions=[0, 0])
         assert welcome.resumed, "it holds what it held"
         four.push(pull, four.trained(pull), ranks=(2, 3))
@@ -293,7 +288,7 @@ def test_an_answer_that_is_not_whole_when_its_exchange_closes_is_forgotten_and_r
         two.push(pull, two.trained(pull))
         until(lambda: refused(syncer, "u-1") == {"StaleRound": 1}, "the refusal")
         two.step(2)
-        until(lambda: (syncer.unit("u-1") or UnitReport()).local_step == 2, "the unit to go on")
+        until(lambda: syncer.unit("u-1").local_step == 2, "the unit to go on")
 
 
 def one_more_step(unit: ScriptedLearner) -> bool:
@@ -482,7 +477,7 @@ def a_pull(units: Sequence[ScriptedLearner]) -> Pull:
 
 
 def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
-    return dict((syncer.unit(unit) or UnitReport()).refused)
+    return dict(syncer.unit(unit).refused)
 
 
 @pytest.mark.slow

@@ -26,8 +26,7 @@ def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
 
 
 def largest(syncer: LocalSyncer) -> float:
-    core = syncer.syncer.engine.exchanges.core
-    assert core is not None
+    core = syncer.core
     return max(float(np.abs(core.value(fragment.index)).max()) for fragment in core.fragments)
 
 
@@ -52,7 +51,6 @@ def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
         sick = True
         until(lambda: refused(syncer, "bad").get("Outlier") == 1, "the contribution to be refused")
         before = syncer.unit("bad")
-        assert before is not None
         until(lambda: (now := syncer.unit("bad")) is not None and now.contributions > before.contributions + 2, "it to contribute again")
         assert bad.left is None, "it is the same process"
         assert refused(syncer, "bad")["Outlier"] == 1
@@ -100,7 +98,6 @@ def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_atte
         assert "attempt 1 of unit bad is quarantined" in bad.left.message
         assert "the norm of its outer gradient is" in bad.left.message
         unit = syncer.unit("bad")
-        assert unit is not None
         assert unit.state == UnitReport.REFUSED
         assert "quarantined" in unit.message
         assert dict(unit.refused)["Outlier"] == REFUSALS
@@ -111,6 +108,5 @@ def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_atte
         healthy = LocalLearner(place, syncer.address, "bad", 2).start()
         learners.append(healthy)
         before = syncer.unit("bad")
-        assert before is not None
         until(lambda: (now := syncer.unit("bad")) is not None and now.contributions > before.contributions, "attempt 2 to contribute")
         assert syncer.call(largest, syncer) < 10

@@ -49,7 +49,7 @@ def test_a_learner_whose_quorum_is_missing_rests_says_so_and_trains_on_with_the_
             return found is not None and found.resting_seconds > 1.5 and found.seconds_since_heard < 1.0
 
         until(heard_lately_in_a_long_rest, "it to say that it is there, so that it does not stall")
-        assert (syncer.unit("early") or UnitReport()).state == UnitReport.CONTRIBUTING
+        assert syncer.unit("early").state == UnitReport.CONTRIBUTING
         assert early.steps <= steps + 1
         assert syncer.call(ledger.summary).leased == leased
         late = LocalLearner(place, syncer.address, "late", step_seconds=0.01).start()
@@ -57,8 +57,8 @@ def test_a_learner_whose_quorum_is_missing_rests_says_so_and_trains_on_with_the_
         until(lambda: syncer.report().t >= 48, "two rounds of the outer clock")
         until(lambda: not resting(syncer, "early"), "the end of the rest")
         assert early.steps > steps
-        assert 0 < (syncer.unit("early") or UnitReport()).steps_per_sync <= 1.5 * 24 + 4 + ON_THE_WAY
-        assert all((syncer.unit(name) or UnitReport()).contributions > 0 for name in ("early", "late"))
+        assert 0 < syncer.unit("early").steps_per_sync <= 1.5 * 24 + 4 + ON_THE_WAY
+        assert all(syncer.unit(name).contributions > 0 for name in ("early", "late"))
 
 
 def test_a_rest_ends_with_the_connection(tmp_path: Path) -> None:
@@ -67,5 +67,5 @@ def test_a_rest_ends_with_the_connection(tmp_path: Path) -> None:
             first.join().seed()
             first.step(1).step(2 * MOST)
             assert first.hear("rest").rest.quorum == 2
-        until(lambda: (syncer.unit("u-0") or UnitReport()).state == UnitReport.DISCONNECTED, "the loss to be seen")
+        until(lambda: syncer.unit("u-0").state == UnitReport.DISCONNECTED, "the loss to be seen")
         assert not resting(syncer, "u-0")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, same_bytes, training, until, weights
 from builders.full_volume import with_free_bytes
 from builders.ports import held_port
 from builders.scripted_learner import ScriptedLearner
 from diloco.contract import Exit
 from diloco.snapshots import store as snapshots
 from diloco.snapshots.remote import RemoteSnapshots
-from diloco.snapshots.store import SnapshotError, SnapshotStore
+from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts, write_tensors
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
@@ -38,6 +38,13 @@ def place_for(path: Path, steps: int = LONG, every: int = 5, **changes: object) 
 
 def stored(place: Place) -> SnapshotStore:
     return SnapshotStore(place.state / "snapshots", 2)
+
+
+def newest(place: Place) -> Loaded:
+    """The newest snapshot that can be read."""
+    loaded = stored(place).load_newest()
+    assert loaded is not None
+    return loaded
 
 
 def train_until(place: Place, t: int) -> None:
@@ -84,8 +91,7 @@ def test_learners_go_on_with_their_sessions_by_themselves_and_the_job_completes(
         assert syncer.wait() is RunOutcome.COMPLETE
         ledger = syncer.syncer.engine.work.ledger
     committed = sum(end - start for start, end in ledger.committed())
-    assert place.result is not None
-    assert (place.result.step, place.result.tokens) == (steps, 8 * committed)
+    assert (place.final().step, place.final().tokens) == (steps, 8 * committed)
     assert [learner.session and connection_of(learner.session)._generation for learner in units] == [1, 1]
 
 
@@ -93,8 +99,8 @@ def test_learners_go_on_with_their_sessions_by_themselves_and_the_job_completes(
 def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     train_until(place, 10)
-    newest, older = stored(place).paths()
-    file = newest / snapshots.TENSORS_FILE
+    damaged, older = stored(place).paths()
+    file = damaged / snapshots.TENSORS_FILE
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
@@ -102,7 +108,7 @@ def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path,
         report = syncer.report()
         assert f"t{report.t}" == older.name.rpartition("-")[2]
         assert "went on from the older snapshot" in report.message
-        assert newest.name in report.message
+        assert damaged.name in report.message
         learners.append(LocalLearner(place, syncer.address, "u").start())
         until(lambda: syncer.report().t > report.t + 5, "training to go on")
 
@@ -113,14 +119,12 @@ def test_the_loss_history_goes_on_after_a_restart_and_forgets_what_is_not_traine
 ) -> None:
     place = place_for(tmp_path)
     train_until(place, 30)
-    newest, _ = stored(place).paths()
-    loaded = stored(place).load_newest()
-    assert loaded is not None
+    path, _ = stored(place).paths()
+    loaded = newest(place)
     before = LossHistory(loaded.meta["losses"]).training.points
     assert before[0].t < 30 <= before[-1].t == loaded.t
-    (newest / snapshots.TENSORS_FILE).write_bytes(b"")
-    readable = stored(place).load_newest()
-    assert readable is not None
+    (path / snapshots.TENSORS_FILE).write_bytes(b"")
+    readable = newest(place)
     with LocalSyncer(place) as syncer:
         older = syncer.report()
         assert older.t == readable.t < loaded.t
@@ -136,8 +140,7 @@ def test_the_loss_history_goes_on_after_a_restart_and_forgets_what_is_not_traine
 def test_a_snapshot_that_does_not_say_its_loss_history_is_refused(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 5)
-    loaded = stored(place).load_newest()
-    assert loaded is not None
+    loaded = newest(place)
     stored(place).save(loaded.t, TensorParts([loaded.tensors]), {key: value for key, value in loaded.meta.items() if key != "losses"})
     with pytest.raises(BadState, match="was not written by this program: KeyError: 'losses'"), LocalSyncer(place):
         pass
@@ -154,30 +157,15 @@ def test_a_truncated_only_snapshot_is_not_taken_for_a_fresh_start(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_state_that_is_cut_into_another_number_of_fragments_is_refused(tmp_path: Path) -> None:
-    train_until(place_for(tmp_path), 5)
-    with pytest.raises(BadState, match=r"2 fragments, the job into 1: training\.fragments cannot change"):
-        LocalSyncer(place_for(tmp_path, fragments=1)).__enter__()
-
-
-@pytest.mark.slow
-def test_a_learner_of_another_model_is_refused_by_a_restored_job(tmp_path: Path) -> None:
-    place = place_for(tmp_path)
-    train_until(place, 5)
-    with LocalSyncer(place) as syncer:
-        learner = LocalLearner(place, syncer.address, "u", arrays=weights(tensors=5)).start().wait()
-        assert learner.left is not None
-        assert learner.left.code == Exit.REFUSED_LAYOUT
-
-
-@pytest.mark.slow
-def test_a_restored_syncer_never_asks_for_a_seed(tmp_path: Path) -> None:
+def test_a_restored_syncer_never_asks_for_a_seed_and_takes_no_learner_of_another_model(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 5)
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, weights(-9.0)) as fresh:
         assert not fresh.welcomed().seed_wanted
         transfer = fresh.receive()
         assert (np.frombuffer(transfer.payload, np.float32) >= 0).all()
+        other = LocalLearner(place, syncer.address, "u", arrays=weights(tensors=5)).start().leaves()
+        assert other.code == Exit.REFUSED_LAYOUT
 
 
 def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since(tmp_path: Path) -> None:
@@ -204,26 +192,6 @@ def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Pat
         until(lambda: learner.steps > 3, "the first attempt of the new job to train")
         learner.drain()
         learner.wait()
-
-
-@pytest.mark.slow
-def test_a_snapshot_whose_tensors_lie_in_the_order_of_their_names_is_read(tmp_path: Path) -> None:
-    """Releases before this one wrote them so, as the safetensors library does."""
-    place = place_for(tmp_path)
-    train_until(place, 10)
-    loaded = stored(place).load_newest()
-    assert loaded is not None
-    names = sorted(loaded.tensors)
-    assert names != list(loaded.tensors)
-    stored(place).save(loaded.t + 1, TensorParts([{name: loaded.tensors[name] for name in names}]), loaded.meta)
-    stored(place).save(loaded.t, TensorParts([loaded.tensors]), loaded.meta)
-    values = []
-    for newest in (loaded.t, loaded.t + 1):
-        with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit=f"learner-{newest}") as learner:
-            learner.hello()
-            values.append({p: bytes(learner.receive(lambda x, p=p: x.header.fragment == p).payload) for p in range(2)})  # type: ignore[misc]
-        shutil.rmtree(stored(place).paths()[0])
-    assert values[0] == values[1]
 
 
 @pytest.mark.slow
@@ -254,83 +222,59 @@ def test_a_snapshot_that_is_due_during_a_write_holds_the_state_at_the_end_of_the
     assert min(snapshots.step_of(name) or 0 for name in names if (snapshots.generation_of(name) or 0) >= 3) >= t
 
 
-@pytest.mark.slow
-def test_a_full_disk_does_not_stop_training_and_heals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
-) -> None:
-    write, full = write_tensors, True
-
-    def on_a_full_disk(*arguments: Any) -> object:
-        if full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(*arguments)
+def refuse_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_full_disk(*_: object) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
-    place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer:
-        learners.append(LocalLearner(place, syncer.address, "u").start())
-        report = until(lambda: (r := syncer.report()).t > 20 and r.snapshot_error and r, "training to go on")
-        assert report.snapshot_t == -1
-        assert "No space left on device" in report.snapshot_error
-        assert "spec.syncer.storage.size" in report.snapshot_error
-        full = False
-        report = until(lambda: (r := syncer.report()).snapshot_t > 20 and r, "a snapshot after all")
-        assert report.snapshot_error == ""
+
+
+def leave_half_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than the MiB that a manifest may need."""
+    with_free_bytes(monkeypatch, 1 << 19)
 
 
 @pytest.mark.slow
-def test_too_little_room_is_in_reports_with_field_path_and_figures_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        (refuse_writes, "No space left on device"),
+        (leave_half_a_mebibyte, "could not be written to {state}/snapshots: it needs 1.0 MiB, and 524,288 bytes are free"),
+    ],
+    ids=["a write fails", "there is too little room to begin one"],
+)
+def test_a_full_disk_does_not_stop_training_and_heals(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    learners: list[LocalLearner],
+    fill: Callable[[pytest.MonkeyPatch], None],
+    said: str,
 ) -> None:
-    """Less than the MiB that a manifest may need."""
     place = place_for(tmp_path)
-    with monkeypatch.context() as full, LocalSyncer(place) as syncer:
-        with_free_bytes(full, 1 << 19)
-        learners.append(LocalLearner(place, syncer.address, "u").start())
-        report = until(lambda: (r := syncer.report()).t > 20 and r.snapshot_error and r, "training to go on")
-        assert report.snapshot_t == -1
-        assert f"could not be written to {place.state}/snapshots: it needs 1.0 MiB, and 524,288 bytes are free" in report.snapshot_error
-        assert "spec.syncer.storage.size" in report.snapshot_error
-        assert list((place.state / "snapshots").iterdir()) == []
-        with_free_bytes(full, 1 << 40)
+    with LocalSyncer(place) as syncer:
+        with monkeypatch.context() as full:
+            fill(full)
+            learners.append(LocalLearner(place, syncer.address, "u").start())
+            report = until(lambda: (r := syncer.report()).t > 20 and r.snapshot_error and r, "training to go on")
+            assert report.snapshot_t == -1
+            assert said.format(state=place.state) in report.snapshot_error
+            assert "spec.syncer.storage.size" in report.snapshot_error
+            assert list((place.state / "snapshots").iterdir()) == []
         report = until(lambda: (r := syncer.report()).snapshot_t > 20 and r, "a snapshot after all")
         assert report.snapshot_error == ""
 
 
 @pytest.mark.slow
 def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, full = write_tensors, True
-
-    def on_a_full_disk(*arguments: Any) -> object:
-        if full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(*arguments)
-
-    monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
     place = place_for(tmp_path, steps=10)
     with LocalSyncer(place) as syncer:
-        LocalLearner(place, syncer.address, "u").start().wait()
-        until(lambda: syncer.report().t == 10 and syncer.report().snapshot_error, "the final snapshot to fail")
-        assert (syncer.report().done, place.result) == (False, None)
-        full = False
+        with monkeypatch.context() as full:
+            refuse_writes(full)
+            LocalLearner(place, syncer.address, "u").start().wait()
+            until(lambda: syncer.report().t == 10 and syncer.report().snapshot_error, "the final snapshot to fail")
+            assert (syncer.report().done, place.result) == (False, None)
         assert syncer.wait() is RunOutcome.COMPLETE
-    assert place.result is not None
     assert stored(place).paths()[0].name.endswith("-t10")
-
-
-@pytest.mark.slow
-def test_a_syncer_that_starts_on_a_finished_job_completes_at_once(tmp_path: Path) -> None:
-    place = place_for(tmp_path, steps=10)
-    with LocalSyncer(place) as syncer:
-        LocalLearner(place, syncer.address, "u").start().wait()
-        assert syncer.wait() is RunOutcome.COMPLETE
-    first = place.result
-    (place.directory / "termination-log").unlink()
-    with LocalSyncer(place, AT_ONCE) as syncer:
-        assert syncer.wait() is RunOutcome.COMPLETE
-    assert first is not None
-    assert place.result is not None
-    assert (place.result.step, place.result.tokens, place.result.held_out_loss) == (10, first.tokens, 0.5)
 
 
 def final_snapshots(place: Place, t: int) -> list[str]:
@@ -345,33 +289,34 @@ def test_the_last_step_has_one_snapshot_and_the_result_names_it(tmp_path: Path, 
         learner = LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
     (name,) = final_snapshots(place, 10)
-    assert place.result is not None
-    assert (place.result.snapshot, place.result.snapshot_copied) == (f"snapshots/{name}", False)
-    loaded = stored(place).load_newest()
-    assert loaded is not None
+    assert (place.final().snapshot, place.final().snapshot_copied) == (f"snapshots/{name}", False)
+    loaded = newest(place)
     assert loaded.meta["evaluations"].keys() == {"u"}, "the evaluations came after the first write"
     assert learner.left is None
     assert len(stored(place).paths()) == 2, "the one before is kept"
 
 
 @pytest.mark.slow
-def test_a_restart_after_the_end_and_another_evaluation_leave_one_snapshot_of_the_last_step(tmp_path: Path) -> None:
+def test_a_finished_job_completes_at_once_serves_who_missed_the_end_and_keeps_one_snapshot_of_it(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, steps=10), held_port()
     with LocalSyncer(place, port=port) as syncer:
-        LocalLearner(place, syncer.address, "u").start().wait()
+        other = LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
     (name,) = final_snapshots(place, 10)
+    first = place.final()
+    (place.directory / "termination-log").unlink()
     with LocalSyncer(place, AT_ONCE, port=port) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE
+    assert (place.final().step, place.final().tokens, place.final().held_out_loss) == (10, first.tokens, 0.5)
     late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
     until(lambda: late._thread.is_alive(), "the learner to try to connect")
     with LocalSyncer(place, LINGERING, port=port) as syncer:
         late.wait()
         assert syncer.stop() is RunOutcome.COMPLETE
+    assert (late.left, late.steps) == (None, 0)
+    assert same_bytes(late.arrays, other.arrays)
     assert final_snapshots(place, 10) == [name]
-    loaded = stored(place).load_newest()
-    assert loaded is not None
-    assert loaded.meta["evaluations"].keys() == {"u", "late"}
+    assert newest(place).meta["evaluations"].keys() == {"u", "late"}
 
 
 @pytest.mark.slow
@@ -382,8 +327,7 @@ def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, mo
         assert syncer.wait() is RunOutcome.COMPLETE
     with monkeypatch.context() as patch:
         patch.setattr(SnapshotStore, "drop_old", lambda _: None)
-        loaded = stored(place).load_newest()
-        assert loaded is not None
+        loaded = newest(place)
         stored(place).save(10, TensorParts([loaded.tensors]), loaded.meta)
     assert len(final_snapshots(place, 10)) == 2
     with LocalSyncer(place, AT_ONCE) as syncer:
@@ -423,9 +367,8 @@ def test_the_copy_of_the_final_snapshot_is_tried_again_and_the_result_says_wheth
         LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
     (name,) = final_snapshots(place, 10)
-    assert place.result is not None
-    assert (place.result.snapshot, place.result.snapshot_copied) == (f"snapshots/{name}", heals)
-    assert ("the bucket is away" in place.result.message) != heals
+    assert (place.final().snapshot, place.final().snapshot_copied) == (f"snapshots/{name}", heals)
+    assert ("the bucket is away" in place.final().message) != heals
     assert [path.name for path in (tmp_path / "elsewhere").glob("*/*-t10")] == ([name] if heals else [])
 
 
@@ -435,8 +378,7 @@ def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_pa
     with LocalSyncer(place) as syncer:
         first = LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-    done = place.result
-    assert done is not None
+    done = place.final()
     place.job = job_file(training(50, checkpoint={"every_steps": 5, "keep": 2}))
     place.write()
     with LocalSyncer(place) as syncer:
@@ -445,12 +387,9 @@ def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_pa
         assert not report.HasField("held_out_loss")  # that of step 20 says nothing about the parameters of step 50
         second = LocalLearner(place, syncer.address, "u", attempt=2).start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-    assert place.result is not None
-    assert (place.result.step, place.result.steps, place.result.held_out_loss) == (50, 50, 0.5)
-    assert place.result.tokens > done.tokens
-    assert second.joined_with is not None
-    for name, value in second.joined_with.items():
-        np.testing.assert_array_equal(value, first.arrays[name])  # what the job had at its first end
+    assert (place.final().step, place.final().steps, place.final().held_out_loss) == (50, 50, 0.5)
+    assert place.final().tokens > done.tokens
+    assert same_bytes(second.joined_with or {}, first.arrays), "what the job had at its first end"
     assert min(second.numbers) == done.tokens // 8  # the first sample that the job has not trained
     assert stored(place).paths()[0].name.endswith("-t50")
 
@@ -466,8 +405,7 @@ def test_a_job_that_has_passed_the_steps_to_which_it_was_lowered_is_complete_whe
     with LocalSyncer(place) as syncer:
         learner = LocalLearner(place, syncer.address, "u", attempt=2).start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-    assert place.result is not None
-    assert (place.result.step, place.result.steps, place.result.held_out_loss) == (reached, reached - 10, 0.5)
+    assert (place.final().step, place.final().steps, place.final().held_out_loss) == (reached, reached - 10, 0.5)
     assert learner.steps == 0
 
 
@@ -479,21 +417,6 @@ def test_a_snapshot_of_another_job_that_is_beyond_the_steps_of_this_one_is_refus
     place.write()
     with pytest.raises(BadState, match=r"beyond training\.steps, which is 10"), LocalSyncer(place):
         pass
-
-
-@pytest.mark.slow
-def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:
-    place, port = place_for(tmp_path, steps=10), held_port()
-    with LocalSyncer(place, port=port) as syncer:
-        other = LocalLearner(place, syncer.address, "u").start().wait()
-        assert syncer.wait() is RunOutcome.COMPLETE
-    late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
-    until(lambda: late._thread.is_alive(), "the learner to try to connect")
-    with LocalSyncer(place, LINGERING, port=port) as syncer:
-        late.wait()
-        assert syncer.stop() is RunOutcome.COMPLETE
-    assert (late.left, late.steps) == (None, 0)
-    assert all(late.arrays[name].tobytes() == array.tobytes() for name, array in other.arrays.items())
 
 
 def test_a_unit_that_finds_a_restarted_syncer_after_another_has_brought_the_job_to_its_end_hears_of_it(tmp_path: Path) -> None:
@@ -511,7 +434,7 @@ def test_a_unit_that_finds_a_restarted_syncer_after_another_has_brought_the_job_
         second = LocalLearner(place, syncer.address, "v", attempt=2).start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE, "both have come and gone"
     assert (first.left, second.left, second.steps) == (None, None, 0)
-    assert all(second.arrays[name].tobytes() == array.tobytes() for name, array in first.arrays.items())
+    assert same_bytes(second.arrays, first.arrays)
 
 
 def test_what_is_wrong_with_the_environment_is_said_with_the_contracts_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

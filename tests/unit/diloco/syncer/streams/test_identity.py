@@ -19,7 +19,7 @@ from builders.wire import watch
 from diloco.contract import Exit, learner_identity
 from diloco.learner import reconnect
 from diloco.protocol.diloco_pb2 import FromLearner, Refused, UnitReport, WatchRequest
-from diloco.protocol.tls import TlsError, TlsFiles
+from diloco.protocol.tls import TlsError
 from diloco_operator.certificates.authority import Leaf
 
 ENDLESS = 1_000_000
@@ -72,10 +72,9 @@ def test_the_operators_certificate_trains_nothing(place: Place) -> None:
 def test_a_learner_with_the_files_of_another_unit_ends_at_once(place: Place) -> None:
     with LocalSyncer(place) as syncer:
         wrong = str(place.certificates.learner("v").folder)
-        learner = LocalLearner(place, syncer.address, "u", DILOCO_TLS_DIR=wrong).start().wait()
-        assert learner.left is not None
-        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
-        assert "another pod's Secret" in learner.left.message
+        learner = LocalLearner(place, syncer.address, "u", DILOCO_TLS_DIR=wrong).start().leaves()
+        assert learner.code == Exit.REFUSED_UNAUTHENTICATED
+        assert "another pod's Secret" in learner.message
         assert not syncer.report().units
 
 
@@ -87,10 +86,9 @@ def test_a_learner_of_another_job_gives_up_after_a_while(
     monkeypatch.setattr(reconnect, "TLS_FAILURE_TIMEOUT", 0.3)
     other = Place(tmp_path / "other", a_job(uid=uid))
     with LocalSyncer(place) as syncer:
-        learner = LocalLearner(other, syncer.address, "u").start().wait()
-        assert learner.left is not None
-        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
-        assert "It belongs to another job" in learner.left.message
+        learner = LocalLearner(other, syncer.address, "u").start().leaves()
+        assert learner.code == Exit.REFUSED_UNAUTHENTICATED
+        assert "It belongs to another job" in learner.message
         assert not syncer.report().units
     assert sum("belongs to another job" in record.message for record in caplog.records) == 1
 
@@ -102,10 +100,9 @@ def test_a_learner_that_the_syncer_does_not_trust_reports_it(place: Place, tmp_p
     both = place.certificates.authority.root.pem + stranger.authority.root.pem
     files = stranger.write("u", Leaf("", learner_identity(JOB_UID, "u", 1)), roots=both)
     with LocalSyncer(place) as syncer:
-        learner = LocalLearner(place, syncer.address, "u", DILOCO_TLS_DIR=str(files.folder)).start().wait()
-        assert learner.left is not None
-        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
-        assert "refuses this unit's certificate" in learner.left.message
+        learner = LocalLearner(place, syncer.address, "u", DILOCO_TLS_DIR=str(files.folder)).start().leaves()
+        assert learner.code == Exit.REFUSED_UNAUTHENTICATED
+        assert "refuses this unit's certificate" in learner.message
 
 
 @pytest.mark.slow
@@ -175,38 +172,11 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
             assert [connection_of(learner.session)._call for learner in learners if learner.session is not None] == calls
             assert len(calls) == 2
             for unit in ("slow", "fast"):  # a busy machine makes a push late, whatever certificates do
-                assert not set((syncer.unit(unit) or UnitReport()).refused) - {"StaleRound"}
+                assert not set(syncer.unit(unit).refused) - {"StaleRound"}
             # Who comes now gets through the door of the new files, and is told that its model is another one.
             with ScriptedLearner(syncer, unit="late") as late:
                 late.hello()
                 assert late.hear("refused").refused.code == Refused.LAYOUT
-
-
-@pytest.mark.full
-@pytest.mark.slow
-def test_a_certificate_that_expires_ends_no_connection_and_begins_none(place: Place, draining: list[LocalLearner]) -> None:
-    # Long enough for both to start on a busy machine.
-    place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=15.0).issuer
-    files = place.certificates.learner("u")
-    with LocalSyncer(place) as syncer:
-        learner = LocalLearner(place, syncer.address, "u").start()
-        draining.append(learner)
-        until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
-        until(lambda: expired(files, "u"), "its certificate to expire")
-        before, contributions = learner.steps, (syncer.unit("u") or UnitReport()).contributions
-        until(lambda: learner.steps > before + 20, "it to train on")
-        until(lambda: (syncer.unit("u") or UnitReport()).contributions > contributions + 2, "it to contribute")
-        with ScriptedLearner(syncer, unit="u", files=files) as late:
-            assert late.hello().status() is grpc.StatusCode.UNAVAILABLE
-        place.certificates.issuer = JobCertificates(place.directory, place.job).issuer
-
-
-def expired(files: TlsFiles, unit: str) -> bool:
-    try:
-        files.examine(learner_identity(JOB_UID, unit, 1))
-    except TlsError as error:
-        return "certificate has expired" in str(error)
-    return False
 
 
 @pytest.mark.slow
@@ -241,13 +211,13 @@ def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_re
             until(lambda: link._call not in (None, call), "the learner to open another stream")
             assert replay.status() is grpc.StatusCode.UNAVAILABLE
             assert "the same session has opened another stream" in replay.ending()
-        contributions = (syncer.unit("u") or UnitReport()).contributions
-        until(lambda: (syncer.unit("u") or UnitReport()).contributions > contributions + 2, "it to contribute")
+        contributions = syncer.unit("u").contributions
+        until(lambda: syncer.unit("u").contributions > contributions + 2, "it to contribute")
         assert len(learner.numbers) == len(set(learner.numbers)), "no sample is trained twice"
 
 
 def contributions(syncer: LocalSyncer, unit: str) -> int:
-    return (syncer.unit(unit) or UnitReport()).contributions
+    return syncer.unit(unit).contributions
 
 
 def contributes(syncer: LocalSyncer, unit: str, count: int) -> None:
@@ -255,7 +225,7 @@ def contributes(syncer: LocalSyncer, unit: str, count: int) -> None:
 
 
 def state(syncer: LocalSyncer) -> int:
-    return (syncer.unit("u") or UnitReport()).state
+    return syncer.unit("u").state
 
 
 def cut(learner: LocalLearner) -> None:
