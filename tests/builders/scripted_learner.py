@@ -73,10 +73,6 @@ class ScriptedLearner:
         """Per rank and fragment: version, and values of the portion."""
         self.steps = 0
         """Local steps that were reported."""
-        self.pushed = 0
-        """Bytes of payload."""
-        self.received = 0
-        """Bytes of payload that were adopted."""
 
     def __enter__(self) -> Self:
         return self
@@ -233,7 +229,6 @@ class ScriptedLearner:
             own = self.portions[rank][pull.fragment]
             if own.size:
                 payload = encode(self.coding, own.cut(theta), self.held[rank][pull.fragment][1] if self.coding.delta else None)
-                self.pushed += payload.nbytes
                 self.streams[rank].transfer(self.offer(pull, rank, **changes), bytes(payload))
         return self
 
@@ -246,7 +241,6 @@ class ScriptedLearner:
 
     def _adopt(self, rank: int, transfer: Transfer) -> None:
         header, own = transfer.header, self.portions[rank][transfer.header.fragment]
-        self.received += transfer.payload.nbytes
         if header.coding == Chunk.FLOAT32:
             value = np.frombuffer(transfer.payload, np.float32)
         else:

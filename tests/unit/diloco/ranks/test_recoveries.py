@@ -154,19 +154,6 @@ def test_a_donor_whose_rank_dies_while_it_sends_is_replaced_by_another_one(job: 
     assert (said.unit, said.round, list(said.failed)) == ("far", 2, ["near"])
 
 
-def test_a_taker_of_ranks_that_dies_leaves_its_donor_training_and_its_next_attempt_takes_the_state(job: Job, tmp_path: Path) -> None:
-    held = tmp_path / "held"
-    donor = job.trains(job.unit("donor", 2, RANKS_HOLDS=str(held)))
-    first = job.unit("u", 2)
-    until(Path(f"{held}.reached").exists, "all but the small rest is sent")
-    first.programs[1].signal(signal.SIGKILL)
-    assert first.wait() == [Exit.RANK_LOST, -signal.SIGKILL]
-    held.touch()
-    second = job.unit("u", 2, attempt=2)
-    job.took(second, donor)
-    job.agree(donor, second)
-
-
 @pytest.mark.parametrize("what", ["parts", "rests"])
 def test_what_one_rank_cannot_take_is_taken_by_none_and_another_donor_is_asked(job: Job, what: str) -> None:
     donors = {name: job.trains(job.unit(name, 1)) for name in ("a", "b")}

@@ -94,13 +94,24 @@ def test_a_rank_that_is_told_to_drain_drains_all_at_one_step(unit: SimulatedUnit
     assert all(other.done == first for other in unit.ranks)
 
 
-def test_while_the_unit_rests_no_step_is_released() -> None:
-    unit = SimulatedUnit(2, 1, 1000)
+def begun(ranks: int = 2, fragments: int = 1, *, ahead: int = 1, leases: int = 30) -> SimulatedUnit:
+    """A unit with work, all of whose ranks have adopted version 0 of all fragments and train."""
+    unit = SimulatedUnit(ranks, fragments, 1000, ahead=ahead)
+    for _ in range(leases):
+        unit.lease()
     for rank in unit.ranks:
         while rank.stream:
             unit.receive(rank)
-    unit.lease()
-    in_lockstep(unit, 5)
+    in_lockstep(unit, 5 * ranks * fragments)
+    return unit
+
+
+def adoptions_and_reads(unit: SimulatedUnit, rank: int) -> list[type]:
+    return [type(action) for _, action in unit.ranks[rank].done if isinstance(action, (Adopt, ReadOut))]
+
+
+def test_while_the_unit_rests_no_step_is_released() -> None:
+    unit = begun(leases=1)
     schedule = unit.schedule
     step = schedule.state.step
     assert schedule.boundary([RestWanted(2)], ()).work.quorum == 2
@@ -112,13 +123,7 @@ def test_while_the_unit_rests_no_step_is_released() -> None:
 
 @pytest.mark.parametrize("steps_ahead", [1, 3])
 def test_no_rank_waits_while_messages_take_no_longer_than_the_steps_ahead(steps_ahead: int) -> None:
-    unit = SimulatedUnit(3, 2, 1000, ahead=steps_ahead)
-    for rank in unit.ranks:
-        while rank.stream:
-            unit.receive(rank)
-    for _ in range(30):
-        unit.lease()
-    in_lockstep(unit, 20)  # they begin
+    unit = begun(3, 2, ahead=steps_ahead)
     before = [rank.waited for rank in unit.ranks]
     began = [rank.cursor.step for rank in unit.ranks]
     for _ in range(4):
@@ -129,12 +134,7 @@ def test_no_rank_waits_while_messages_take_no_longer_than_the_steps_ahead(steps_
 
 
 def test_a_rank_that_has_no_new_value_keeps_it_from_being_adopted_and_delays_nobody() -> None:
-    unit = SimulatedUnit(2, 1, 1000)
-    for _ in range(30):
-        unit.lease()
-    for rank in unit.ranks:
-        unit.receive(rank)
-    in_lockstep(unit, 5)
+    unit = begun()
     unit.syncer_steps()
     unit.receive(unit.ranks[0])
     in_lockstep(unit, 20)
@@ -154,44 +154,24 @@ def test_a_refused_unit_ends_on_all_ranks() -> None:
         assert rank.done == [(0, Quit(Exit.REFUSED_FENCED, "a newer attempt exists"))]
 
 
-def test_a_pull_that_follows_a_value_waits_for_its_adoption() -> None:
-    unit = SimulatedUnit(2, 1, 1000)
-    for _ in range(10):
-        unit.lease()
-    for rank in unit.ranks:
-        unit.receive(rank)
-    in_lockstep(unit, 5)
+@pytest.mark.parametrize(
+    ("welcomed", "done"), [(False, [Adopt, Adopt, ReadOut]), (True, [Adopt, Adopt])], ids=["of this session", "from before a welcome"]
+)
+def test_a_pull_waits_for_the_adoption_of_the_value_before_it_and_is_not_answered_after_a_welcome(welcomed: bool, done: list[type]) -> None:
+    """At a welcome the syncer has given up waiting for it, also if it goes on with this very session."""
+    unit = begun()
     unit.t = 1
     unit.broadcast(0, 1)
     unit.receive(unit.ranks[0])
     unit.inbox.append(PullWanted(1, 0, 2))
     in_lockstep(unit, 5)
-    assert not any(isinstance(action, ReadOut) for _, action in unit.ranks[0].done), "rank 1 has not got version 1 yet"
+    assert ReadOut not in adoptions_and_reads(unit, 0), "rank 1 has not got version 1 yet"
+    if welcomed:
+        unit.inbox.append(Welcomed(1, 2, 1000, seed_wanted=False, asked=0))
+        in_lockstep(unit, 5)
     unit.receive(unit.ranks[1])
     in_lockstep(unit, 5)
-    kinds = [type(action) for _, action in unit.ranks[1].done if isinstance(action, (Adopt, ReadOut))]
-    assert kinds == [Adopt, Adopt, ReadOut]
-
-
-def test_a_pull_from_before_a_welcome_is_not_answered() -> None:
-    """The syncer has given up waiting for it, also if it goes on with this very session."""
-    unit = SimulatedUnit(2, 1, 1000)
-    for _ in range(10):
-        unit.lease()
-    for rank in unit.ranks:
-        unit.receive(rank)
-    in_lockstep(unit, 5)
-    unit.t = 1
-    unit.broadcast(0, 1)
-    unit.receive(unit.ranks[0])
-    unit.inbox.append(PullWanted(1, 0, 2))
-    in_lockstep(unit, 5)
-    unit.inbox.append(Welcomed(1, 2, 1000, seed_wanted=False, asked=0))
-    in_lockstep(unit, 5)
-    unit.receive(unit.ranks[1])
-    in_lockstep(unit, 5)
-    kinds = [type(action) for _, action in unit.ranks[1].done if isinstance(action, (Adopt, ReadOut))]
-    assert kinds == [Adopt, Adopt]
+    assert adoptions_and_reads(unit, 1) == done
 
 
 # --- one rank's place in the orders -------------------------------------------------------------------------------------

@@ -247,23 +247,19 @@ def test_a_rank_that_cannot_read_its_part_is_named() -> None:
     assert unit.parts(), "the next state is stored"
 
 
-def test_a_copy_that_one_rank_could_not_take_is_nobodys_state() -> None:
-    donor, taker = Unit(2, seed=7), Unit(2).forget()
-    taker.ranks[1].refuses = "put"
-    with pytest.raises(StateError, match="rank 1: there is no room"):
-        taker.takes(donor)
-    assert_empty(taker)
-    assert [rank.taken for rank in taker.ranks] == [0, 0]
-    taker.ranks[1].refuses = ""
-    taker.takes(donor)
-    assert [rank.taken for rank in taker.ranks] == [1, 1], "another copy may follow"
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_state_that_does_not_fit_one_rank_is_nobodys(rank: int) -> None:
+@pytest.mark.parametrize(
+    ("rank", "refuses", "said"),
+    [
+        (0, "check", "it does not fit"),
+        (1, "check", "rank 1: it does not fit"),
+        (2, "check", "rank 2: it does not fit"),
+        (1, "put", "rank 1: there is no room"),
+    ],
+)
+def test_a_state_that_one_rank_cannot_take_is_nobodys(rank: int, refuses: str, said: str) -> None:
     donor, taker = Unit(3, seed=7), Unit(3).forget()
-    taker.ranks[rank].refuses = "check"
-    with pytest.raises(StateError, match="it does not fit"):
+    taker.ranks[rank].refuses = refuses
+    with pytest.raises(StateError, match=said):
         taker.takes(donor)
     assert_empty(taker)
     assert not taker.taken

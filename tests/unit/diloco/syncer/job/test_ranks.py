@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -12,9 +12,9 @@ import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until, weights
 from builders.scripted_learner import ScriptedLearner, a_round
 from builders.shardings import Sharding, columns, dealt, grid, rows
-from diloco.algorithm.codec import Coding
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, whole
+from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, PieceMap, Pull, Refused, UnitReport, WorkWanted
 from diloco.protocol.piece_maps import piece_maps
 from diloco.syncer.job.exchange import INLINE_ELEMENTS
@@ -33,17 +33,17 @@ SHARDINGS: dict[str, Sharding | None] = {
 COMPRESSIONS = ["None", "BFloat16", "Int4"]
 
 
-def place_for(path: Path, units: int, compression: str = "None") -> Place:
-    return Place(path, job_file(training(100_000, quorum=units, compression=compression)))
+def place_for(path: Path, units: int, **changes: object) -> Place:
+    return Place(path, job_file(training(100_000, **{"quorum": units, "compression": "None", **changes})))
 
 
 @contextlib.contextmanager
 def a_job(
-    path: Path, shardings: Sequence[Sharding | None], compression: str = "None"
+    path: Path, shardings: Sequence[Sharding | None], arrays: Mapping[str, Float32Array] | None = None, **changes: object
 ) -> Iterator[tuple[LocalSyncer, list[ScriptedLearner]]]:
-    """A job whose units are at version 0 of everything."""
-    with LocalSyncer(place_for(path, len(shardings), compression)) as syncer, contextlib.ExitStack() as streams:
-        units = [streams.enter_context(ScriptedLearner(syncer, unit=f"u-{i}", sharding=sharding)) for i, sharding in enumerate(shardings)]
+    """A job whose units are at version 0 of everything. Its quorum is all of them, unless `changes` of its training say otherwise."""
+    with LocalSyncer(place_for(path, len(shardings), **changes)) as syncer, contextlib.ExitStack() as streams:
+        units = [streams.enter_context(ScriptedLearner(syncer, arrays, unit=f"u-{i}", sharding=x)) for i, x in enumerate(shardings)]
         units[0].join().seed()
         until(lambda: syncer.report().seeded, "the seed")
         for unit in units[1:]:
@@ -59,7 +59,7 @@ def merged(syncer: LocalSyncer) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_units_of_every_sharding_train_one_job_and_hold_the_same_bytes(tmp_path: Path, compression: str) -> None:
-    with a_job(tmp_path, list(SHARDINGS.values()), compression) as (syncer, units):
+    with a_job(tmp_path, list(SHARDINGS.values()), compression=compression) as (syncer, units):
         for number in range(1, 7):
             pull = a_round(units, number)
             value = merged(syncer)[pull.fragment]
@@ -83,59 +83,19 @@ def test_the_merge_of_sharded_units_is_that_of_units_of_one_process(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_unit_of_many_ranks_moves_as_many_bytes_as_one_process(tmp_path: Path, compression: str) -> None:
-    with LocalSyncer(place_for(tmp_path, 3, compression)) as syncer, contextlib.ExitStack() as streams:
-        arrays = {"w0": np.zeros((64, 1024), np.float32), "w1": np.zeros((32, 1024), np.float32)}
-        shardings = (None, columns(2), dealt(4))
-        units = [streams.enter_context(ScriptedLearner(syncer, arrays, unit=f"u-{i}", sharding=x)) for i, x in enumerate(shardings)]
-        units[0].join().seed()
-        until(lambda: syncer.report().seeded, "the seed")
-        for unit in units[1:]:
-            unit.join().adopt(count=2)
-        for unit in units:
-            unit.pushed = unit.received = 0
-        for number in range(1, 3):
-            a_round(units, number)
-    # Pieces meet at multiples of 256 here, so that no scale of int4 goes to two ranks: the very same bytes.
-    assert {(unit.pushed, unit.received) for unit in units} == {(units[0].pushed, units[0].received)}
-    assert units[0].pushed > 0
-
-
-@pytest.mark.slow
 def test_large_portions_are_cut_and_decoded_beside_the_event_loop(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path, 2)) as syncer, contextlib.ExitStack() as streams:
-        arrays = {name: np.zeros((700, 512), np.float32) for name in ("w0", "w1")}  # 1.4 MiB each
-        assert arrays["w0"].size > INLINE_ELEMENTS
-        assert arrays["w0"].nbytes > INLINE_BYTES
-        units = [streams.enter_context(ScriptedLearner(syncer, arrays, unit=f"u-{i}", sharding=x)) for i, x in enumerate((None, rows(3)))]
-        units[0].join().seed()
-        until(lambda: syncer.report().seeded, "the seed")
-        units[1].join().adopt(count=2)
+    arrays = {name: np.zeros((700, 512), np.float32) for name in ("w0", "w1")}  # 1.4 MiB each
+    assert arrays["w0"].size > INLINE_ELEMENTS
+    assert arrays["w0"].nbytes > INLINE_BYTES
+    with a_job(tmp_path, [None, rows(3)], arrays) as (syncer, units):
         for number in range(1, 3):
             pull = a_round(units, number)
             assert [unit.value(pull.fragment).tobytes() for unit in units] == [merged(syncer)[pull.fragment]] * 2
 
 
 @pytest.mark.slow
-def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path: Path) -> None:
-    with a_job(tmp_path, [None, grid], "BFloat16") as (syncer, units):
-        one, four = units
-        for unit in units:
-            unit.step(1)
-        pull = one.pulled()
-        four.pulled()
-        one.push(pull, one.trained(pull))
-        four.push(pull, four.trained(pull), ranks=range(3))
-        until(lambda: contributions(syncer, "u-0") == 0 and gathered(syncer, "u-1") == 3, "three portions")
-        four.push(pull, four.trained(pull), ranks=[3])
-        four.adopt()
-        assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 1)
-
-
-@pytest.mark.slow
 def test_each_rank_is_told_which_merge_had_its_units_contribution_last(tmp_path: Path) -> None:
-    with a_job(tmp_path, [None, rows(2)], "Int4") as (_, units):
+    with a_job(tmp_path, [None, rows(2)], compression="Int4") as (_, units):
         one, two = units
         streams = [one, *two.streams]
 
@@ -161,8 +121,7 @@ def test_work_counts_whose_push_overtakes_the_progress_of_its_steps(tmp_path: Pa
         pull = unit.step(733).pulled()
         unit.push(pull, unit.trained(pull), steps=1288, steps_done=1288, tokens=8 * 1288, tokens_done=8 * 1288)
         unit.adopt()
-        found = syncer.unit("u-0")
-        assert (found.contributions, dict(found.refused)) == (1, {})
+        assert (contributions(syncer, "u-0"), refused(syncer, "u-0")) == (1, {})
 
 
 def test_streams_that_end_with_their_leaders_leave_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -238,16 +197,7 @@ def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts
 
 
 def test_a_unit_that_lacks_a_rank_delays_no_other(tmp_path: Path) -> None:
-    place = Place(tmp_path, job_file(training(100_000, quorum=1)))
-    with (
-        LocalSyncer(place) as syncer,
-        ScriptedLearner(syncer, unit="u-0") as one,
-        ScriptedLearner(syncer, unit="u-1", sharding=rows(2)) as two,
-    ):
-        one.coding = Coding.FLOAT32  # which a job of any compression takes
-        one.join().seed()
-        until(lambda: syncer.report().seeded, "the seed")
-        two.join().adopt(count=2)
+    with a_job(tmp_path, [None, rows(2)], quorum=1) as (syncer, [one, two]):
         two.streams[1].cut()
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
         two.step(1)
@@ -270,15 +220,7 @@ def test_what_the_leader_reports_while_a_rank_is_away_counts_when_it_is_back(tmp
 
 @pytest.mark.slow
 def test_an_answer_that_is_not_whole_when_its_exchange_closes_is_forgotten_and_refused_once(tmp_path: Path) -> None:
-    place = Place(tmp_path, job_file(training(100_000, quorum=1)))
-    with (
-        LocalSyncer(place) as syncer,
-        ScriptedLearner(syncer, unit="u-0") as one,
-        ScriptedLearner(syncer, unit="u-1", sharding=rows(2)) as two,
-    ):
-        one.join().seed()
-        until(lambda: syncer.report().seeded, "the seed")
-        two.join().adopt(count=2)
+    with a_job(tmp_path, [None, rows(2)], quorum=1) as (syncer, [one, two]):
         two.step(1, step_seconds=0.01)  # so that it is silent after a second
         pull = two.pulled()
         two.push(pull, two.trained(pull), ranks=[0])
@@ -534,12 +476,9 @@ def test_a_unit_has_no_more_under_way_than_one_process_could(tmp_path: Path, ove
     def tensors(layout: Layout) -> list[list[Piece]]:
         return [[whole(tensor)] for tensor in layout.tensors]
 
-    place = Place(tmp_path, job_file(training(100_000, fragments=5, sync_interval=5, overlap_steps=overlap_steps)))
     arrays = {f"w{i}": np.zeros((64, 1024), np.float32) for i in range(5)}
     size = 4 * 64 * 1024
-    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, arrays, unit="u-0", sharding=tensors) as unit:
-        unit.join().seed()
-        until(lambda: syncer.report().seeded, "the seed")
+    with a_job(tmp_path, [tensors], arrays, fragments=5, sync_interval=5, overlap_steps=overlap_steps) as (syncer, [unit]):
         for rank in range(most + 1):
             p = next(p for p, own in enumerate(unit.portions[rank]) if own.size)
             header = Chunk(kind=Chunk.PUSH, fragment=p, t=1, coding=Chunk.FLOAT32, total=size, data=bytes(8))
