@@ -96,13 +96,6 @@ def test_a_step_without_a_batch_counts_no_samples() -> None:
     assert (state.samples_done, state.tokens_done, state.steps_done) == (6, 32, 4)
 
 
-def test_a_batch_in_hand_from_before_a_new_generation_counts_no_samples_in_it() -> None:
-    _, state = boundary(trained(3).take_batch(2), welcomed(2))
-    state = state.count(8)
-    assert (state.samples_done, state.tokens_done, state.steps_done) == (0, 8, 1)
-    assert state.take_batch(2).count(8).samples_done == 2
-
-
 def test_a_step_settles_the_oldest_batches_in_hand() -> None:
     state = trained(1).take_batch(3).take_batch(5).take_batch(7).count(16, batches=2)
     assert (state.samples_done, state.tokens_done, state.steps_done) == (2 + 3 + 5, 8 + 16, 2)
@@ -229,11 +222,6 @@ def test_a_fragment_that_was_just_adopted_or_waits_for_it_is_not_read_ahead() ->
     assert ahead(slow(), received(1, 95))[0] == [(2, 98)]
     # The boundary has room for one fragment: 2 waits for its adoption.
     found, _ = ahead(slow(), received(1, 95), received(2, 95), most=10)
-    assert found == []
-
-
-def test_a_fragment_whose_pull_waits_is_not_read_ahead() -> None:
-    found, _ = ahead(slow(), pull(4, 93), pull(1, 95), most=10)
     assert found == []
 
 

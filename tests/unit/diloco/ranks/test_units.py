@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,27 @@ def compression(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def a_job(directory: Path, steps: int, **changes: Any) -> Processes:
-    return Processes(Place(directory, job_file(training(steps, sync_interval=4, **changes))))
+type Jobs = Callable[..., Processes]
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Processes]:
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """Makes the test's job, of so many outer steps; its processes end with the test."""
+    made: list[Processes] = []
+
+    def make(steps: int, **changes: Any) -> Processes:
+        made.append(Processes(Place(tmp_path, job_file(training(steps, sync_interval=4, **changes)))))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.end()
+
+
+@pytest.fixture
+def job(jobs: Jobs) -> Processes:
     """One that does not end by itself."""
-    processes = a_job(tmp_path, 100_000)
-    yield processes
-    processes.end()
+    return jobs(100_000)
 
 
 def tokens_of_a_step(job: Processes) -> float:
@@ -52,24 +63,21 @@ def in_lockstep(unit: RankUnit) -> list[list[list[str]]]:
     return found[0]
 
 
-def test_units_of_any_number_of_ranks_end_with_the_same_bytes(tmp_path: Path, compression: str) -> None:
-    job = a_job(tmp_path, 40, quorum=3, compression=compression)
-    try:
-        syncer = job.syncer()
-        units = [RankUnit(job, name, ranks).start(RANKS_BATCH=str(8 // ranks)) for name, ranks in (("one", 1), ("two", 2), ("four", 4))]
-        assert [unit.wait() for unit in units] == [[0], [0] * 2, [0] * 4]
-        assert syncer.wait() == 0
-        first = units[0].final()
-        assert all(unit.final() == first for unit in units)
-        for unit in units:
-            assert any(in_lockstep(unit)), "something was adopted"
-            trained = [number for line in unit.trace for number in line["numbers"]]
-            assert len(trained) == len(set(trained)), "no two ranks train the same sample"
-        result = job.place.result
-        assert result is not None
-        assert (result.step, result.held_out_loss) == (40, 0.25)
-    finally:
-        job.end()
+def test_units_of_any_number_of_ranks_end_with_the_same_bytes(jobs: Jobs, compression: str) -> None:
+    job = jobs(40, quorum=3, compression=compression)
+    syncer = job.syncer()
+    units = [RankUnit(job, name, ranks).start(RANKS_BATCH=str(8 // ranks)) for name, ranks in (("one", 1), ("two", 2), ("four", 4))]
+    assert [unit.wait() for unit in units] == [[0], [0] * 2, [0] * 4]
+    assert syncer.wait() == 0
+    first = units[0].final()
+    assert all(unit.final() == first for unit in units)
+    for unit in units:
+        assert any(in_lockstep(unit)), "something was adopted"
+        trained = [number for line in unit.trace for number in line["numbers"]]
+        assert len(trained) == len(set(trained)), "no two ranks train the same sample"
+    result = job.place.result
+    assert result is not None
+    assert (result.step, result.held_out_loss) == (40, 0.25)
 
 
 def test_a_unit_whose_program_takes_several_batches_a_step_counts_them_all(job: Processes) -> None:
@@ -89,84 +97,64 @@ def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processe
 
 
 @pytest.mark.full
-def test_a_unit_that_takes_the_jobs_parameters_meets_in_the_collective_of_each_adoption(tmp_path: Path) -> None:
+def test_a_unit_that_takes_the_jobs_parameters_meets_in_the_collective_of_each_adoption(jobs: Jobs, tmp_path: Path) -> None:
     """Its first adoptions are carried out at the boundary at which the leader orders them: the others must hear of them before it waits."""
-    job = a_job(tmp_path, 20, quorum=2)
-    try:
-        job.syncer()
-        first = RankUnit(job, "first", 1).start()
-        job.report(lambda report: report.seeded, "the job has parameters")
-        fills = tmp_path / "fills"
-        fills.mkdir()
-        unit = RankUnit(job, "u", 2).start(RANKS_FILLS=str(fills))
-        assert unit.wait() == [0, 0]
-        assert first.wait() == [0]
-        assert unit.final() == first.final()
-    finally:
-        job.end()
+    job = jobs(20, quorum=2)
+    job.syncer()
+    first = RankUnit(job, "first", 1).start()
+    job.report(lambda report: report.seeded, "the job has parameters")
+    fills = tmp_path / "fills"
+    fills.mkdir()
+    unit = RankUnit(job, "u", 2).start(RANKS_FILLS=str(fills))
+    assert unit.wait() == [0, 0]
+    assert first.wait() == [0]
+    assert unit.final() == first.final()
 
 
-def test_an_answer_that_comes_before_the_report_of_its_steps_is_merged(tmp_path: Path) -> None:
+def test_an_answer_that_comes_before_the_report_of_its_steps_is_merged(jobs: Jobs, tmp_path: Path) -> None:
     """On a busy machine ranks are delayed in turn: rank 1 in its step 3, until its leader has done 40; then the leader in its step 100, in
     which it reports nothing. Rank 1 catches up meanwhile and sends its part of an answer of 40 steps or more. Once more was refused than H
     beyond the report."""
-    job = a_job(tmp_path, 100_000, fragments=1)
+    job = jobs(100_000, fragments=1)
     of_leader, of_other = tmp_path / "leader", tmp_path / "other"
-    try:
-        job.syncer()
-        delays = {"RANKS_DELAYS_OF_0": {"100": str(of_leader)}, "RANKS_DELAYS_OF_1": {"3": str(of_other)}}
-        unit = RankUnit(job, "u", 2).start(**{name: json.dumps(gates) for name, gates in delays.items()}, RANKS_STEP_MS_OF_1="10")
-        until(lambda: len(unit.of(0)) >= 40, "the leader has done 40 steps")
-        assert len(unit.of(1)) == 2
-        of_other.touch()
-        until(lambda: len(unit.of(1)) >= 99, "rank 1 catches up")
-        assert len(unit.of(0)) == 99
-        of_leader.touch()
-        report = job.report(lambda report: any(one.contributions > 1 for one in report.units), "the unit's answers are merged")
-        # One that the syncer has waited for longer than a second may come too late.
-        assert [set(one.refused) - {"StaleRound"} for one in report.units] == [set()]
-    finally:
-        job.end()
+    job.syncer()
+    delays = {"RANKS_DELAYS_OF_0": {"100": str(of_leader)}, "RANKS_DELAYS_OF_1": {"3": str(of_other)}}
+    unit = RankUnit(job, "u", 2).start(**{name: json.dumps(gates) for name, gates in delays.items()}, RANKS_STEP_MS_OF_1="10")
+    until(lambda: len(unit.of(0)) >= 40, "the leader has done 40 steps")
+    assert len(unit.of(1)) == 2
+    of_other.touch()
+    until(lambda: len(unit.of(1)) >= 99, "rank 1 catches up")
+    assert len(unit.of(0)) == 99
+    of_leader.touch()
+    report = job.report(lambda report: any(one.contributions > 1 for one in report.units), "the unit's answers are merged")
+    # One that the syncer has waited for longer than a second may come too late.
+    assert [set(one.refused) - {"StaleRound"} for one in report.units] == [set()]
 
 
-def test_a_rank_whose_part_of_the_model_was_changed_at_the_end_ends_with_an_error_that_names_it(tmp_path: Path) -> None:
-    job = a_job(tmp_path, 20)
-    try:
-        syncer = job.syncer()
-        unit = RankUnit(job, "u", 2).start(RANKS_CHANGES_MODEL="1")
-        assert unit.wait() == [0, Exit.CRASHED]
-        assert syncer.wait() == 0
-        assert "no longer holds its final parameters: layer changed after the last step" in unit.programs[1].text
-    finally:
-        job.end()
+def test_a_rank_whose_part_of_the_model_was_changed_at_the_end_ends_with_an_error_that_names_it(jobs: Jobs) -> None:
+    job = jobs(20)
+    syncer = job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_CHANGES_MODEL="1")
+    assert unit.wait() == [0, Exit.CRASHED]
+    assert syncer.wait() == 0
+    assert "no longer holds its final parameters: layer changed after the last step" in unit.programs[1].text
 
 
 @pytest.mark.full
-def test_each_rank_reads_shards_of_its_own_to_their_ends_at_different_steps(tmp_path: Path) -> None:
-    job = a_job(tmp_path, 40)
-    try:
-        job.syncer()
-        unit = RankUnit(job, "u", 2).start(RANKS_SHARDS="10")
-        assert unit.wait() == [0, 0]
-        in_lockstep(unit)
-        read = [Counter((line["numbers"][0], line["numbers"][1]) for line in unit.of(rank)) for rank in range(2)]
-        assert not read[0].keys() & read[1].keys(), "no shard is read by both"
-        # 40 outer steps are 40 local steps at least, and a shard has three batches at most: 13 shards of each rank, in two epochs.
-        assert {index for of_rank in read for epoch, index in of_rank if epoch == 0} == set(range(10)), "each is read in the first epoch"
-        for of_rank in read:
-            *whole, _ = of_rank.items()
-            assert all(steps == index % 3 + 1 for (_, index), steps in whole), "each to its end, but for the last"
-        assert list(read[0].values()) != list(read[1].values()), "they come to the ends at different steps"
-    finally:
-        job.end()
-
-
-def test_ranks_that_settle_different_numbers_of_batches_end_with_an_error_that_says_so(job: Processes) -> None:
+def test_each_rank_reads_shards_of_its_own_to_their_ends_at_different_steps(jobs: Jobs) -> None:
+    job = jobs(40)
     job.syncer()
-    unit = RankUnit(job, "u", 2).start(RANKS_BATCHES_OF_1="2")
-    assert set(unit.wait()) <= {1, Exit.RANK_LOST}
-    said = "in local step 1 rank 0 settled 1 batch, and rank 1 settled 2 batches"
-    assert all(said in program.text for program in unit.programs), "rank 1 hears it from the leader"
+    unit = RankUnit(job, "u", 2).start(RANKS_SHARDS="10")
+    assert unit.wait() == [0, 0]
+    in_lockstep(unit)
+    read = [Counter((line["numbers"][0], line["numbers"][1]) for line in unit.of(rank)) for rank in range(2)]
+    assert not read[0].keys() & read[1].keys(), "no shard is read by both"
+    # 40 outer steps are 40 local steps at least, and a shard has three batches at most: 13 shards of each rank, in two epochs.
+    assert {index for of_rank in read for epoch, index in of_rank if epoch == 0} == set(range(10)), "each is read in the first epoch"
+    for of_rank in read:
+        *whole, _ = of_rank.items()
+        assert all(steps == index % 3 + 1 for (_, index), steps in whole), "each to its end, but for the last"
+    assert list(read[0].values()) != list(read[1].values()), "they come to the ends at different steps"
 
 
 def test_a_rank_that_wants_more_batches_than_the_others_gets_them_while_its_leader_waits_for_it(job: Processes, tmp_path: Path) -> None:
@@ -179,22 +167,19 @@ def test_a_rank_that_wants_more_batches_than_the_others_gets_them_while_its_lead
 
 
 @pytest.mark.full
-def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_path: Path) -> None:
+def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(jobs: Jobs, tmp_path: Path) -> None:
     """Its leader has done all steps and is gone, so that it gets no other batch."""
-    job = a_job(tmp_path, 100_000)
-    try:
-        syncer = job.syncer()
-        gate = tmp_path / "gate"
-        unit = RankUnit(job, "u", 2).start(RANKS_FINISH_AT_STEP="5", RANKS_TAKES_FROM_STEP="5", RANKS_GATE=str(gate), RANKS_STEP_MS="300")
-        leader, other = unit.programs
-        assert leader.wait() == 0
-        gate.touch()
-        assert other.wait() == 0
-        assert syncer.wait() == 0
-        assert len(unit.of(1)) == 5 < len(unit.of(0))
-        assert unit.final().keys() == {"embedding", "layer", "scale"}
-    finally:
-        job.end()
+    job = jobs(100_000)
+    syncer = job.syncer()
+    gate = tmp_path / "gate"
+    unit = RankUnit(job, "u", 2).start(RANKS_FINISH_AT_STEP="5", RANKS_TAKES_FROM_STEP="5", RANKS_GATE=str(gate), RANKS_STEP_MS="300")
+    leader, other = unit.programs
+    assert leader.wait() == 0
+    gate.touch()
+    assert other.wait() == 0
+    assert syncer.wait() == 0
+    assert len(unit.of(1)) == 5 < len(unit.of(0))
+    assert unit.final().keys() == {"embedding", "layer", "scale"}
 
 
 @pytest.mark.parametrize("stray", [1, full(0)])
@@ -223,28 +208,12 @@ def test_sigterm_to_one_rank_drains_all_of_them_at_one_step(job: Processes) -> N
     assert report.tokens > 0
 
 
-def test_a_rank_that_is_killed_ends_all_others_and_they_name_it(job: Processes) -> None:
-    job.syncer()
-    unit = RankUnit(job, "u", 3).start()
-    until(lambda: len(unit.of(2)) > 5, "it trains")
-    unit.programs[1].signal(signal.SIGKILL)
-    assert unit.wait() == [Exit.RANK_LOST, -signal.SIGKILL, Exit.RANK_LOST]
-    assert all("rank 1 of unit u is lost" in unit.programs[rank].text for rank in (0, 2))
-
-
 def test_a_unit_that_the_syncer_refuses_ends_with_its_status_on_all_ranks(job: Processes) -> None:
     job.syncer()
     job.learner("first")
     job.report(lambda report: report.seeded, "another model is the job's")
     unit = RankUnit(job, "u", 3).start()
     assert unit.wait() == [Exit.REFUSED_LAYOUT] * 3
-
-
-def test_a_rank_whose_program_raises_ends_all_others_with_its_reason(job: Processes) -> None:
-    job.syncer()
-    unit = RankUnit(job, "u", 3).start(RANKS_RAISE_AT_STEP="6", RANKS_RAISE_RANK="2")
-    assert unit.wait() == [Exit.RANK_LOST, Exit.RANK_LOST, 1]
-    assert all("rank 2 of unit u ended: ValueError: as requested at this step" in unit.programs[rank].text for rank in (0, 1))
 
 
 @pytest.mark.full
@@ -279,12 +248,6 @@ def test_ranks_with_different_batch_sizes_are_told_so(job: Processes) -> None:
     assert "ValueError: this rank asks for a batch of 3 samples, and its leader has dealt out 2 to each" in unit.programs[0].text
 
 
-def test_a_program_whose_framework_does_not_know_the_other_processes_is_told_what_to_do(job: Processes) -> None:
-    learner = job.learner("u", WORLD_SIZE="2", DILOCO_HOSTS="2")
-    assert learner.wait() == Exit.BAD_CONTRACT
-    assert "unit u runs as 2 processes on 2 hosts, and numpy knows of 1" in learner.text
-
-
 @pytest.mark.parametrize("address", ["10.0.0.1:99999", full("nowhere")])
 def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, address: str) -> None:
     unit = RankUnit(job, "u", 2).start(**{ENV_LEADER_ADDRESS: address})
@@ -294,24 +257,21 @@ def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, addres
 
 
 @pytest.mark.full
-def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_then(tmp_path: Path) -> None:
+def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_then(jobs: Jobs) -> None:
     # 100,000 outer steps, and a budget of which the unit trains 28,800 by then, 96 in each step: progress comes from the tokens. The other
     # unit makes ten steps of 32 tokens in a second, so that it alone does not come to the end of the budget while ranks of this one start.
-    job = a_job(tmp_path, 100_000, tokens=100_000)
-    try:
-        syncer = job.syncer()
-        unit = RankUnit(job, "u", 3).start(RANKS_FINISH_AT_STEP="300")
-        alone = RankUnit(job, "alone", 1).start(RANKS_STEP_MS="100")
-        assert (unit.wait(), alone.wait()) == ([0] * 3, [0])
-        assert syncer.wait() == 0
-        assert "lost rank" not in syncer.text, "all end at their own pace"
-        assert unit.final() == alone.final()
-        result = job.place.result
-        assert result is not None
-        assert (result.ended_by, result.end_reason) == (ENDED_BY_PROGRAM, "u: as requested at this step")
-        seen = [[line["progress"] for line in unit.of(rank)] for rank in range(3)]
-        assert seen[0] == seen[1] == seen[2], "or ranks would train with different rates"
-        assert seen[0] == sorted(seen[0])
-        assert seen[0][-2] > 0.01, "of outer steps it would be 0.003 at most"
-    finally:
-        job.end()
+    job = jobs(100_000, tokens=100_000)
+    syncer = job.syncer()
+    unit = RankUnit(job, "u", 3).start(RANKS_FINISH_AT_STEP="300")
+    alone = RankUnit(job, "alone", 1).start(RANKS_STEP_MS="100")
+    assert (unit.wait(), alone.wait()) == ([0] * 3, [0])
+    assert syncer.wait() == 0
+    assert "lost rank" not in syncer.text, "all end at their own pace"
+    assert unit.final() == alone.final()
+    result = job.place.result
+    assert result is not None
+    assert (result.ended_by, result.end_reason) == (ENDED_BY_PROGRAM, "u: as requested at this step")
+    seen = [[line["progress"] for line in unit.of(rank)] for rank in range(3)]
+    assert seen[0] == seen[1] == seen[2], "or ranks would train with different rates"
+    assert seen[0] == sorted(seen[0])
+    assert seen[0][-2] > 0.01, "of outer steps it would be 0.003 at most"

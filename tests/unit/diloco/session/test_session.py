@@ -15,7 +15,7 @@ from builders.scripted_connection import ScriptedSession
 from builders.training_loop import BATCH, TOKENS
 from diloco.contract import Exit
 from diloco.learner.final_values import complaint
-from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RefusedForGood, RestWanted
+from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RestWanted
 from diloco.learner.leave import Leave, LoopError
 from diloco.learner.unit_plan import most_at_once
 from diloco.protocol.diloco_pb2 import Chunk
@@ -38,38 +38,7 @@ def test_it_joins_once_it_has_all_parameters_and_tells_the_program_which_came() 
     assert (learner.session.t, learner.session.steps, learner.session.step_count) == (4, 1000, 0)
 
 
-def test_a_seed_is_the_models_values_and_stays_as_it_is_while_the_program_trains_on() -> None:
-    learner = ScriptedSession()
-    learner.comes(learner.welcome(t=0, seed_wanted=True), Leased(0, 100))
-    learner.session._wait_for_parameters()
-    learner.train(2)
-    [(generation, values)] = learner.connection.seeded
-    assert generation == 1
-    assert [set(value.tolist()) for value in values] == [{0.0}, {0.0}]
-
-
-def test_asked_again_it_seeds_what_the_syncer_sent_last() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.train(2)
-    learner.comes(learner.welcome(2, t=0, seed_wanted=True), Leased(0, 100))
-    learner.train()
-    [(generation, values)] = learner.connection.seeded
-    assert (generation, [set(value.tolist()) for value in values]) == (2, [{5.0}, {5.0}])
-
-
 # --- reads and adoptions ------------------------------------------------------------------------------------------------
-
-
-def test_a_pull_is_answered_with_the_values_after_the_step_whatever_is_trained_later() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.train(2)
-    learner.comes(pull(0, 7))
-    learner.train(3)
-    [(generation, header, staged)] = learner.connection.pushed
-    assert (generation, header.kind, header.fragment, header.t) == (1, Chunk.PUSH, 0, 7)
-    assert (header.steps, header.tokens) == (3, 3 * TOKENS)
-    assert (header.samples_done, header.tokens_done, header.steps_done) == (3 * BATCH, 3 * TOKENS, 3)
-    assert set(staged.wait().tolist()) == {8.0}
 
 
 def test_what_waits_in_the_inbox_is_adopted_as_the_newest_of_each_fragment() -> None:
@@ -93,16 +62,6 @@ def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.Mon
     learner.comes(learner.broadcast(1, 8, 80.0))
     learner.train()
     assert (learner.of(0), learner.of(1)) == ({51.0}, {80.0})
-
-
-def test_a_pull_beside_an_adoption_waits_for_the_next_step() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.comes(learner.broadcast(0, 5, 50.0), pull(0, 6))
-    learner.train()
-    assert not learner.connection.pushed
-    learner.train()
-    [(_, header, staged)] = learner.connection.pushed
-    assert (header.t, header.steps, set(staged.wait().tolist())) == (6, 1, {51.0})
 
 
 # --- staged ahead -------------------------------------------------------------------------------------------------------
@@ -144,76 +103,12 @@ def test_at_each_boundary_what_is_kept_is_staged_anew_or_let_go() -> None:
     assert len(learner.connection.ahead) == 0
 
 
-def test_a_unit_as_fast_as_the_clock_keeps_nothing() -> None:
-    learner = ScriptedSession().join(5.0)
-    for t in range(5, 12):
-        learner.comes(pull(t % 2, t))
-        learner.train()
-        assert len(learner.connection.ahead) == 0
-
-
 def test_the_boundary_of_a_long_step_may_move_more() -> None:
     # 64 MiB, which take 10 ms to copy, for each half second: 2 %
     assert [most_at_once(seconds) // (1 << 20) for seconds in (0.0, 0.1, 0.5, 1.0, 10.0)] == [16, 16, 16, 32, 320]
 
 
 # --- a new generation ---------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_in_hand_from_before_a_new_welcome_counts_for_nothing() -> None:
-    learner = ScriptedSession().join()
-    learner.train(2)
-    learner.batch()
-    learner.comes(learner.welcome(2, t=1))
-    learner.session.evaluate(1.0, 10)  # takes the welcome while the batch is in hand
-    learner.step()
-    generation, progress = learner.connection.reported[-1]
-    assert (generation, progress.samples_done, progress.tokens_done) == (2, 0, TOKENS)
-
-
-def test_all_counters_of_a_new_generation_begin_at_zero_and_the_local_step_goes_on() -> None:
-    learner = ScriptedSession().join()
-    learner.train(3)
-    learner.comes(learner.welcome(2, t=1), Leased(50, 100))
-    learner.train()
-    learner.comes(pull(0, 3, generation=2))
-    assert learner.train() == [50, 51]
-    generation, progress = learner.connection.reported[-1]
-    assert (generation, progress.samples_done, progress.tokens_done, progress.local_step, progress.t) == (2, BATCH, TOKENS, 5, 1)
-    assert (list(progress.steps), list(progress.tokens)) == ([1, 1], [TOKENS, TOKENS])
-    _, header, _ = learner.connection.pushed[-1]
-    assert (header.samples_done, header.tokens_done, header.steps_done, header.steps) == (BATCH, TOKENS, 1, 1)
-
-
-def test_a_welcome_that_resumes_changes_no_counter() -> None:
-    learner = ScriptedSession().join()
-    learner.train(3)
-    learner.comes(learner.welcome(1, t=9))
-    learner.train()
-    learner.train()
-    assert (learner.progress.samples_done, learner.progress.tokens_done, list(learner.progress.steps)) == (5 * BATCH, 5 * TOKENS, [5, 5])
-
-
-def test_a_pull_of_the_generation_before_is_not_answered() -> None:
-    learner = ScriptedSession().join()
-    learner.train()
-    learner.comes(learner.welcome(2, t=1), pull(0, 5, generation=1), Leased(0, 10))
-    learner.train(2)
-    assert not learner.connection.pushed
-
-
-def test_of_the_batches_fetched_ahead_those_from_before_a_new_welcome_count_as_no_samples() -> None:
-    learner = ScriptedSession().join()
-    for _ in range(3):
-        learner.batch()
-    learner.comes(learner.welcome(2, t=1), Leased(50, 100))
-    learner.step()
-    assert learner.batch() == [50, 51]
-    for _ in range(2):
-        learner.step()
-    assert learner.progress.samples_done == 0
-    learner.step()
-    assert (learner.progress.samples_done, learner.progress.tokens_done) == (BATCH, 3 * TOKENS)
 
 
 # --- batches ahead of steps ---------------------------------------------------------------------------------------------
@@ -287,11 +182,11 @@ def test_a_drain_gives_back_what_was_fetched_and_not_settled() -> None:
     learner.member.drain()
     with pytest.raises(StopIteration):
         learner.batch()
-    with pytest.raises(Leave):
+    with pytest.raises(Leave) as left:
         learner.session.close()
     [bye] = learner.connection.closed
     assert bye is not None
-    assert (learner.session.over, bye.samples_done) == (True, BATCH)
+    assert (left.value.status, learner.session.over, bye.drained, bye.samples_done) == (Exit.DRAINED, True, True, BATCH)
 
 
 def test_a_program_that_feeds_itself_reports_tokens_and_no_samples() -> None:
@@ -417,16 +312,6 @@ def test_work_that_could_not_be_asked_for_is_asked_for_at_the_next_step() -> Non
     assert (generation, samples) == (1, learner.connection.initial_request - (100 - 41 * BATCH))
 
 
-def test_what_a_new_generation_has_asked_for_already_is_not_asked_for_again() -> None:
-    learner = ScriptedSession().join()
-    learner.train()
-    asked = learner.connection.initial_request
-    learner.comes(learner.welcome(2, t=1, asked=asked), Leased(0, 4))
-    learner.train()
-    assert (learner.member._work.asked, learner.member._work.remaining) == (asked - 4, 4)
-    assert not learner.connection.wanted
-
-
 def while_it_waits(learner: ScriptedSession, monkeypatch: pytest.MonkeyPatch, *then: Callable[[], None]) -> None:
     """Each time that it waits one of these is called."""
     calls = iter(then)
@@ -533,28 +418,6 @@ def test_the_end_brings_the_final_values_and_no_answers_any_more() -> None:
     assert (bye.drained, bye.samples_done, bye.tokens_done) == (False, 2 * BATCH, 2 * TOKENS)
 
 
-def test_a_drained_unit_says_what_it_has_done_and_leaves() -> None:
-    learner = ScriptedSession().join()
-    learner.train(2)
-    learner.session._drain(15, None)
-    with pytest.raises(StopIteration):
-        learner.batch()
-    with pytest.raises(Leave) as left:
-        learner.session.close()
-    [bye] = learner.connection.closed
-    assert bye is not None
-    assert (left.value.status, bye.drained, bye.samples_done) == (Exit.DRAINED, True, 2 * BATCH)
-
-
-def test_a_refusal_ends_the_program_without_bye() -> None:
-    learner = ScriptedSession().join()
-    learner.train()
-    learner.comes(RefusedForGood(Exit.REFUSED_FENCED, "says the test"))
-    with pytest.raises(Leave) as left:
-        learner.train()
-    assert (left.value.status, learner.connection.closed) == (Exit.REFUSED_FENCED, [None])
-
-
 def test_a_loss_that_is_not_given_is_no_number() -> None:
     learner = ScriptedSession().join()
     learner.train()
@@ -575,13 +438,6 @@ def test_progress_follows_the_job_and_not_the_local_steps() -> None:
     learner.comes(learner.broadcast(0, 14, 50.0))
     learner.train()
     assert learner.session.progress == 14 / 1000
-
-
-def test_the_progress_of_a_job_that_is_done_is_whole() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.comes(Finished(1000))
-    learner.step()
-    assert learner.session.progress == 1.0
 
 
 # --- the end ------------------------------------------------------------------------------------------------------------
