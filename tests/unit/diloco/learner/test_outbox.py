@@ -1,6 +1,6 @@
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -142,16 +142,12 @@ def test_the_newest_push_is_first_and_no_more_than_the_overlap_wait(outbox: Outb
     assert rest(outbox) == ["push 0@1", "push 4@4", "push 3@3"]
 
 
-def test_before_one_is_under_way_a_push_waits_for_each_exchange_that_can_be_open(outbox: Outbox) -> None:
-    for t in range(1, TAU + 3):
+@pytest.mark.parametrize("overlap", [0, TAU])
+def test_before_one_is_under_way_a_push_waits_for_each_exchange_that_can_be_open(clock: Clock, overlap: int) -> None:
+    outbox = Outbox(FromLearner(hello=Hello()), overlap, clock)
+    for t in range(1, overlap + 3):
         push(outbox, t, t, chunks=1)
-    assert rest(outbox) == ["hello", *(f"push {t}@{t}" for t in range(TAU + 2, 1, -1))], "the newest TAU + 1"
-
-
-def test_without_overlap_one_push_waits(clock: Clock) -> None:
-    outbox = Outbox(FromLearner(hello=Hello()), 0, clock)
-    push(outbox, 0, 1, chunks=1)
-    assert rest(outbox) == ["hello", "push 0@1"]
+    assert rest(outbox) == ["hello", *(f"push {t}@{t}" for t in range(overlap + 2, 1, -1))], "the newest overlap + 1"
 
 
 def test_a_newer_push_of_a_fragment_replaces_the_older_one(outbox: Outbox) -> None:
@@ -160,26 +156,23 @@ def test_a_newer_push_of_a_fragment_replaces_the_older_one(outbox: Outbox) -> No
     assert rest(outbox) == ["hello", "push 0@5"]
 
 
-def test_a_push_whose_fragment_was_merged_meanwhile_is_dropped(outbox: Outbox) -> None:
+@pytest.mark.parametrize(
+    ("hear", "kept"),
+    [
+        (lambda outbox: outbox.merged(0, 3), ["push 1@4"]),
+        (lambda outbox: outbox.clock(3 + TAU), ["push 1@4", "push 0@3"]),
+        (lambda outbox: outbox.clock(3 + TAU + 1), ["push 1@4"]),
+        (lambda outbox: outbox.merged(2, 3 + TAU + 1), ["push 1@4"]),
+        (lambda outbox: outbox.all_merged(), []),
+    ],
+    ids=["its fragment is merged", "the clock is within its overlap", "the clock is past it", "so is a value", "the job ends"],
+)
+def test_a_push_is_dropped_once_its_exchange_is_over(outbox: Outbox, hear: Callable[[Outbox], None], kept: list[str]) -> None:
+    """The exchange of step 3 is merged before step 6 at the latest."""
     push(outbox, 0, 3, chunks=1)
     push(outbox, 1, 4, chunks=1)
-    outbox.merged(0, 3)
-    assert rest(outbox) == ["hello", "push 1@4"]
-
-
-def test_a_push_is_dropped_once_the_clock_is_past_its_overlap(outbox: Outbox) -> None:
-    push(outbox, 0, 3, chunks=1)
-    push(outbox, 1, 4, chunks=1)
-    outbox.clock(3 + TAU)
-    assert outbox.pushes == 2, "the exchange of step 3 is merged before step 6 at the latest"
-    outbox.clock(3 + TAU + 1)
-    assert rest(outbox) == ["hello", "push 1@4"]
-
-
-def test_a_value_moves_the_clock_too(outbox: Outbox) -> None:
-    push(outbox, 0, 3, chunks=1)
-    outbox.merged(1, 3 + TAU + 1)
-    assert rest(outbox) == ["hello"]
+    hear(outbox)
+    assert rest(outbox) == ["hello", *kept]
 
 
 def test_the_clock_of_a_stream_does_not_go_back(outbox: Outbox) -> None:
@@ -196,13 +189,6 @@ def test_a_push_whose_exchange_is_over_is_not_queued(outbox: Outbox) -> None:
     push(outbox, 1, 9)
     assert outbox.pushes == 0
     assert rest(outbox) == ["hello"]
-
-
-def test_at_the_jobs_last_step_every_push_is_dropped_and_bye_is_sent(outbox: Outbox) -> None:
-    push(outbox, 0, 3)
-    outbox.all_merged()
-    outbox.finish(FromLearner(bye=Bye()))
-    assert [described(x) for x in outbox] == ["hello", "bye"]
 
 
 def test_a_transfer_under_way_is_cancelled_when_its_exchange_is_over(outbox: Outbox) -> None:

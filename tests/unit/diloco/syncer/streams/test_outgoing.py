@@ -35,6 +35,20 @@ async def take(stream: AsyncIterator[ToLearner | DataChunk], count: int) -> list
     return [described(await anext(stream)) for _ in range(count)]
 
 
+async def rest(outgoing: Outgoing, stream: AsyncIterator[ToLearner | DataChunk]) -> list[str]:
+    """All that follows on a stream that has begun."""
+    outgoing.close()
+    return [described(message) async for message in stream]
+
+
+async def begun(outgoing: Outgoing, value: memoryview = TWO_CHUNKS) -> AsyncIterator[ToLearner | DataChunk]:
+    """The stream of an outgoing after the first of the chunks of fragment 0, whose version 1 is sent whole."""
+    outgoing.broadcast(whole(1, value=value))
+    stream = outgoing.messages()
+    assert await take(stream, 1) == ["whole 0@1"]
+    return stream
+
+
 def described(sent: ToLearner | DataChunk) -> str:
     """`delta fragment@t` or `whole fragment@t` of a chunk, `pull fragment@t`, the kind alone of other messages."""
     message = as_to_learner(sent)
@@ -137,14 +151,9 @@ async def test_a_whole_value_that_waits_is_replaced_by_the_newest() -> None:
 
 
 async def test_deltas_follow_a_whole_value_that_is_under_way() -> None:
-    outgoing = Outgoing()
-    large = TWO_CHUNKS
-    outgoing.broadcast(whole(1, value=large))
-    stream = outgoing.messages()
-    await take(stream, 1)
+    stream = await begun(outgoing := Outgoing())
     outgoing.broadcast(version(2, base=1))
-    outgoing.close()
-    assert [described(message) async for message in stream] == ["whole 0@1", "delta 0@2"]
+    assert await rest(outgoing, stream) == ["whole 0@1", "delta 0@2"]
 
 
 async def test_what_waits_for_a_slow_learner_is_bounded() -> None:
@@ -207,24 +216,16 @@ async def test_a_pull_waits_for_what_its_answer_is_coded_against() -> None:
 
 
 async def test_a_pull_waits_for_the_end_of_the_transfer_of_its_fragment() -> None:
-    outgoing = Outgoing()
-    outgoing.broadcast(whole(1, value=TWO_CHUNKS))
-    stream = outgoing.messages()
-    await take(stream, 1)
+    stream = await begun(outgoing := Outgoing())
     outgoing.pull(0, 2, TAU)
-    outgoing.close()
-    assert [described(message) async for message in stream] == ["whole 0@1", "pull 0@2"]
+    assert await rest(outgoing, stream) == ["whole 0@1", "pull 0@2"]
 
 
 async def test_a_pull_does_not_wait_for_other_fragments() -> None:
-    outgoing = Outgoing()
-    outgoing.broadcast(whole(1, value=TWO_CHUNKS))
+    stream = await begun(outgoing := Outgoing())
     outgoing.broadcast(whole(2, fragment=1))
-    stream = outgoing.messages()
-    await take(stream, 1)
     outgoing.pull(2, 3, TAU)
-    outgoing.close()
-    assert [described(message) async for message in stream] == ["pull 2@3", "whole 0@1", "whole 1@2"]
+    assert await rest(outgoing, stream) == ["pull 2@3", "whole 0@1", "whole 1@2"]
 
 
 async def test_a_pull_whose_exchange_is_over_is_not_sent() -> None:
@@ -242,13 +243,9 @@ async def test_a_pull_whose_exchange_is_over_is_not_sent() -> None:
 
 
 async def test_work_overtakes_a_large_fragment_between_two_chunks() -> None:
-    outgoing = Outgoing()
-    outgoing.broadcast(whole(1, value=memoryview(bytes(3 * LEAST_CHUNK_BYTES))))
-    stream = outgoing.messages()
-    await take(stream, 1)
+    stream = await begun(outgoing := Outgoing(), memoryview(bytes(3 * LEAST_CHUNK_BYTES)))
     outgoing.urgent(ToLearner(work=Work(end=5)))
-    outgoing.close()
-    assert [described(message) async for message in stream] == ["work", "whole 0@1", "whole 0@1"]
+    assert await rest(outgoing, stream) == ["work", "whole 0@1", "whole 0@1"]
 
 
 async def test_nothing_passes_an_ordered_message_in_either_direction() -> None:
