@@ -4,7 +4,7 @@
 
 The contract's environment says where the leader and the syncer are. These, all optional, say how to behave:
 
-RANKS_STEP_MS, RANKS_STEP_MS_OF_<rank>   a step lasts this long (default 5)
+RANKS_STEP_MS   a step lasts this long (default 5)
 RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
 RANKS_BATCHES, RANKS_BATCHES_OF_<rank>   batches for each step (default 1)
 RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
@@ -12,12 +12,10 @@ RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbe
 RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
 RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
-RANKS_DELAYS_OF_<rank>  JSON, {local step: file}: this rank is in that step until the file is there
 RANKS_CHANGES_MODEL  this rank changes its rows once the job is done
 RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, and takes batches once the file RANKS_GATE is there
 RANKS_DTYPES_OF_<rank>  JSON: say that this rank keeps these tensors in these types
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
-RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
 RANKS_STATES    a folder: train with momentum, which peers may take. <unit>.<attempt>.<rank> gets a JSON line {"began", "steps", "momentum",
                 "parameters"} once the rank has joined, {"step", "momentum"} for each local step, and {"version", "adopted"} whenever it
                 has adopted a broadcast, also while it joins; values are {tensor: [first row, hex]}
@@ -205,12 +203,10 @@ def main() -> None:
     session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)), inner=state)
     if state is not None:
         _write_states(rank, {"began": True, "steps": state.steps, "momentum": store.said(state.momentum), "parameters": store.said()})
-    step_seconds = float(os.environ.get(f"RANKS_STEP_MS_OF_{rank}", os.environ.get("RANKS_STEP_MS", "5"))) / 1000
+    step_seconds = float(os.environ.get("RANKS_STEP_MS", "5")) / 1000
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
-    raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
     finish_at = int(os.environ.get("RANKS_FINISH_AT_STEP", "0"))
     batches = int(os.environ.get(f"RANKS_BATCHES_OF_{rank}", os.environ.get("RANKS_BATCHES", "1")))
-    delays: dict[str, str] = json.loads(os.environ.get(f"RANKS_DELAYS_OF_{rank}", "{}"))
     takes_from = int(os.environ.get("RANKS_TAKES_FROM_STEP", "0")) if rank == 1 else 0
     with session:
         numbers: list[int] = []
@@ -223,16 +219,12 @@ def main() -> None:
                 continue
             if count % batches:
                 continue
-            if session.step_count + 1 == raise_at:
-                raise ValueError("as requested at this step")
             for name, value in store.arrays.items():
                 change = np.float32(0.1) * (1 - value)
                 value += change if state is None else state.with_momentum(name, change)
             if state is not None:
                 _write_states(rank, {"step": state.steps + 1, "momentum": store.said(state.momentum)})
             time.sleep(step_seconds)
-            if delayed_by := delays.get(str(session.step_count + 1)):
-                _wait_for(Path(delayed_by))
             _meet("RANKS_MEETS", rank, ranks, session.step_count)
             adopted.clear()
             session.step(tokens=TOKENS * len(numbers), loss=0.5, batches=batches)

@@ -142,18 +142,6 @@ def test_a_killed_unit_comes_back_with_the_state_of_a_peer_of_any_number_of_rank
     job.agree(donor, second)
 
 
-def test_a_donor_whose_rank_dies_while_it_sends_is_replaced_by_another_one(job: Job, tmp_path: Path) -> None:
-    job.trains(job.unit("far", 2))
-    held = tmp_path / "held"
-    near = job.trains(job.unit("near", 2, DILOCO_LOCALITY="x/y", RANKS_HOLDS=str(held)))
-    taker = job.unit("u", 2, DILOCO_LOCALITY="x/y")
-    until(Path(f"{held}.reached").exists, "all but the small rest is sent")
-    near.programs[1].signal(signal.SIGKILL)
-    job.begun(taker)
-    said = job.recovery(taker)
-    assert (said.unit, said.round, list(said.failed)) == ("far", 2, ["near"])
-
-
 @pytest.mark.parametrize("what", ["parts", "rests"])
 def test_what_one_rank_cannot_take_is_taken_by_none_and_another_donor_is_asked(job: Job, what: str) -> None:
     donors = {name: job.trains(job.unit(name, 1)) for name in ("a", "b")}
@@ -163,18 +151,6 @@ def test_what_one_rank_cannot_take_is_taken_by_none_and_another_donor_is_asked(j
     assert {failed, said.unit} == {"a", "b"}
     assert said.round == 2
     job.took(taker, donors[said.unit])
-
-
-def test_without_a_donor_that_is_left_all_ranks_begin_with_the_syncers_parameters_and_an_empty_state(job: Job) -> None:
-    donor = job.trains(job.unit("a", 1))
-    taker = job.unit("u", 2, RANKS_REFUSES_OF_1="rests:1")
-    begun = job.begun(taker)
-    assert [line["steps"] for line in begun] == [0, 0]
-    assert not any(bytes.fromhex(values).strip(b"\0") for line in begun for _, values in line["momentum"].values())
-    said = job.recovery(taker)
-    assert (said.unit, said.why) == ("", "of the units that train, none is left to ask after a")
-    assert "no state from unit a: rank 1: it is not taken, as requested" in taker.programs[0].text
-    job.agree(donor, taker)
 
 
 def test_broadcasts_that_come_while_a_unit_of_ranks_takes_a_state_are_replayed_over_it(job: Job, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.exchange import Place, Processes, job_file, training, until
+from builders.exchange import Place, Processes, job_file, training
 from builders.exploration import full
 from builders.rank_units import RankUnit
 from diloco.contract import ENDED_BY_PROGRAM, ENV_LEADER_ADDRESS, Exit
@@ -109,26 +108,6 @@ def test_a_unit_that_takes_the_jobs_parameters_meets_in_the_collective_of_each_a
     assert unit.wait() == [0, 0]
     assert first.wait() == [0]
     assert unit.final() == first.final()
-
-
-def test_an_answer_that_comes_before_the_report_of_its_steps_is_merged(jobs: Jobs, tmp_path: Path) -> None:
-    """On a busy machine ranks are delayed in turn: rank 1 in its step 3, until its leader has done 40; then the leader in its step 100, in
-    which it reports nothing. Rank 1 catches up meanwhile and sends its part of an answer of 40 steps or more. Once more was refused than H
-    beyond the report."""
-    job = jobs(100_000, fragments=1)
-    of_leader, of_other = tmp_path / "leader", tmp_path / "other"
-    job.syncer()
-    delays = {"RANKS_DELAYS_OF_0": {"100": str(of_leader)}, "RANKS_DELAYS_OF_1": {"3": str(of_other)}}
-    unit = RankUnit(job, "u", 2).start(**{name: json.dumps(gates) for name, gates in delays.items()}, RANKS_STEP_MS_OF_1="10")
-    until(lambda: len(unit.of(0)) >= 40, "the leader has done 40 steps")
-    assert len(unit.of(1)) == 2
-    of_other.touch()
-    until(lambda: len(unit.of(1)) >= 99, "rank 1 catches up")
-    assert len(unit.of(0)) == 99
-    of_leader.touch()
-    report = job.report(lambda report: any(one.contributions > 1 for one in report.units), "the unit's answers are merged")
-    # One that the syncer has waited for longer than a second may come too late.
-    assert [set(one.refused) - {"StaleRound"} for one in report.units] == [set()]
 
 
 def test_a_rank_whose_part_of_the_model_was_changed_at_the_end_ends_with_an_error_that_names_it(jobs: Jobs) -> None:

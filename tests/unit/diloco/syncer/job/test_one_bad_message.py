@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from builders.chunks import chunk_of
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
-from builders.shardings import rows
+from builders.shardings import Sharding, rows
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.members import LONGEST_STEP, SHORTEST_STEP, usable_step_seconds
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport
@@ -133,16 +134,35 @@ def test_two_answers_of_ranks_with_contradicting_totals_end_their_unit_only(tmp_
         trains(syncer, other)
 
 
-class _Defect:
-    """What the events of one unit meet in a syncer with a defect."""
+def break_for_bad(monkeypatch: pytest.MonkeyPatch, owner: object, method: str) -> None:
+    """A defect that only the events of the unit `bad` meet, which the method is told of first."""
+    function: Callable[..., Any] = getattr(owner, method)
 
-    def __init__(self, function: Callable[..., Any], of: Callable[..., object]) -> None:
-        self._function, self._of = function, of
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if "bad" in str(self._of(*arguments)):
+    def with_a_defect(of: object, *arguments: Any, **named: Any) -> Any:
+        if "bad" in str(of):
             raise OverflowError("a defect")
-        return self._function(*arguments, **named)
+        return function(of, *arguments, **named)
+
+    monkeypatch.setattr(owner, method, with_a_defect)
+
+
+type BesideBad = tuple[LocalSyncer, ScriptedLearner, ScriptedLearner]
+
+
+@contextlib.contextmanager
+def beside_bad(path: Path, *, sharding: Sharding | None = None, joins: bool = True, quorum: int = 1) -> Iterator[BesideBad]:
+    """A job whose first learner has given the seed, and the unit `bad`, all ranks of which have joined."""
+    with (
+        LocalSyncer(a_place(path, quorum=quorum)) as syncer,
+        ScriptedLearner(syncer, unit="first") as first,
+        ScriptedLearner(syncer, unit="bad", sharding=sharding) as bad,
+    ):
+        seeded(first)
+        until(lambda: syncer.report().seeded, "the seed")
+        if joins:
+            bad.coding = Coding.FLOAT32
+            bad.join().adopt(len(bad.fragments))
+        yield syncer, first, bad
 
 
 @pytest.mark.slow
@@ -163,17 +183,8 @@ def test_an_exception_that_an_event_raises_refuses_its_stream_and_no_other(
     say: Callable[[ScriptedLearner], ScriptedLearner],
     what: str,
 ) -> None:
-    with (
-        LocalSyncer(a_place(tmp_path)) as syncer,
-        ScriptedLearner(syncer, unit="first") as first,
-        ScriptedLearner(syncer, unit="bad") as bad,
-    ):
-        seeded(first)
-        until(lambda: syncer.report().seeded, "the seed")
-        if what != "Hello":
-            bad.hello().hear("welcome")
-        work = syncer.syncer.engine.work
-        monkeypatch.setattr(work, method, _Defect(getattr(work, method), lambda *arguments: arguments[0]))
+    with beside_bad(tmp_path, joins=what != "Hello") as (syncer, first, bad):
+        break_for_bad(monkeypatch, syncer.syncer.engine.work, method)
         with caplog.at_level(logging.ERROR):
             is_refused(say(bad), f"the syncer could not handle {what}: OverflowError: a defect")
         assert "Traceback" in caplog.text
@@ -184,28 +195,15 @@ def test_an_exception_that_an_event_raises_refuses_its_stream_and_no_other(
             again.want(1).hear("work")
 
 
-def seeded_job(syncer: LocalSyncer, first: ScriptedLearner, bad: ScriptedLearner) -> None:
-    """Its first learner has given the seed, and all ranks of the other one have joined."""
-    seeded(first)
-    until(lambda: syncer.report().seeded, "the seed")
-    bad.coding = Coding.FLOAT32
-    bad.join().adopt(len(bad.fragments))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["work.contradiction_of", "core.decode_portions"])
 def test_an_exception_in_an_answer_of_ranks_refuses_their_unit_and_its_exchange_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
-    with (
-        LocalSyncer(a_place(tmp_path, quorum=2)) as syncer,
-        ScriptedLearner(syncer, unit="first") as first,
-        ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad,
-    ):
-        seeded_job(syncer, first, bad)
+    with beside_bad(tmp_path, sharding=rows(2), quorum=2) as (syncer, first, bad):
         exchanges = syncer.syncer.engine.exchanges
         owner, method = (syncer.syncer.engine.work, "contradiction_of") if where.startswith("work") else (exchanges.core, "decode_portions")
-        monkeypatch.setattr(owner, method, _Defect(getattr(owner, method), lambda *arguments: arguments[0]))
+        break_for_bad(monkeypatch, owner, method)
         bad.step(1)
         header = asked(first)
         with caplog.at_level(logging.ERROR):
@@ -231,12 +229,7 @@ def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
         await asyncio.to_thread(left.wait, WAIT_TIMEOUT)
         raise OverflowError("a defect")
 
-    with (
-        LocalSyncer(a_place(tmp_path, quorum=2)) as syncer,
-        ScriptedLearner(syncer, unit="first") as first,
-        ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad,
-    ):
-        seeded_job(syncer, first, bad)
+    with beside_bad(tmp_path, sharding=rows(2), quorum=2) as (syncer, first, bad):
         monkeypatch.setattr(syncer.syncer.engine.exchanges, "run", fails)
         bad.step(1)
         header = asked(first)
@@ -260,15 +253,9 @@ def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
 def test_an_exception_at_the_loss_of_a_stream_ends_that_stream_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    with (
-        LocalSyncer(a_place(tmp_path)) as syncer,
-        ScriptedLearner(syncer, unit="first") as first,
-        ScriptedLearner(syncer, unit="bad") as bad,
-    ):
-        seeded_job(syncer, first, bad)
-        owner_name, name = method.split(".")
-        owner = getattr(syncer.syncer.engine, owner_name)
-        monkeypatch.setattr(owner, name, _Defect(getattr(owner, name), lambda *arguments: arguments[0]))
+    with beside_bad(tmp_path) as (syncer, first, bad):
+        owner, name = method.split(".")
+        break_for_bad(monkeypatch, getattr(syncer.syncer.engine, owner), name)
         with caplog.at_level(logging.ERROR):
             bad.cut()
             until(lambda: "the syncer could not handle StreamLost: OverflowError: a defect" in caplog.text, "the defect to be logged")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -29,16 +28,6 @@ ENDLESS = 1_000_000
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "place", a_job(training(ENDLESS)))
-
-
-@pytest.fixture
-def draining() -> Iterator[list[LocalLearner]]:
-    """Learners that train on until the test is over."""
-    started: list[LocalLearner] = []
-    yield started
-    for learner in started:
-        learner.drain()
-        learner.wait()
 
 
 def test_only_the_operator_may_watch(place: Place) -> None:
@@ -106,23 +95,23 @@ def test_a_learner_that_the_syncer_does_not_trust_reports_it(place: Place, tmp_p
 
 
 @pytest.mark.slow
-def test_a_learner_waits_for_a_certificate_that_is_not_there_yet(place: Place, draining: list[LocalLearner]) -> None:
+def test_a_learner_waits_for_a_certificate_that_is_not_there_yet(place: Place, learners: list[LocalLearner]) -> None:
     with LocalSyncer(place) as syncer:
         missing = place.certificates.folder / "u-a1"
         learner = LocalLearner(place, syncer.address, "u")
         (missing / "identity.pem").unlink()
-        draining.append(learner.start())
+        learners.append(learner.start())
         until(lambda: learner.session is None and not syncer.report().units, "the learner to wait")
         place.certificates.learner("u")
         until(lambda: learner.steps > 3, "the learner to train")
 
 
 @pytest.mark.slow
-def test_both_ends_continue_with_renewed_certificates(place: Place, draining: list[LocalLearner]) -> None:
+def test_both_ends_continue_with_renewed_certificates(place: Place, learners: list[LocalLearner]) -> None:
     """A connection that breaks after the certificates ran out, on both sides."""
     with LocalSyncer(place) as syncer:
         learner = LocalLearner(place, syncer.address, "u").start()
-        draining.append(learner)
+        learners.append(learner)
         until(lambda: learner.steps > 3, "the learner to train")
         place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=1.0, now=lambda: time.time() - 60).issuer
         place.certificates.syncer()
@@ -142,7 +131,7 @@ def test_both_ends_continue_with_renewed_certificates(place: Place, draining: li
 
 @pytest.mark.slow
 async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_cost_no_push_and_no_session(
-    tmp_path: Path, draining: list[LocalLearner]
+    tmp_path: Path, learners: list[LocalLearner]
 ) -> None:
     """Each of the rotations falls into a push of 256 KiB that is under way. Every merge waits for both learners."""
     place = Place(tmp_path / "large", a_job(training(ENDLESS, quorum=2)))
@@ -154,11 +143,11 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
         host, _, port = syncer.address.rpartition(":")
         async with link_to(host, int(port)) as link:
             link.rate = 2 << 20  # an eighth of a second for each push
-            learners = [
+            both = [
                 LocalLearner(place, f"127.0.0.1:{link.port}", "slow", arrays=large()).start(),
                 LocalLearner(place, syncer.address, "fast", arrays=large()).start(),
             ]
-            draining.extend(learners)
+            learners.extend(both)
             await asyncio.to_thread(contributes, syncer, "slow", 1)
             calls = [connection_of(learner.session)._call for learner in learners if learner.session is not None]
             for _ in range(3):
@@ -180,9 +169,9 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
 
 
 @pytest.mark.slow
-def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_unit(place: Place, draining: list[LocalLearner]) -> None:
+def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_unit(place: Place, learners: list[LocalLearner]) -> None:
     with LocalSyncer(place) as syncer:
-        draining.append(learner := LocalLearner(place, syncer.address, "u").start())
+        learners.append(learner := LocalLearner(place, syncer.address, "u").start())
         until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
         assert learner.session is not None
         link = connection_of(learner.session)
@@ -197,10 +186,10 @@ def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_uni
 
 @pytest.mark.slow
 def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_reconnect_and_no_sample(
-    place: Place, draining: list[LocalLearner]
+    place: Place, learners: list[LocalLearner]
 ) -> None:
     with LocalSyncer(place) as syncer:
-        draining.append(learner := LocalLearner(place, syncer.address, "u").start())
+        learners.append(learner := LocalLearner(place, syncer.address, "u").start())
         until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
         assert learner.session is not None
         link = connection_of(learner.session)
