@@ -253,4 +253,4 @@ def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_
     seen = [[line["progress"] for line in unit.of(rank)] for rank in range(3)]
     assert seen[0] == seen[1] == seen[2], "or ranks would train with different rates"
     assert seen[0] == sorted(seen[0])
-    assert seen[0][-2] > 0.01, "of outer steps it would be 0.003 at most"
+    assert seen[0][-2] > 0.003, "of outer steps it would be no more"
