@@ -150,6 +150,14 @@ def test_before_one_is_under_way_a_push_waits_for_each_exchange_that_can_be_open
     assert rest(outbox) == ["hello", *(f"push {t}@{t}" for t in range(overlap + 2, 1, -1))], "the newest overlap + 1"
 
 
+def test_without_overlap_one_push_waits_beside_the_one_under_way(clock: Clock) -> None:
+    outbox = Outbox(FromLearner(hello=Hello()), 0, clock)
+    push(outbox, 0, 1)
+    take(outbox, 2)
+    push(outbox, 1, 2, chunks=1)
+    assert rest(outbox) == ["push 0@1", "push 1@2"]
+
+
 def test_a_newer_push_of_a_fragment_replaces_the_older_one(outbox: Outbox) -> None:
     push(outbox, 0, 1)
     push(outbox, 0, 5, chunks=1)
