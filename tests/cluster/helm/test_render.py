@@ -116,6 +116,8 @@ def prepared(plane: ControlPlane) -> ControlPlane:
     everything = {"apiVersion": "v1", "kind": "List", "items": [*spaces, *crds]}
     plane.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(everything))
     plane.wait_until_established(*(crd["metadata"]["name"] for crd in crds))
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    plane.kubectl("label", "--overwrite", "namespace", "restricted", label, "pod-security.kubernetes.io/warn=restricted")
     return plane
 
 
@@ -123,31 +125,17 @@ NAMESPACES = (NAMESPACE, "team-a", "team-b", "team-c", "training", "restricted")
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
-def test_the_api_server_takes_every_object_of_every_values_file(prepared: ControlPlane, file: str) -> None:
+def test_the_api_server_takes_every_object_and_the_restricted_profile_the_pods(prepared: ControlPlane, file: str) -> None:
     objects = render(files=[VALUES / file])
     assert len(objects) > 3
     # The API server looks for the account of a pod, also of one that it does not make.
     accounts = {"apiVersion": "v1", "kind": "List", "items": of_kind(objects, "ServiceAccount")}
     prepared.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(accounts), check=bool(accounts["items"]))
     # Strict: a field that the server does not know is an error, not a warning.
-    done = prepared.kubectl(
-        "apply",
-        "--server-side",
-        "--dry-run=server",
-        "--validate=strict",
-        "-f",
-        "-",
-        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
-    )
+    strict = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    done = prepared.kubectl(*strict, input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     assert len(done.stdout.splitlines()) == len(objects)
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
-def test_pods_of_the_chart_pass_the_restricted_profile(prepared: ControlPlane, file: str) -> None:
-    label = "pod-security.kubernetes.io/enforce=restricted"
-    prepared.kubectl("label", "--overwrite", "namespace", "restricted", label, "pod-security.kubernetes.io/warn=restricted")
-    objects = render(files=[VALUES / file])
     for pod in [pod_of(one(objects, "Deployment")), one(objects, "Pod")]:
         pod["metadata"]["namespace"] = "restricted"
         pod["spec"].update(serviceAccountName="default")
@@ -366,41 +354,26 @@ def test_the_charts_crd_is_that_of_crds_byte_for_byte() -> None:
     kept = rendered_crd({}).strip()
     assert KEEP in kept
     assert kept.replace(KEEP, "", 1) == wanted.strip()
-
-
-def test_no_crd_is_rendered_with_crds_enabled_false() -> None:
     assert of_kind(render({"crds": {"enabled": False}}), "CustomResourceDefinition") == []
 
 
 # --- the operator's arguments ----------------------------------------------------------------------------------------
-def test_the_configuration_holds_the_syncers_image_and_what_the_user_set() -> None:
-    objects = render({"images": {"syncer": {"tag": "v7"}}, "config": {"disruptionTaints": ["example.com/gone"]}})
-    configuration = yaml.safe_load(one(objects, "ConfigMap")["data"]["config.yaml"])
-    assert configuration == {
+def test_the_configuration_holds_what_pods_of_jobs_need_and_what_the_user_set() -> None:
+    images = {"syncer": {"tag": "v7"}, "pullSecrets": ["registry"]}
+    objects = render({"images": images, "storageClassName": "gp3", "config": {"disruptionTaints": ["example.com/gone"]}})
+    assert yaml.safe_load(one(objects, "ConfigMap")["data"]["config.yaml"]) == {
         "apiVersion": "config.diloco.dev/v1alpha1",
         "kind": "OperatorConfiguration",
         "syncerImage": "ghcr.io/diloco-operator/syncer:v7",
+        "storageClassName": "gp3",
+        "imagePullSecrets": ["registry"],
         "disruptionTaints": ["example.com/gone"],
     }
-
-
-def test_the_configuration_holds_what_pods_of_jobs_need_of_the_cluster() -> None:
-    objects = render({"storageClassName": "gp3", "images": {"pullSecrets": ["registry"]}})
-    configuration = yaml.safe_load(one(objects, "ConfigMap")["data"]["config.yaml"])
-    assert (configuration["storageClassName"], configuration["imagePullSecrets"]) == ("gp3", ["registry"])
 
 
 def test_endpoints_listen_on_addresses_of_both_families() -> None:
     (container,) = one(render(), "Deployment")["spec"]["template"]["spec"]["containers"]
     assert {"--health-address=:8081", "--metrics-address=:8080"} <= set(container["args"])
-
-
-def test_dns_of_a_node_is_reached_where_egress_is_restricted() -> None:
-    policies = of_kind(render({"networkPolicy": {"restrictEgress": True}}), "NetworkPolicy")
-    assert policies
-    for policy in policies:
-        dns = [peer for rule in policy["spec"]["egress"] if {"protocol": "UDP", "port": 53} in rule.get("ports", ()) for peer in rule["to"]]
-        assert [peer["ipBlock"]["cidr"] for peer in dns if "ipBlock" in peer] == ["169.254.20.10/32", "169.254.169.254/32"]
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
@@ -475,6 +448,9 @@ def test_a_changed_configuration_makes_new_pods_and_nothing_else_does() -> None:
 
 def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> None:
     policies = of_kind(render({"networkPolicy": {"restrictEgress": True, "jobNamespaces": ["training"]}}), "NetworkPolicy")
+    for policy in policies:  # DNS of a node
+        dns = [peer for rule in policy["spec"]["egress"] if {"protocol": "UDP", "port": 53} in rule.get("ports", ()) for peer in rule["to"]]
+        assert [peer["ipBlock"]["cidr"] for peer in dns if "ipBlock" in peer] == ["169.254.20.10/32", "169.254.169.254/32"]
     syncer, learner, operator = (
         one([policy for policy in policies if policy["metadata"]["name"].endswith(end)], "NetworkPolicy")
         for end in ("syncer", "learner", "tor")
@@ -556,11 +532,6 @@ def test_metrics_need_a_token_unless_that_is_switched_off() -> None:
     assert asks({"metrics": {"auth": {"enabled": False}}}) == (False, {"METRICS": f"http://{host}", "TOKEN_FILE": ""})
     # The right of the test's own account is the chart's to give.
     assert asks({"rbac": {"create": False}}) == (True, {"METRICS": "", "TOKEN_FILE": ""})
-
-
-def test_files_of_values_are_for_this_chart_only() -> None:
-    """The tests above cover every values file; one that the schema refuses does not render."""
-    assert {path.stem for path in VALUES.iterdir()} == {"any-namespace", "defaults", "everything", "minimal", "namespaced", "replicated"}
 
 
 def test_long_names_stay_within_the_limits_of_labels_and_names() -> None:

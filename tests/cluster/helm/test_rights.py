@@ -174,12 +174,8 @@ def test_by_default_no_secret_outside_the_releases_namespace_can_be_read(cluster
     rights({})
     who = f"{NAMESPACE}/{RELEASE}"
     check_granted(cluster, who, NAMESPACE, OTHER_PODS, NAMESPACED, CLUSTER, LEASES)
-    check_granted(cluster, who, "rights-a", OTHER_PODS, CLUSTER)
-    account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-    assert may(cluster, "list", "secrets", who=account, namespace=NAMESPACE)
-    for verb in ("get", "list", "watch", "create", "patch", "delete"):
-        for namespace in (None, "rights-a", "kube-system", "default"):
-            assert not may(cluster, verb, "secrets", who=account, namespace=namespace), f"{verb} secrets in {namespace}"
+    for elsewhere in ("rights-a", "kube-system", "default"):
+        check_granted(cluster, who, elsewhere, OTHER_PODS, CLUSTER)
     # As the API server answers the operator itself, and not only its authorizer about it.
     config = cluster.kubeconfig_for(cluster.token(NAMESPACE, RELEASE), "default-rights")
     for where in (["--all-namespaces"], ["--namespace", "kube-system"]):
@@ -192,24 +188,10 @@ def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPl
     who = f"{NAMESPACE}/{RELEASE}"
     check_granted(cluster, who, "rights-a", NAMESPACED, CLUSTER)
     check_granted(cluster, who, NAMESPACE, NAMESPACED, CLUSTER, LEASES)
+    # In all namespaces at once, which no review of one says.
     account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-    # As a user would ask: what is granted, and what would be too much.
     assert may(cluster, "watch", "pods", who=account)
-    assert may(cluster, "update", "dilocojobs.diloco.dev:status", who=account, namespace="rights-b")
-    assert may(cluster, "update", "leases.coordination.k8s.io/diloco-operator", who=account, namespace=NAMESPACE)
-    for verb, what, namespace in [
-        ("update", "leases.coordination.k8s.io/another", NAMESPACE),
-        ("update", "leases.coordination.k8s.io/diloco-operator", "rights-a"),
-        ("get", "customresourcedefinitions.apiextensions.k8s.io/another", None),
-        ("patch", "nodes", None),
-        ("create", "pods:exec", "rights-a"),
-        ("patch", "dilocojobs.diloco.dev", "rights-a"),
-        ("update", "dilocojobs.diloco.dev:finalizers", "rights-a"),
-        ("create", "serviceaccounts:token", "rights-a"),
-        ("escalate", "clusterroles.rbac.authorization.k8s.io", None),
-        ("impersonate", "users", None),
-    ]:
-        assert not may(cluster, verb, what, who=account, namespace=namespace), f"{verb} {what}"
+    assert not may(cluster, "patch", "nodes", who=account)
 
 
 @pytest.mark.parametrize("other_pods", [True, False])
@@ -222,12 +204,8 @@ def test_an_operator_of_some_namespaces_has_rights_on_objects_in_these_only(clus
         check_granted(cluster, who, namespace, everywhere, NAMESPACED)
     check_granted(cluster, who, "rights-c", everywhere)
     check_granted(cluster, who, NAMESPACE, everywhere, LEASES)
-    account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-    assert may(cluster, "list", "secrets", who=account, namespace="rights-a")
-    for elsewhere in (None, "rights-c", NAMESPACE, "kube-system"):
-        for verb in ("get", "list", "watch"):
-            assert not may(cluster, verb, "secrets", who=account, namespace=elsewhere), f"{verb} secrets in {elsewhere}"
-    assert not may(cluster, "list", "dilocojobs.diloco.dev", who=account)
+    for what in ("secrets", "dilocojobs.diloco.dev"):
+        assert not may(cluster, "list", what, who=f"system:serviceaccount:{NAMESPACE}:{RELEASE}")
 
 
 def test_with_rbac_create_false_the_chart_makes_no_rights() -> None:

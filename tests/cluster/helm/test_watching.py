@@ -163,19 +163,22 @@ def test_the_recording_rules_are_those_of_the_page_and_read_series_that_there_ar
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"), [({"as": "ConfigMap"}, "ConfigMap"), ({}, "ConfigMap"), ({"as": "PrometheusRule"}, "PrometheusRule")]
+    ("values", "known", "kind"),
+    [
+        ({"as": "ConfigMap"}, [], "ConfigMap"),
+        ({}, [], "ConfigMap"),
+        ({"as": "PrometheusRule"}, [], "PrometheusRule"),
+        ({}, ["monitoring.coreos.com/v1/PrometheusRule"], "PrometheusRule"),
+    ],
 )
-def test_without_the_crd_of_the_prometheus_operator_the_rules_are_a_file_in_a_config_map(values: dict[str, str], kind: str) -> None:
-    objects = render({"metrics": {"prometheusRule": {"enabled": True, "labels": {"rules": "yes"}, **values}}})
+def test_without_the_crd_of_the_prometheus_operator_the_rules_are_a_file_in_a_config_map(
+    values: dict[str, str], known: list[str], kind: str
+) -> None:
+    objects = render({"metrics": {"prometheusRule": {"enabled": True, "labels": {"rules": "yes"}, **values}}}, known=known)
     (found,) = (obj for obj in objects if obj["metadata"].get("labels", {}).get("rules") == "yes")
     assert found["kind"] == kind
     groups = yaml.safe_load(found["data"]["diloco.yaml"])["groups"] if kind == "ConfigMap" else found["spec"]["groups"]
     assert groups == one(render(rules()), "PrometheusRule")["spec"]["groups"]
-
-
-def test_where_the_crd_is_known_the_rules_are_a_prometheus_rule() -> None:
-    values = {"metrics": {"prometheusRule": {"enabled": True}}}
-    assert one(render(values, known=["monitoring.coreos.com/v1/PrometheusRule"]), "PrometheusRule")
 
 
 @pytest.mark.parametrize("election", [True, False])
@@ -240,41 +243,33 @@ METRICS = "# HELP workqueue_depth Keys.\n# TYPE workqueue_depth gauge\nworkqueue
 READY = {"/readyz": (200, "ok"), "/metrics": (200, METRICS)}
 
 
-def test_the_test_pod_is_content_with_a_ready_operator_that_counts(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
-    done = check(endpoints, tmp_path, READY)
-    assert done.returncode == 0, done.stderr
-    assert "1 metrics" in done.stdout
-
-
 @pytest.mark.parametrize(
-    ("answers", "says"),
+    ("answers", "token", "metrics", "code", "says"),
     [
+        (READY, TOKEN, {}, 0, "1 metrics"),
+        (READY, "", {"auth": {"enabled": False}}, 0, "1 metrics"),
+        ({"/readyz": (200, "ok")}, TOKEN, {"enabled": False}, 0, "/readyz: ok"),
         (
-            {"/readyz": (500, "caches are not synced"), "/metrics": (200, METRICS)},
+            {**READY, "/readyz": (500, "caches are not synced")},
+            TOKEN,
+            {},
+            1,
             "/readyz does not answer: HTTP Error 500: Internal Server Error caches are not synced",
         ),
-        ({"/readyz": (200, "ok"), "/metrics": (200, "")}, "/metrics serves no metric"),
+        ({**READY, "/metrics": (200, "")}, TOKEN, {}, 1, "/metrics serves no metric"),
+        (READY, "", {}, 1, "/metrics serves metrics to a request without a token"),
     ],
+    ids=["ready", "no token needed", "no metrics", "not ready", "nothing counted", "metrics for everybody"],
 )
-def test_the_test_pod_fails_with_what_is_wrong(
-    endpoints: ThreadingHTTPServer, tmp_path: Path, answers: dict[str, tuple[int, str]], says: str
+def test_the_test_pod_is_content_with_a_ready_operator_that_counts_and_else_says_what_is_wrong(
+    endpoints: ThreadingHTTPServer,
+    tmp_path: Path,
+    answers: dict[str, tuple[int, str]],
+    token: str,
+    metrics: dict[str, Any],
+    code: int,
+    says: str,
 ) -> None:
-    done = check(endpoints, tmp_path, answers)
-    assert done.returncode == 1
-    assert says in done.stderr
-
-
-def test_the_test_pod_fails_where_metrics_need_no_token_though_they_should(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
-    done = check(endpoints, tmp_path, READY, token="")
-    assert done.returncode == 1
-    assert "/metrics serves metrics to a request without a token" in done.stderr
-
-
-def test_the_test_pod_shows_no_token_where_metrics_need_none(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
-    done = check(endpoints, tmp_path, READY, token="", metrics={"auth": {"enabled": False}})
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_test_pod_asks_for_no_metrics_where_there_are_none(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
-    done = check(endpoints, tmp_path, {"/readyz": (200, "ok")}, metrics={"enabled": False})
-    assert done.returncode == 0, done.stderr
+    done = check(endpoints, tmp_path, answers, token=token, metrics=metrics)
+    assert done.returncode == code, done.stderr
+    assert says in (done.stderr if code else done.stdout)
