@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 from builders.control_plane import CommandFailed, ControlPlane
-from builders.dashboards import Browser
 from builders.kube_jobs import KubeCluster, kube_cluster, operator
 from builders.local_jobs import a_fleet, a_quadratic_job
 from safetensors.numpy import load_file
@@ -64,24 +60,6 @@ class JobAtWork:
         return (await asyncio.to_thread(self.plane.kubectl, "diloco", *args)).stdout
 
 
-@asynccontextmanager
-async def a_dashboard_of(plane: ControlPlane) -> AsyncIterator[Browser]:
-    """`kubectl diloco dashboard`, as a person runs it."""
-    command = ["kubectl", "diloco", "dashboard", "-A", "--no-browser"]
-    process = await asyncio.create_subprocess_exec(
-        *command, env=plane.environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        said = (await process.stdout.readline()).decode()
-        assert said.startswith("Dashboard of all namespaces: http://127.0.0.1:")
-        async with ClientSession() as session:
-            yield Browser(session, said.split()[-1])
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 async def trains_on_after_a_crash(job: JobAtWork) -> None:
     crash = {"QUADRATIC_CRASH_AT_STEP": 6, "QUADRATIC_CRASH_UNIT": "v5p-1"}
     await job.cluster.apply(a_quadratic_job(steps=1_000_000, every_steps=4, environment={"QUADRATIC_STEP_MS": 100, **crash}))
@@ -91,15 +69,6 @@ async def trains_on_after_a_crash(job: JobAtWork) -> None:
     assert "\n  Training (QuorumContributing): 3 of 3 learners contribute\n" in shown
     assert listed(job.plane) == ["quad", "Training", "QuorumContributing", "3", "3"]
     assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
-
-    async with a_dashboard_of(job.plane) as browser:
-        fleet, page = await (await browser.get()).text(), await (await browser.get("jobs/default/quad")).text()
-        assert '/jobs/default/quad">quad</a>' in fleet
-        assert "nvidia-h100-80gb (8 on a host)" in fleet
-        assert all(f">{unit}</a></td>" in page for unit in ("v5p-0", "v5p-1", "h100-0"))
-        # Of the Event, which may come after the status, or of the record of the unit.
-        assert re.search(r'<section id="ends".*v5p-1</td><td class="text">(Unit)?Crashed</td>', page)
-        assert (await browser.get(Origin="http://attacker.example")).status == 403
 
     said = await job.diloco("export", "quad", "-o", str(job.folder / "running.safetensors"))
     assert f"{job.folder}/running.safetensors: " in said
