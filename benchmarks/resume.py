@@ -60,12 +60,13 @@ def start_all(rig: ExchangeRig, attempt: int) -> None:
 
 
 def one_run(directory: Path, size: Size, draw: random.Random) -> Run:
-    checkpoint = {"every_steps": size.every_steps, "keep": 1, "learners": "Always"}
+    remote = directory / "remote"
+    checkpoint = {"every_steps": size.every_steps, "keep": 1, "learners": "Always", "uri": f"file://{remote}"}
     with ExchangeRig(directory, Workload(size.mebibytes, size.step_seconds), {"checkpoint": checkpoint}) as rig:
         begun = time.monotonic()
         start_all(rig, attempt=1)
         fresh = last_first_step(rig) - begun
-        wait_until_stored(rig, directory / "state" / "learners")
+        wait_until_stored(rig, remote)
         time.sleep(draw.uniform(0, size.every_steps * size.step_seconds))
         killed = time.monotonic()
         rig.kill_all()
@@ -85,10 +86,10 @@ def last_first_step(rig: ExchangeRig) -> float:
     return max(rig.step_ends(unit)[0] for unit in UNITS)
 
 
-def wait_until_stored(rig: ExchangeRig, states: Path) -> None:
-    """Wait until each unit has stored a state."""
+def wait_until_stored(rig: ExchangeRig, remote: Path) -> None:
+    """Wait until each unit has stored a state below `remote`."""
     deadline = time.monotonic() + rig.workload.timeout(1000)
-    while not all(any(states.glob(f"{unit}.*/manifest.json")) for unit in UNITS):
+    while not all(any(remote.glob(f"*/learners/{unit}/*/manifest.json")) for unit in UNITS):
         if time.monotonic() > deadline:
             raise RuntimeError(f"no state is stored\n{rig.logs()}")
         time.sleep(POLL)

@@ -1,14 +1,14 @@
-"""[snapshot-tax-*] What it costs a learner that it stores its state with the syncer after a snapshot.
+"""[snapshot-tax-*] What it costs a learner that it stores its state after a snapshot.
 
 A learner trains, whose steps have a fixed length, and stores the state of its AdamW after each snapshot. The longest step from the begin
-of a snapshot until the state of its marker is durable, over the longest one in as long a time before.
+of a snapshot until the state of its marker is whole, over the longest one in as long a time before.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -45,48 +45,54 @@ class Marker:
     begun: float
     """A snapshot began."""
     stored: float
-    """The state of its marker is durable."""
+    """The state of its marker is whole."""
 
 
-def markers(rig: ExchangeRig, state: Path, size: Size) -> list[Marker]:
-    """Watch the syncer's volume until so many states are stored. The first snapshot is of no training, and the first state is not counted:
-    what was before it is the start of the program."""
+def markers(rig: ExchangeRig, snapshots: Path, remote: Path, size: Size) -> list[Marker]:
+    """Watch the syncer's `snapshots`, and what is stored in `remote`, until so many states are there. The first snapshot is of no
+    training, and the first state is not counted: what was before it is the start of the program."""
     found: list[Marker] = []
     while len(found) <= size.markers:
-        snapshots, states = names(state / "snapshots"), names(state / "learners")
-        wait_for_another(state / "snapshots", snapshots, rig, size)
+        before = names(snapshots), states(remote)
+        wait_for_another(lambda: names(snapshots), before[0], rig, size)
         begun = time.monotonic()
-        wait_for_another(state / "learners", states, rig, size, whole=True)
+        wait_for_another(lambda: states(remote), before[1], rig, size)
         found.append(Marker(begun, time.monotonic()))
     return found[1:]
 
 
 def names(folder: Path) -> set[str]:
-    """Return the names in a folder, if there is one. What is being written has a name that begins with a dot."""
+    """Return the names in a folder, if there is one, also of what is being written."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-def wait_for_another(folder: Path, known: set[str], rig: ExchangeRig, size: Size, *, whole: bool = False) -> None:
-    """Wait for a name in the folder besides those known; `whole`: of what is complete. Raises RuntimeError with the logs when it takes too
-    long."""
+def states(remote: Path) -> set[str]:
+    """Return the names of the states that are whole."""
+    return {path.parent.name for path in remote.glob(f"*/learners/{UNIT}/*/manifest.json")}
+
+
+def wait_for_another(found: Callable[[], set[str]], known: set[str], rig: ExchangeRig, size: Size) -> None:
+    """Wait for a name besides those known. Raises RuntimeError with the logs when it takes too long."""
     timeout = rig.workload.timeout(size.every_steps)
     deadline = time.monotonic() + timeout
-    while not any(not (whole and name.startswith(".")) for name in names(folder) - known):
+    while not found() - known:
         if time.monotonic() > deadline:
             raise RuntimeError(f"no state is stored within {timeout:.0f} s\n{rig.logs()}")
         time.sleep(POLL)
 
 
+def rig_of(directory: Path, size: Size) -> ExchangeRig:
+    """Return a job whose learner stores its states in `directory`."""
+    checkpoint = {"every_steps": size.every_steps, "keep": 1, "learners": "Always", "uri": f"file://{directory}/remote"}
+    return ExchangeRig(directory / "run", Workload(size.mebibytes, size.step_seconds), {"checkpoint": checkpoint})
+
+
 def figure(name: str, size: Size) -> Figure:
     """Measure one run: the median over its markers."""
-    checkpoint = {"every_steps": size.every_steps, "keep": 1, "learners": "Always"}
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        ExchangeRig(Path(directory) / "run", Workload(size.mebibytes, size.step_seconds), {"checkpoint": checkpoint}) as rig,
-    ):
+    with tempfile.TemporaryDirectory() as directory, rig_of(Path(directory), size) as rig:
         rig.start_syncer()
         rig.start_program(UNIT, PROGRAM)
-        found = markers(rig, Path(directory) / "run" / "state", size)
+        found = markers(rig, Path(directory) / "run" / "state" / "snapshots", Path(directory) / "remote", size)
         spans = [(one.begun, max(one.stored, one.begun + size.least_seconds)) for one in found]
         (steps,) = rig.steps_until([UNIT], spans[-1][1])
     ratios = [max(durations(steps, begun, end)) / max(durations(steps, begun - (end - begun), begun)) for begun, end in spans]

@@ -65,6 +65,7 @@ __all__ = [
     "StartFrom",
     "Training",
     "UnitResult",
+    "copies_folder",
     "learner_host_name",
     "learner_identity",
     "operator_identity",
@@ -178,7 +179,12 @@ def operator_identity(job_uid: str) -> str:
 
 def remote_snapshots(uri: str, namespace: str, job: str, uid: str) -> str:
     """Return the folder below `spec.training.checkpoint.uri` with the copies of this job's snapshots."""
-    return f"{uri.rstrip('/')}/{namespace}-{job}-{uid}"
+    return f"{uri.rstrip('/')}/{copies_folder(namespace, job, uid)}"
+
+
+def copies_folder(namespace: str, job: str, uid: str) -> str:
+    """Name the folder of a job below its `spec.training.checkpoint.uri`."""
+    return f"{namespace}-{job}-{uid}"
 
 
 def syncer_pod_name(job: str) -> str:
@@ -304,15 +310,16 @@ class Checkpoint(_Wire):
     uri: str = Field(
         "",
         max_length=1024,
-        description='Where copies of snapshots, and of what learners have stored, go: "" is nowhere but the syncer\'s volume; file://, '
-        "s3://, gs:// through fsspec. A job whose volume is lost goes on from them.",
+        description='Where copies of snapshots go, and what learners store: "" is nowhere but the syncer\'s volume; file://, s3://, gs:// '
+        "through fsspec. A job whose volume is lost goes on from them.",
     )
     learners: LearnerStates = Field(
         LearnerStates.NEVER,
-        description="Whether each learner stores the state of its optimizer (moments, step counts, and what its program hands over) on the "
-        "syncer's volume after each snapshot, beside its training. Units take it back when no unit is left that could give them its own: "
-        "once every process of the job has died. Never: they begin with an optimizer without state then. Always: the volume holds the "
-        "newest state of each unit, and a second one while that is written; two moments are twice as large as the model in float32.",
+        description="Whether each learner stores the state of its optimizer (moments, step counts, and what its program hands over) below "
+        "`uri` after each snapshot, beside its training: each process its own part. Units take it back when no unit is left that could "
+        "give them its own: once every process of the job has died. Never: they begin with an optimizer without state then. Always needs "
+        "`uri`, and pools whose templates let learners write there; it holds the newest state of each unit, and a second one while that "
+        "is written; two moments are twice as large as the model in float32.",
     )
 
 

@@ -24,7 +24,6 @@ from diloco import contract
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import JobFile, Training
 from diloco.protocol.tls import TlsFiles
-from diloco.snapshots.unit_states import UnitStates
 from diloco.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.job.engine import Engine, RunOutcome
@@ -233,10 +232,7 @@ class World:
         events = EventWriter(self._directory / "tensorboard", steps=self.training.steps, t=t, changed=changes.notify)
         process = self.random.randbytes(16)
         tape = open_tape(self._config, state, process, changes.notify)
-        states = UnitStates(self._config.state_dir / "learners", self._config.job.uid)
-        if state.core is not None:
-            states.load()
-        self.engine = Engine(self._config, state, writer, tape, events, changes, process, states, asyncio.get_running_loop().time)
+        self.engine = Engine(self._config, state, writer, tape, events, changes, process, asyncio.get_running_loop().time)
         self._engine_task = asyncio.create_task(self.engine.run())
 
     async def _end_syncer(self, *, stop: bool) -> None:

@@ -12,11 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from builders.exchange import job_file
 from builders.explored_defects import Broken
 from builders.explored_rank import FRAGMENTS, LAYOUT, PROCESS, VERSION, Inline, Rank
+from builders.stored_states import stores_nothing
 from diloco.protocol.diloco_pb2 import Donor, Recovery
 from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCame
 from diloco.protocol.outgoing_state import part_messages
@@ -100,7 +103,7 @@ class Copying:
                 self.rest = decode(found.data)
             assert not isinstance(found, EndCame)
         self.parts += 1
-        self.gift.sent(part)
+        self.gift.taken(part)
 
     def _look_at(self, values: Any, arrays: Any, versions: Sequence[int]) -> None:
         start, of = 0, {}
@@ -131,7 +134,7 @@ class Unit:
         """Per rank whose state it has taken."""
         pieces = [rank.store.pieces for rank in self.ranks]
         leader = self.ranks[0]
-        self.state = StateOfUnit(leader.state, self._order, pieces, pieces, FRAGMENTS)
+        self.state = StateOfUnit(leader.state, self._order, pieces, pieces, FRAGMENTS, stores_nothing)
         self.state._wait = self._wait  # type: ignore[method-assign]
         self.state.leader._sending = Inline()  # type: ignore[assignment]
         leader.channel.state_said = self.state.said
@@ -139,7 +142,7 @@ class Unit:
         counting = range(count)
         self.members: list[Any] = [LeaderMember(leader.parts, leader.channel, leader.incarnations, counting, self.peers, self.state)]  # type: ignore[arg-type]
         for rank in self.ranks[1:]:
-            of_rank = StateOfRank(rank.state, rank.portions, self._answering(rank))
+            of_rank = StateOfRank(rank.state, rank.portions, self._answering(rank), stores_nothing)
             of_rank._sending = Inline()  # type: ignore[assignment]
             self.members.append(FollowerMember(rank.parts, rank.channel, rank.incarnations, of_rank))  # type: ignore[arg-type]
         for rank, member in zip(self.ranks, self.members, strict=True):
@@ -256,9 +259,11 @@ class ExploredPeers(PeersOfUnit):
         self._joined_at, self._start_seconds, self._first_step_from = unit.job.now, 0.0, None
         self._giver: Any = self
         self._storer: Any = self
+        self._config: Any = SimpleNamespace(unit=unit.name, job=job_file())  # of a job that stores no states
+        self._not_stored = ""
         self.gives_to: Copying | None = None
 
-    kind, address, busy = "of a test", "here", True
+    kind, address, busy, error = "of a test", "here", True, ""
 
     def connect(self, model: Any, tell: Callable[[], None]) -> None:
         super().connect(model, tell)

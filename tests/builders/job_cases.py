@@ -341,6 +341,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.outside",
         "names of learners.outside must be unique",
     ),
+    "learners that store their states nowhere": (
+        with_field(a_manifest(), "spec.training.checkpoint", {"learners": "Always"}),
+        "spec.training.checkpoint.uri",
+        "learners: Always needs a uri: learners store their states below it. Give s3://bucket/folder, or file:///path",
+    ),
     "storage that is no quantity": (
         a_manifest(spec={"syncer": {"storage": {"size": "10GB"}}}),
         "spec.syncer.storage.size",

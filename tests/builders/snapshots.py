@@ -10,16 +10,11 @@ import numpy as np
 from builders.core import InlineCore, a_job
 from diloco.algorithm.fragments import pack
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.pieces import whole
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.contract import JobFile
 from diloco.data.ledger import Ledger
-from diloco.protocol.diloco_pb2 import StateBegin
-from diloco.protocol.state_parts import PieceArray, to_message
 from diloco.snapshots.store import SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
-from diloco.snapshots.unit_state_file import StoredState
-from diloco.snapshots.unit_states import UnitStates
 from diloco.syncer.job.restore import META_FORMAT, snapshot_data
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
@@ -43,18 +38,6 @@ def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", 
         core, Work(Ledger(), fragments), UnitStatsTable(), file, StoredSessions(), {}, {}, LossHistory(), [0] * fragments, Position(1, 1)
     )
     return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)
-
-
-def a_stored_state(states: UnitStates, unit: str, *, t: int, local_step: int = 0, layout: Layout = MODEL) -> StoredState:
-    """What a unit has stored after a snapshot of outer step `t`: a momentum of zeros for each tensor."""
-    arrays = [PieceArray(whole(spec), "momentum", "float32") for spec in layout.tensors]
-    begin = StateBegin(unit=unit, attempt=1, t=t, local_step=local_step, fingerprint=layout.fingerprint, inner_state="torch AdamW")
-    begin.arrays.extend(to_message(layout, arrays))
-    writer = states.begin(begin, layout)
-    for one in arrays:
-        writer.put([one], np.zeros(one.piece.elements, np.float32))
-    writer.rest(memoryview(b"rest"))
-    return states.commit(writer)
 
 
 def a_model(value: float = 1.0, **more: NDArray[Any]) -> dict[str, NDArray[Any]]:

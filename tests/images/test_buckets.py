@@ -98,7 +98,7 @@ def test_a_job_whose_volume_is_lost_goes_on_from_a_bucket_with_what_its_units_ha
             begins(job.unit(name))
         fs, path = file_system("s3://bucket/lost")
         until(lambda: fs.exists(path), "the first snapshot is copied")
-        until(lambda: len({one.unit for one in list_states("s3://bucket/lost")}) == 2, "the states of both are copied")
+        until(lambda: len({one.unit for one in list_states("s3://bucket/lost")}) == 2, "both have stored their states")
         job.die()
         copied = {one.unit: one for one in list_states("s3://bucket/lost", check=True)}
         assert {one.state for one in copied.values()} == {State.WHOLE}

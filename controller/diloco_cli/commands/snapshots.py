@@ -43,8 +43,8 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
     SOURCE is what `diloco export` takes: the state directory of `diloco up` (.diloco), a folder with snapshots, one snapshot, or a URI.
     diloco export SOURCE --snapshot NAME writes the model of one; spec.startFrom begins a job with it. A snapshot is complete if both of
     its files are there and have their sizes, and whole if with --check they have their checksums. Then what each unit has stored of its
-    optimizer (spec.training.checkpoint.learners), with the outer step of the snapshot after which it did. For a job in a cluster: kubectl
-    diloco snapshots JOB.
+    optimizer beside the copies at a URI (spec.training.checkpoint.learners), with the outer step of the snapshot after which it did. For a
+    job in a cluster: kubectl diloco snapshots JOB.
 
     \b
     Exit status:

@@ -6,7 +6,7 @@ See docs/decisions/0139-model-in-and-out.md.
 from __future__ import annotations
 
 import click
-from diloco.export.listing import SnapshotEntry, StateEntry, list_snapshots
+from diloco.export.listing import SnapshotEntry, list_snapshots
 from diloco.export.listing_stream import ListingReader
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.duration import Duration
@@ -31,11 +31,11 @@ from diloco_cli.kubectl.export_program import run_export
 )  # fmt: skip
 @target_options
 def snapshots(target: Target, job: str, claim: str, image: str, output: str, timeout: float, *, check: bool) -> None:
-    """List the snapshots of JOB, the newest first: outer step, committed tokens, size, age, and whether it is whole. Then what each unit
-    has stored of its optimizer (spec.training.checkpoint.learners).
+    """List the snapshots of JOB, the newest first: outer step, committed tokens, size, age, and whether it is whole.
 
     A pod mounts the claim of the job's syncer read-only, as for kubectl diloco export, which takes any of them (--snapshot NAME). If the
-    claim is gone and the job has a spec.training.checkpoint.uri, this machine reads from there.
+    claim is gone and the job has a spec.training.checkpoint.uri, this machine reads from there. What units have stored of their optimizers
+    (spec.training.checkpoint.learners) is there too: diloco snapshots URI.
 
     \b
     Exit status:
@@ -45,27 +45,26 @@ def snapshots(target: Target, job: str, claim: str, image: str, output: str, tim
     if not job and not claim:
         raise click.UsageError("give a JOB, or --claim NAME")
     found: list[SnapshotEntry] = []
-    states: list[StateEntry] = []
     copies = ""
 
     async def work(client: RestClient, namespace: str) -> None:
-        nonlocal found, states, copies
+        nonlocal found, copies
         request = await claim_pod(client, namespace, ClaimRequest(job, claim, image, timeout))
         if isinstance(request, str):
             copies = request
         else:
-            found, states = await list_claim(client, request, check=check)
+            found = await list_claim(client, request, check=check)
 
     with errors_of_export():
         on_cluster(target, work)
         if copies:
             found = list(list_snapshots(copies, check=check))
-    show(found, states, output)
+    show(found, [], output)
 
 
-async def list_claim(client: RestClient, request: PodRequest, *, check: bool) -> tuple[list[SnapshotEntry], list[StateEntry]]:
-    """Return the snapshots on the claim, and what units have stored there. Raises CommandError, ExportError, ApiError."""
+async def list_claim(client: RestClient, request: PodRequest, *, check: bool) -> list[SnapshotEntry]:
+    """Return the snapshots on the claim. Raises CommandError, ExportError, ApiError."""
     reader = ListingReader()
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:
         await run_export(client, request, pod, ["--list", *(["--check"] if check else [])], reader)
-    return reader.found, reader.states
+    return reader.found

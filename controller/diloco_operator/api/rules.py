@@ -405,6 +405,14 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".overlapSteps",
         ),
     ],
+    "spec.training.checkpoint": [
+        ValidationRule(
+            "self.learners != 'Always' || self.uri != ''",
+            "learners: Always needs a uri: learners store their states below it. Give s3://bucket/folder, or file:///path of a volume "
+            "that the syncer's and the pools' templates mount",
+            ".uri",
+        )
+    ],
     "spec.training.checkpoint.uri": [
         ValidationRule(
             "self == '' || self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+')",

@@ -13,12 +13,8 @@ from typing import Any
 
 from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown, subfolders
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, step_of
+from diloco.snapshots.stored_state import FOLDER, REST_FILE, StoredState
 from diloco.snapshots.tensor_file import checksum
-from diloco.snapshots.unit_state_file import REST_FILE
-from diloco.snapshots.unit_states import FOLDER, unit_of
-
-_SNAPSHOTS = "snapshots"
-"""The folder of a volume beside which the states are. Those of copies are among the snapshots."""
 
 
 class State(enum.StrEnum):
@@ -64,7 +60,7 @@ class StateEntry:
     folder: str
     """The path or URI of what the unit has stored."""
     job: str
-    """Name of the job whose snapshots are beside it; "": it is not known."""
+    """Name of the job whose copies of snapshots are beside it; "": it is not known."""
     step: int
     """Outer step of the snapshot after which it was stored."""
     local_step: int
@@ -72,7 +68,7 @@ class StateEntry:
     kind: str
     """Classes of optimizers and of what the program hands over, as the unit says."""
     bytes: int
-    """Bytes of its tensors."""
+    """Bytes of its tensors, as its manifest says."""
     saved: float | None
     """Seconds since the epoch; None: not known."""
     state: State
@@ -81,34 +77,39 @@ class StateEntry:
 
 
 def list_states(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[StateEntry]:
-    """Yield what units have stored beside the snapshots in `where`, or beside those of a job; arguments and errors as of `list_snapshots`.
-    Nothing for one snapshot alone: a state is no part of it."""
+    """Yield what units have stored beside the copies of snapshots in `where`, or beside those of a job; arguments and errors as of
+    `list_snapshots`. Nothing for one snapshot alone: a state is no part of it."""
     fs, path = opened(where)
     with errors_of_drivers(where):
         for folder in folders_of(fs, where, path):
-            volume, _, last = folder.path.rpartition("/")
             named = job_of(fs, folder)
-            states = f"{volume if last == _SNAPSHOTS else folder.path}/{FOLDER}"
+            states = f"{folder.path}/{FOLDER}"
             if path.startswith(f"{folder.path}/") or (job and named != job) or not fs.isdir(states):
                 continue
-            for name in subfolders(fs, states):
-                if (unit := unit_of(name)) is not None:
-                    entry = _state_listed(fs, f"{states}/{name}", unit, named, reading if check else None)
-                    if not _gone(fs, f"{states}/{name}", entry.state):
+            for unit in subfolders(fs, states):
+                for name in subfolders(fs, f"{states}/{unit}"):
+                    entry = _state_listed(fs, f"{states}/{unit}/{name}", unit, named, reading if check else None)
+                    if entry is not None:
                         yield entry
 
 
-def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[], None] | None) -> StateEntry:
-    size = _size(fs, f"{path}/{TENSORS_FILE}")
+def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[], None] | None) -> StateEntry | None:
+    """Return what is known of a state; None: it is not whole yet, or was removed meanwhile."""
+    if not fs.exists(f"{path}/{MANIFEST_FILE}"):
+        return None
     manifest: Mapping[str, Any] = {}
+    state, why = State.COMPLETE, ""
     try:
         manifest = manifest_of(fs, path)
-        state, why = _state(fs, f"{path}/{TENSORS_FILE}", manifest, size, reading), ""
-        if reading is not None and hashlib.sha256(fs.cat_file(f"{path}/{REST_FILE}")).hexdigest() != manifest["meta"].get("rest"):
-            raise Unusable(f"{REST_FILE} does not have the checksum of its manifest: its bytes have changed")
-    except FileNotFoundError:
-        state, why = State.DAMAGED, f"{REST_FILE} is missing"
+        stored = StoredState.from_manifest(path, manifest)
+        for file, size, sha256 in [(REST_FILE, *stored.rest), *((block.file, block.bytes, block.sha256) for block in stored.blocks)]:
+            _check_file(fs, path, file, size, sha256 if reading is not None else "")
+            if reading is not None:
+                reading()
+                state = State.WHOLE
     except Unusable as reason:
+        if not fs.exists(f"{path}/{MANIFEST_FILE}"):
+            return None
         state, why = State.DAMAGED, str(reason)
     meta = manifest.get("meta") or {}
     return StateEntry(
@@ -118,11 +119,22 @@ def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[],
         step=int(manifest.get("t", 0)),
         local_step=int(meta.get("localStep", 0)),
         kind=str(meta.get("innerState", "")),
-        bytes=size or 0,
+        bytes=int(manifest.get("bytes", 0)),
         saved=_saved(fs, path),
         state=state,
         why=why,
     )
+
+
+def _check_file(fs: Any, path: str, file: str, size: int, sha256: str) -> None:
+    """Raise Unusable unless a file of a state has this size, and this checksum, which is not compared where it is ""."""
+    found = _size(fs, f"{path}/{file}")
+    if found is None:
+        raise Unusable(f"{file} is missing")
+    if found != size:
+        raise Unusable(f"{file} has {found} bytes, its manifest says {size}: truncated or overwritten")
+    if sha256 and hashlib.sha256(fs.cat_file(f"{path}/{file}")).hexdigest() != sha256:
+        raise Unusable(f"{file} does not have the checksum of its manifest: its bytes have changed")
 
 
 def list_snapshots(

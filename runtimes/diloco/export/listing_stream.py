@@ -1,4 +1,4 @@
-"""A list of snapshots and stored states over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines
+"""A list of snapshots over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines
 say that the sender still reads. The reader answers with a line once it has everything, as it does for a model (`stream`).
 
 See docs/decisions/0139-model-in-and-out.md.
@@ -7,12 +7,10 @@ See docs/decisions/0139-model-in-and-out.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 from typing import BinaryIO
 
-from diloco.export.listing import SnapshotEntry, State, StateEntry, list_snapshots, list_states
+from diloco.export.listing import SnapshotEntry, State, list_snapshots
 from diloco.export.places import ExportError
 from diloco.export.stream import LONGEST_LINE, empty_lines
 from diloco.wording import plural
@@ -21,10 +19,7 @@ from diloco.wording import plural
 def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = "", check: bool = False) -> None:
     """Write the list; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the list perhaps."""
     sent, reading = 0, empty_lines(output)
-    snapshots = list_snapshots(where, job=job, check=check, reading=reading)
-    states = list_states(where, job=job, check=check, reading=reading)
-    entries: Iterator[SnapshotEntry | StateEntry] = chain(snapshots, states)
-    for listed in entries:
+    for listed in list_snapshots(where, job=job, check=check, reading=reading):
         output.write(json.dumps(asdict(listed)).encode() + b"\n")
         sent += 1
     output.write(json.dumps({"listed": sent}).encode() + b"\n")
@@ -37,7 +32,6 @@ class ListingReader:
 
     def __init__(self) -> None:
         self.found: list[SnapshotEntry] = []
-        self.states: list[StateEntry] = []
         self.complete = False
         """Everything came."""
         self._line = b""
@@ -60,9 +54,7 @@ class ListingReader:
         try:
             said = json.loads(line)
             if said.keys() == {"listed"}:
-                self.complete = int(said["listed"]) == len(self.found) + len(self.states)
-            elif "unit" in said:
-                self.states.append(StateEntry(**said | {"state": State(said["state"])}))
+                self.complete = int(said["listed"]) == len(self.found)
             else:
                 self.found.append(SnapshotEntry(**said | {"state": State(said["state"])}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

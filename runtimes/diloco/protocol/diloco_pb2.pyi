@@ -256,7 +256,7 @@ class Alive(_message.Message):
     def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ..., holds_parameters: _Optional[bool] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds", "stored")
+    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds", "stored", "not_stored")
     class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PHASE_UNSPECIFIED: _ClassVar[Recovery.Phase]
@@ -282,6 +282,7 @@ class Recovery(_message.Message):
     COPY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
+    NOT_STORED_FIELD_NUMBER: _ClassVar[int]
     phase: Recovery.Phase
     round: int
     failed: _containers.RepeatedScalarFieldContainer[str]
@@ -297,27 +298,26 @@ class Recovery(_message.Message):
     copy_seconds: float
     first_step_seconds: float
     stored: bool
-    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ..., stored: _Optional[bool] = ...) -> None: ...
+    not_stored: str
+    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ..., stored: _Optional[bool] = ..., not_stored: _Optional[str] = ...) -> None: ...
 
 class Donor(_message.Message):
-    __slots__ = ("round", "unit", "attempt", "address", "grant", "why", "stored", "t")
+    __slots__ = ("round", "unit", "attempt", "address", "grant", "why", "former")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
-    STORED_FIELD_NUMBER: _ClassVar[int]
-    T_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
     round: int
     unit: str
     attempt: int
     address: str
     grant: bytes
     why: str
-    stored: bool
-    t: int
-    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ..., stored: _Optional[bool] = ..., t: _Optional[int] = ...) -> None: ...
+    former: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Marker(_message.Message):
     __slots__ = ("t",)
@@ -356,40 +356,14 @@ class StateWanted(_message.Message):
     def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StateMessage(_message.Message):
-    __slots__ = ("part", "end", "chunk", "begin")
+    __slots__ = ("part", "end", "chunk")
     PART_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
-    BEGIN_FIELD_NUMBER: _ClassVar[int]
     part: StatePart
     end: StateEnd
     chunk: Chunk
-    begin: StateBegin
-    def __init__(self, part: _Optional[_Union[StatePart, _Mapping]] = ..., end: _Optional[_Union[StateEnd, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., begin: _Optional[_Union[StateBegin, _Mapping]] = ...) -> None: ...
-
-class StateBegin(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "fingerprint", "inner_state", "t", "local_step", "arrays")
-    JOB_UID_FIELD_NUMBER: _ClassVar[int]
-    UNIT_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    INNER_STATE_FIELD_NUMBER: _ClassVar[int]
-    T_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
-    ARRAYS_FIELD_NUMBER: _ClassVar[int]
-    job_uid: str
-    unit: str
-    attempt: int
-    fingerprint: str
-    inner_state: str
-    t: int
-    local_step: int
-    arrays: _containers.RepeatedCompositeFieldContainer[StateArray]
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., t: _Optional[int] = ..., local_step: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[StateArray, _Mapping]]] = ...) -> None: ...
-
-class StateStored(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    def __init__(self, part: _Optional[_Union[StatePart, _Mapping]] = ..., end: _Optional[_Union[StateEnd, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class StatePart(_message.Message):
     __slots__ = ("index", "arrays", "versions", "bytes", "checksum")

@@ -1,4 +1,4 @@
-"""The two ends of `Syncer.Exchange`, `States.Store` and `Peer.Take` with messages as `chunks` reads and writes them, in the place of the
+"""The two ends of `Syncer.Exchange` and `Peer.Take` with messages as `chunks` reads and writes them, in the place of the
 generated ones.
 
 See docs/decisions/0150-transfers.md.
@@ -17,20 +17,16 @@ from diloco.protocol.diloco_pb2 import (
     FromLearner,
     Report,
     StateMessage,
-    StateStored,
     StateWanted,
     ToLearner,
     WatchRequest,
 )
 
 _SERVICE = DESCRIPTOR.services_by_name["Syncer"].full_name
-_STATES = DESCRIPTOR.services_by_name["States"].full_name
 _PEER = DESCRIPTOR.services_by_name["Peer"].full_name
 
 type ExchangeContext = grpc.aio.ServicerContext[FromLearner | DataChunk, ToLearner | DataChunk]
 type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
-type StoreContext = grpc.aio.ServicerContext[StateMessage | DataChunk, StateStored]
-type TakeContext = grpc.aio.ServicerContext[StateWanted, StateMessage | DataChunk]
 type Call = Any
 """A `grpc.Call` that yields `ToLearner | DataChunk`, or `StateMessage | DataChunk`."""
 
@@ -40,13 +36,6 @@ class SyncerService(Protocol):
 
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None: ...  # noqa: N802
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None: ...  # noqa: N802
-
-
-class StateService(Protocol):
-    """What stores the states of units and gives them back, see diloco.proto."""
-
-    async def Store(self, requests: AsyncIterator[StateMessage | DataChunk], context: StoreContext) -> StateStored: ...  # noqa: N802
-    def Take(self, request: StateWanted, context: TakeContext) -> AsyncIterator[StateMessage | DataChunk]: ...  # noqa: N802
 
 
 def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Call]:
@@ -74,28 +63,6 @@ def take(channel: grpc.Channel) -> Callable[..., Call]:
         f"/{_PEER}/Take", request_serializer=StateWanted.SerializeToString, response_deserializer=to_taker
     )
     return opened
-
-
-def store(channel: grpc.Channel) -> Callable[..., grpc.Future[StateStored]]:
-    """Store a unit's state: call the result with an iterator of `StateMessage | DataChunk`. It answers with a future `StateStored`."""
-    opened: Callable[..., grpc.Future[StateStored]] = channel.stream_unary(
-        f"/{_STATES}/Store", request_serializer=to_wire, response_deserializer=StateStored.FromString
-    ).future
-    return opened
-
-
-def serve_states(service: StateService, server: grpc.aio.Server) -> None:
-    """Let `server` store states of units with `service`, and give them back."""
-    stores = grpc.stream_unary_rpc_method_handler(
-        service.Store, request_deserializer=to_taker, response_serializer=StateStored.SerializeToString
-    )
-    gives = grpc.unary_stream_rpc_method_handler(service.Take, request_deserializer=StateWanted.FromString, response_serializer=to_wire)
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(_STATES, {"Store": stores}),
-            grpc.method_handlers_generic_handler(_PEER, {"Take": gives}),
-        )
-    )
 
 
 def serve_peer(

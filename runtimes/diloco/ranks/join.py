@@ -39,12 +39,13 @@ from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLe
 from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
+from diloco.snapshots.stored_state import BlockWriter, folder_of
 
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 
-type MakePeers = Callable[[InnerState, Incarnations], Peers]
+type MakePeers = Callable[[StateOfUnit, Incarnations], Peers]
 """Makes what gives, stores and takes a state: the first is that of all ranks."""
 
 
@@ -100,25 +101,33 @@ def join_ranks(
     incarnations = Incarnations()
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
     owned = channel.take_owned() if isinstance(channel, Leader) else ()
-    state = _state_of_unit(channel, inner, owned, fragments) if isinstance(channel, Leader) and inner is not None else None
+
+    def writer(state: str) -> BlockWriter:
+        return BlockWriter(folder_of(config.job, config.unit), state, me.rank)
+
+    state = _state_of_unit(channel, inner, owned, fragments, writer) if isinstance(channel, Leader) and inner is not None else None
     peers = NoPeers() if state is None or peers_of is None else peers_of(state, incarnations)
     own = _hello_of(hello, layout, channel, met.session, owned, peers, config.locality)
     parts = _parts(store, config, fragments, own, pieces, data, inbox, incarnations, on_adopt, keepalive, peers)
     if isinstance(channel, Follower):
-        return FollowerMember(parts, channel, incarnations, _state_of_rank(channel, inner, parts) if inner is not None else None)
+        return FollowerMember(parts, channel, incarnations, _state_of_rank(channel, inner, parts, writer) if inner is not None else None)
     return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks), peers, state)
 
 
-def _state_of_rank(channel: Follower, inner: InnerState, parts: RankParts) -> StateOfRank:
+def _state_of_rank(channel: Follower, inner: InnerState, parts: RankParts, writer: Callable[[str], BlockWriter]) -> StateOfRank:
     def say(said: StateSaid) -> None:
         channel.say(ToLeader(state=said))
         channel.send()
 
-    return StateOfRank(inner, parts.model.portions, say)
+    return StateOfRank(inner, parts.model.portions, say, writer)
 
 
 def _state_of_unit(
-    channel: Leader, inner: InnerState, owned: Sequence[Sequence[Piece]], fragments: Sequence[Fragment]
+    channel: Leader,
+    inner: InnerState,
+    owned: Sequence[Sequence[Piece]],
+    fragments: Sequence[Fragment],
+    writer: Callable[[str], BlockWriter],
 ) -> StateOfUnit | None:
     """Return the state of all ranks; None: they have none that can be given as one."""
     if len(kinds := sorted(set(channel.inner_states))) > 1:
@@ -130,7 +139,7 @@ def _state_of_unit(
         channel.say(FromLeader(state=order), rank)
         channel.send()
 
-    state = StateOfUnit(inner, say, owned, channel.take_held(), fragments)
+    state = StateOfUnit(inner, say, owned, channel.take_held(), fragments, writer)
     channel.state_said = state.said
     return state
 

@@ -282,18 +282,20 @@ class Counted(_message.Message):
     def __init__(self, fragment: _Optional[int] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class StateOrder(_message.Message):
-    __slots__ = ("number", "read", "write", "rest", "forget")
+    __slots__ = ("number", "read", "write", "rest", "forget", "store")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     number: int
     read: StateRead
     write: StateWrite
     rest: StateRest
     forget: StateForget
-    def __init__(self, number: _Optional[int] = ..., read: _Optional[_Union[StateRead, _Mapping]] = ..., write: _Optional[_Union[StateWrite, _Mapping]] = ..., rest: _Optional[_Union[StateRest, _Mapping]] = ..., forget: _Optional[_Union[StateForget, _Mapping]] = ...) -> None: ...
+    store: StateStore
+    def __init__(self, number: _Optional[int] = ..., read: _Optional[_Union[StateRead, _Mapping]] = ..., write: _Optional[_Union[StateWrite, _Mapping]] = ..., rest: _Optional[_Union[StateRest, _Mapping]] = ..., forget: _Optional[_Union[StateForget, _Mapping]] = ..., store: _Optional[_Union[StateStore, _Mapping]] = ...) -> None: ...
 
 class StateRead(_message.Message):
     __slots__ = ("arrays", "step")
@@ -324,6 +326,12 @@ class StateForget(_message.Message):
     COPY_FIELD_NUMBER: _ClassVar[int]
     copy: int
     def __init__(self, copy: _Optional[int] = ...) -> None: ...
+
+class StateStore(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    def __init__(self, state: _Optional[str] = ...) -> None: ...
 
 class StateArray(_message.Message):
     __slots__ = ("piece", "name", "dtype")

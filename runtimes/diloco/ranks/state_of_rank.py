@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from diloco.algorithm.pieces import Portion, common
+from diloco.algorithm.pieces import Piece, Portion, common
 from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
 from diloco.learner.store import Float32Array, Staged
+from diloco.learner.stored_parts import PartsOfProcess
 from diloco.protocol.state_parts import PieceArray, StateError, cut
 from diloco.protocol.state_values import decode, encode
 from diloco.ranks.copied_parameters import CopiedParameters
 from diloco.ranks.ranks_pb2 import StateOrder, StateSaid
 from diloco.ranks.state_messages import chunks, from_message
+from diloco.snapshots.stored_state import Block, BlockWriter, blocks_to_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +37,17 @@ class StateOfRank:
         own: InnerState,
         portions: Sequence[Portion],
         say: Callable[[StateSaid], None],
+        writer: Callable[[str], BlockWriter],
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin with `portions`: what this rank owns of each fragment. `say` sends an answer to the leader, from any thread. `now`:
-        seconds, to measure short times with."""
+        """Begin with `portions`: what this rank owns of each fragment. `say` sends an answer to the leader, from any thread. `writer`: of
+        this rank's blocks of the stored state with this name. `now`: seconds, to measure short times with."""
         self._own = own
         self._portions = portions
         self._say = say
+        self._writer = writer
         self._now = now
+        self._stored: PartsOfProcess | None = None
         self._parameters = CopiedParameters(portions)
         self._copy = 0
         """The number of the copy that comes."""
@@ -55,11 +60,16 @@ class StateOfRank:
 
     def warm_up(self) -> None:
         """Do now what would make the first reading of this rank's portions slow."""
-        parts = cut([tensor for one in self._portions for tensor in one.fragment.tensors])
+        self._own.warm_up(self._owned_parts())
+
+    def _owned_parts(self) -> list[list[Piece]]:
+        """Return what this rank owns of each part of the model."""
         owned = [piece for one in self._portions for piece in one.pieces]
         of_tensor = {tensor: list(pieces) for tensor, pieces in itertools.groupby(owned, lambda piece: piece.tensor)}
-        pairs = ((piece, own) for part in parts for piece in part for own in of_tensor.get(piece.tensor, ()))
-        self._own.warm_up([[both for piece, own in pairs if (both := common(piece, own)) is not None]])
+        return [
+            [both for piece in part for own in of_tensor.get(piece.tensor, ()) if (both := common(piece, own)) is not None]
+            for part in cut([tensor for one in self._portions for tensor in one.fragment.tensors])
+        ]
 
     def order(self, order: StateOrder) -> None:
         """Carry out an order of the leader. What is read waits for its boundary."""
@@ -76,6 +86,8 @@ class StateOfRank:
                     self._answer(order.number, lambda: self.check(decode(rest)))
             case "forget":
                 self.forget(order.forget.copy)
+            case "store":
+                self._store(order.number, order.store.state)
 
     def forget(self, copy: int) -> None:
         """Forget what was written: what comes from now on is of the copy with this number."""
@@ -114,10 +126,12 @@ class StateOfRank:
         self._parameters.clear()
 
     def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
-        """Read what the leader has ordered, in the time that a boundary may take after a step of `step_seconds`: one order at least.
-        `readable`: the state is as after this local step."""
+        """Read what the leader has ordered, in the time that a boundary may take after a step of `step_seconds`: one order at least. What
+        is stored is read where no peer waits. `readable`: the state is as after this local step."""
         readable = readable and not self._own.lent
         until = self._now() + staging_seconds(step_seconds)
+        if self._stored is not None and readable and not self._reads:
+            self._stored.at_boundary(step_seconds)
         while self._reads and readable and local_step >= self._reads[0].read.step:
             self._read(self._reads.popleft())
             if self._now() >= until:
@@ -131,8 +145,20 @@ class StateOfRank:
                 self._say(StateSaid(number=order.number, last=True, error=why))
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Send and store nothing more."""
+        if self._stored is not None:
+            self._stored.end()
         self._sending.shutdown(wait=False, cancel_futures=True)
+
+    def _store(self, number: int, name: str) -> None:
+        if self._stored is not None:
+            self._stored.end()
+
+        def done(blocks: Sequence[Block], error: str) -> None:
+            for chunk, last in chunks(blocks_to_bytes(blocks)):
+                self._say(StateSaid(number=number, data=chunk, last=last, error=error))
+
+        self._stored = PartsOfProcess(self._own, self._owned_parts(), lambda: self._writer(name), done, self._now)
 
     def _read(self, order: StateOrder) -> None:
         try:

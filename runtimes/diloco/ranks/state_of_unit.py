@@ -1,8 +1,9 @@
-"""The state of a unit of several ranks as its leader has it: what a giver and a storer read and a taker writes, divided over the ranks.
+"""The state of a unit of several ranks as its leader has it: what a giver reads and a taker writes, divided over the ranks.
 
 What a rank owns is read of it, and what a rank holds is written to it, so that any number of ranks, sharded in any way, gives what any
 other one takes. A part is read of each rank at one of its own boundaries, and not before the leader's; the small rest of all after one
-local step, as ranks whose counts differ would not stay alike. Of parameters a rank is written what it owns.
+local step, as ranks whose counts differ would not stay alike. Of parameters a rank is written what it owns. What is
+stored each rank writes itself.
 
 See docs/decisions/0250-state-of-a-peer.md. See docs/decisions/0268-peers-of-ranks.md.
 """
@@ -26,9 +27,10 @@ from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
 from diloco.ranks.copied_parameters import CopiedFragments
 from diloco.ranks.orders import TakeState
-from diloco.ranks.ranks_pb2 import StateForget, StateOrder, StateRead, StateRest, StateSaid, StateWrite
+from diloco.ranks.ranks_pb2 import StateForget, StateOrder, StateRead, StateRest, StateSaid, StateStore, StateWrite
 from diloco.ranks.state_messages import chunks, to_message
 from diloco.ranks.state_of_rank import StateOfRank
+from diloco.snapshots.stored_state import Block, BlockWriter, blocks_from_bytes
 
 ANSWER_SECONDS = 120.0
 """How long a rank may take to answer: its program may evaluate, or be in a step."""
@@ -64,9 +66,11 @@ class StateOfUnit:
         owned: Sequence[Sequence[Piece]],
         held: Sequence[Sequence[Piece]],
         fragments: Sequence[Fragment],
+        writer: Callable[[str], BlockWriter],
     ) -> None:
-        """Begin with `own`: of this rank, the leader. `say` sends an order to a rank. `owned` and `held`: per rank."""
-        self.leader = StateOfRank(own, [portion(one, owned[0]) for one in fragments], lambda said: self.said(0, said))
+        """Begin with `own`: of this rank, the leader. `say` sends an order to a rank. `owned` and `held`: per rank. `writer`: see
+        `StateOfRank`."""
+        self.leader = StateOfRank(own, [portion(one, owned[0]) for one in fragments], lambda said: self.said(0, said), writer)
         """This rank's part."""
         self.take: Callable[[TakeState], None] = lambda action: None
         """Orders all ranks to take a copy, and has this one do it."""
@@ -119,6 +123,10 @@ class StateOfUnit:
         # No rank has done this step yet, and none begins it before it has the order: both go the same way.
         step = self._released + 1
         return _GatheredRest(self, [self._ask(rank, StateOrder(read=StateRead(step=step))) for rank in (0, *self._others)])
+
+    def store(self, name: str) -> StoredByRanks:
+        """Begin to store what all ranks have, as the state of this name."""
+        return StoredByRanks([self._ask(rank, StateOrder(store=StateStore(state=name))) for rank in (0, *self._others)])
 
     def at_boundary(self, local_step: int, released: int, step_seconds: float, *, readable: bool) -> None:
         """Note where this rank is, and that so many steps are released to all ranks. `readable`: the state is as after `local_step`."""
@@ -227,6 +235,26 @@ class StateOfUnit:
         with self._changed:
             if not self._changed.wait_for(come, ANSWER_SECONDS):
                 raise StateError(f"a rank of this unit {what} for {ANSWER_SECONDS:.0f} s")
+
+
+class StoredByRanks:
+    """A `StoredParts` of all ranks. Each stages at its own boundaries, the leader too, and ends when it leaves."""
+
+    def __init__(self, answers: Sequence[_Answer]) -> None:
+        self._answers = answers
+
+    def at_boundary(self, step_seconds: float) -> None:
+        pass
+
+    def blocks(self) -> Sequence[Block] | None:
+        if error := next((answer.error for answer in self._answers if answer.error), ""):
+            raise StateError(error)
+        if not all(answer.done for answer in self._answers):
+            return None
+        return [block for answer in self._answers for block in blocks_from_bytes(answer.data)]
+
+    def end(self) -> None:
+        pass
 
 
 class _Gathered:

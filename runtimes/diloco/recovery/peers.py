@@ -8,26 +8,28 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from diloco.algorithm.layout import Layout
-from diloco.contract import learner_host_name
+from diloco.contract import LearnerStates, learner_host_name
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import InboxEvent
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
 from diloco.learner.peers import Model
 from diloco.learner.process_start import seconds_since_start
+from diloco.learner.stored_parts import StoredParts
 from diloco.learner.unit_plan import UnitPlan, UnitState
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery, StateWanted
 from diloco.protocol.state_parts import cut
-from diloco.recovery.copying import Copy
+from diloco.recovery.copying import Copy, PeersCopy, StoredCopy
 from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.server import PeerServer
 from diloco.recovery.storing import Storer
 from diloco.recovery.taking import Taker
+from diloco.snapshots.stored_state import UnitFolder, folder_of
 
 
 class PeersOfUnit:
@@ -39,10 +41,11 @@ class PeersOfUnit:
         layout: Layout,
         fragments: int,
         state: InnerState,
+        store: Callable[[str], StoredParts],
         incarnations: Incarnations,
         keepalive: Keepalive,
     ) -> None:
-        """Begin with `state`: of the process, or of all ranks."""
+        """Begin with `state`: of the process, or of all ranks. `store`: see `Storer`."""
         self._config = config
         self._layout = layout
         self._fragments = fragments
@@ -52,7 +55,10 @@ class PeersOfUnit:
         self._held = Held(fragments)
         self._giver = Giver(layout, state, config.job.uid, incarnations.known)
         self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive)
-        self._storer = Storer(config, layout, state, keepalive)
+        self._storer = Storer(config, layout, state, store)
+        self._not_stored = ""
+        """What was said last of the storer's error."""
+        self._tell: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._news = False
         """Something came since the last `wait`."""
@@ -90,13 +96,20 @@ class PeersOfUnit:
     def message(self) -> Recovery | None:
         """How far this process is with its own state; None: it has not begun."""
         taker = self._taker
-        return taker.message if taker is not None and taker.begun else None
+        if taker is None or not taker.begun:
+            return None
+        message = Recovery(not_stored=self._not_stored)
+        message.MergeFrom(taker.message)
+        return message
 
     # --- called by the training thread --------------------------------------------------------------------------------
 
     def connect(self, model: Model, tell: Callable[[], None]) -> None:
         """`tell`: `message` has changed."""
-        self._taker = Taker(self._state, model, self._copy, tell, self._joined_at)
+        self._tell = tell
+        stores = self._config.job.training.checkpoint.learners is LearnerStates.ALWAYS
+        stored = self._stored_copy if stores else None
+        self._taker = Taker(self._state, model, self._copy, tell, self._joined_at, unit=self._config.unit, open_stored=stored)
 
     @property
     def awaited(self) -> bool:
@@ -118,7 +131,10 @@ class PeersOfUnit:
             return
         self._giver.at_boundary(self._held, step_seconds, readable=readable)
         if readable and not self._giver.busy and not state.done:
-            self._storer.at_boundary(state.step, self._held.versions, step_seconds)
+            self._storer.at_boundary(state.step, step_seconds)
+        if self._storer.error != self._not_stored:
+            self._not_stored = self._storer.error
+            self._tell()
 
     def _take(self, plan: UnitPlan, state: UnitState, *, restarted: bool) -> None:
         taker = self._taker
@@ -167,10 +183,19 @@ class PeersOfUnit:
             incarnation=self._incarnations.name(held.epoch),
             versions=held.versions,
         )
-        address, host_name = donor.address, learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        if donor.stored:
-            address, host_name = config.syncer, config.host_name
-        return Copy(address, wanted, self._layout, self._fragments, config.tls, host_name, self._keepalive, self._notify)
+        host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
+        copy = PeersCopy(donor.address, wanted, self._layout, self._fragments, config.tls, host_name, self._keepalive, self._notify)
+        copy.start()
+        return copy
+
+    def _stored_copy(self, donor: Donor) -> Copy:
+        def folders() -> Iterator[UnitFolder]:
+            for former in ("", *donor.former):
+                yield folder_of(self._config.job, self._config.unit, former)
+
+        copy = StoredCopy(folders, self._config.unit, self._state.kind, self._layout, self._notify)
+        copy.start()
+        return copy
 
     def _notify(self) -> None:
         with self._changed:

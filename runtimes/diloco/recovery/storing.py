@@ -1,7 +1,7 @@
-"""A learner stores its inner state with the syncer at each marker, and trains on: the whole job goes on with it once all have died.
+"""A unit stores its inner state at `checkpoint.uri` at each marker, and trains on: the whole job goes on with it once all have died.
 
-The parts are those that a peer gets, without parameters, on a stream of its own beside the exchange. What is sent takes a share of the
-link's time, so that pushes and broadcasts keep the rest. A peer that takes this process's state goes first.
+Each process writes its own pieces. When all have, the small rest is read, of all after one local step, and the manifest makes the state
+visible. A peer that takes this unit's state goes first.
 
 See docs/decisions/0266-stored-states.md.
 """
@@ -10,119 +10,116 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import grpc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from diloco.algorithm.layout import Layout
-from diloco.algorithm.pieces import whole
 from diloco.learner.config import LearnerConfig
-from diloco.learner.inner_state import InnerState
-from diloco.protocol import rpc
-from diloco.protocol.channel import Keepalive, client_options
-from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Marker, StateBegin, StateMessage, StateStored
-from diloco.protocol.state_parts import StateError, to_message
-from diloco.protocol.tls import TlsError
-from diloco.recovery.gift import Gift, Refused
+from diloco.learner.inner_state import InnerState, StagedRest
+from diloco.learner.stored_parts import StoredParts
+from diloco.object_stores import words
+from diloco.protocol.diloco_pb2 import Marker
+from diloco.protocol.state_parts import StateError
+from diloco.protocol.state_values import encode
+from diloco.snapshots.store import SnapshotError
+from diloco.snapshots.stored_state import Block, StoredState, folder_of, name_of
 
 _log = logging.getLogger(__name__)
 
-LINK_SHARE = 0.25
-"""Share of the time in which this stream sends."""
+
+@dataclass(slots=True)
+class _UnderWay:
+    state: StoredState
+    parts: StoredParts
+    committing: bool = False
+    """All parts are written, and the rest is read."""
 
 
 class Storer:
-    """Called by the training thread, but for `marker`; a thread of its own sends."""
+    """Called by the training thread, but for `marker`; threads of their own write."""
 
-    def __init__(
-        self, config: LearnerConfig, layout: Layout, state: InnerState, keepalive: Keepalive, now: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """Begin with `now`: seconds, to measure short times with."""
+    def __init__(self, config: LearnerConfig, layout: Layout, state: InnerState, store: Callable[[str], StoredParts]) -> None:
+        """Begin with `store`: begins to write the parts of the state of this name, of all processes of the unit."""
         self._config = config
         self._layout = layout
         self._state = state
-        self._keepalive = keepalive
-        self._now = now
+        self._store = store
         self._marker: Marker | None = None
-        self._gift: Gift | None = None
-        self._call: grpc.Future[StateStored] | None = None
-        self._closed = threading.Event()
+        self._under_way: _UnderWay | None = None
+        self._closed = False
+        self.error = ""
+        """Why the newest state could not be stored; empty: it was."""
 
     def marker(self, marker: Marker) -> None:
-        """Note that the syncer wants the state: called by the connection's thread. The newest marker counts."""
+        """Note that a state is wanted: called by the connection's thread. The newest marker counts."""
         self._marker = marker
 
-    def at_boundary(self, local_step: int, versions: Sequence[int], step_seconds: float) -> None:
-        """Begin to store, or stage what fits into the time that this boundary may take. The state is readable."""
-        gift, marker = self._gift, self._marker
-        if gift is not None and not gift.over:
-            gift.stage(versions, step_seconds, self._now)
-        elif marker is not None and not self._closed.is_set():
+    def at_boundary(self, local_step: int, step_seconds: float) -> None:
+        """Begin to store, or go on with it. The state is readable."""
+        if (under_way := self._under_way) is not None:
+            self._go_on(under_way, step_seconds)
+        elif (marker := self._marker) is not None and not self._closed:
             self._marker = None
             self._begin(marker, local_step)
 
     def close(self) -> None:
-        """Store nothing more: what is under way is torn, and the syncer keeps what it had."""
-        self._closed.set()
-        if self._gift is not None:
-            self._gift.end("the unit leaves")
-        if self._call is not None:
-            self._call.cancel()
+        """Store nothing more: what is under way is torn, and the one before stays."""
+        self._closed = True
+        if self._under_way is not None:
+            self._under_way.parts.end()
 
     def _begin(self, marker: Marker, local_step: int) -> None:
-        try:
-            arrays = [one for one in self._state.arrays([whole(spec) for spec in self._layout.tensors]) if one.name]
-        except StateError as error:
-            _log.warning("the state is not stored: %s", error)
-            return
-        except Exception:  # noqa: BLE001 - of a framework: this unit trains on
-            _log.exception("the state could not be stored")
-            return
-        begin = StateBegin(
-            job_uid=self._config.job.uid,
+        name = name_of(self._config.attempt, local_step)
+        state = StoredState(
+            name=name,
             unit=self._config.unit,
             attempt=self._config.attempt,
-            fingerprint=self._layout.fingerprint,
-            inner_state=self._state.kind,
             t=marker.t,
             local_step=local_step,
-            arrays=to_message(self._layout, arrays),
+            kind=self._state.kind,
+            fingerprint=self._layout.fingerprint,
+            rest=(0, ""),
+            blocks=(),
         )
-        self._gift = gift = Gift(self._layout, self._state, "the syncer", parameters=False)
-        threading.Thread(target=self._send, args=(gift, begin), name="diloco-store", daemon=True).start()
+        self._under_way = _UnderWay(state, self._store(name))
 
-    def _send(self, gift: Gift, begin: StateBegin) -> None:
+    def _go_on(self, under_way: _UnderWay, step_seconds: float) -> None:
+        if under_way.committing:
+            return
         try:
-            credentials = self._config.tls.read().channel_credentials()
-            options = client_options(self._keepalive, self._config.host_name)
-            with grpc.secure_channel(self._config.syncer, credentials, options=options) as channel:
-                self._call = call = rpc.store(channel)(paced(self._messages(gift, begin), self._closed.wait, self._now))
-                if self._closed.is_set():
-                    call.cancel()
-                call.result()
-            _log.debug("the syncer has stored the state of the marker of outer step %d", begin.t)
-        except (grpc.RpcError, grpc.FutureCancelledError, TlsError) as error:
-            detail = error.details() if isinstance(error, grpc.Call) else str(error)
-            if not self._closed.is_set():
-                _log.warning("the state is not stored: %s", detail or "the connection broke")
-        finally:
-            gift.end()
+            under_way.parts.at_boundary(step_seconds)
+            blocks = under_way.parts.blocks()
+            if blocks is None:
+                return
+            rest = self._state.stage_rest()
+        except StateError as error:
+            self._failed(str(error))
+        except Exception as error:  # noqa: BLE001 - of a framework: this unit trains on
+            _log.exception("the state could not be stored")
+            self._failed(f"{type(error).__name__}: {error}")
+        else:
+            under_way.committing = True
+            threading.Thread(target=self._commit, args=(under_way.state, blocks, rest), name="diloco-store", daemon=True).start()
 
-    def _messages(self, gift: Gift, begin: StateBegin) -> Iterator[StateMessage | DataChunk]:
-        yield StateMessage(begin=begin)
+    def _commit(self, state: StoredState, blocks: Sequence[Block], rest: StagedRest) -> None:
         try:
-            yield from gift.messages()
-        except Refused as refused:
-            if not self._closed.is_set():
-                _log.warning("the state is not stored: %s", refused)
+            data = encode(rest.wait())
+            whole = replace(state, rest=(len(data), sha256(data).hexdigest()), blocks=blocks)
+            if self._closed:
+                return
+            folder_of(self._config.job, state.unit).finish(whole, data)
+        except (StateError, SnapshotError) as error:
+            self._failed(str(error))
+        except Exception as error:  # noqa: BLE001 - drivers raise classes of their own: this unit trains on
+            self._failed(words(error) or type(error).__name__)
+        else:
+            _log.info("has stored its state of local step %d, after outer step %d", state.local_step, state.t)
+            self.error = ""
+            self._under_way = None
 
-
-def paced[T](messages: Iterable[T], pause: Callable[[float], object], now: Callable[[], float], share: float = LINK_SHARE) -> Iterator[T]:
-    """Yield messages so that sending them takes at most `share` of the time. Who takes the next one has sent the one before. `pause` waits
-    for so many seconds."""
-    for message in messages:
-        begun = now()
-        yield message
-        pause((now() - begun) * (1 / share - 1))
+    def _failed(self, why: str) -> None:
+        self._under_way = None
+        if not self._closed:
+            _log.warning("the state is not stored: %s; the one before it is intact", why)
+            self.error = why

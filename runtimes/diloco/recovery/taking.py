@@ -5,8 +5,9 @@
 3. Broadcasts are adopted as ever meanwhile: the model is the buffer. A part of the copy whose fragment is older than what was adopted by
    then brings its optimizer state only; so the broadcasts since t_s are replayed over the copy, and no fragment is ever older than in a
    unit that trains, however long the copy takes.
-4. When the donor fails, or is silent for too long, it begins again with another one; after MOST_ROUNDS it trains from the syncer's
-   parameters.
+4. When the donor fails, or is silent for too long, it begins again with another one.
+5. When no donor is left, or MOST_ROUNDS have failed, it takes what its unit has stored itself; and without that it trains from the
+   syncer's parameters.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -49,17 +50,24 @@ class Taker:
         tell: Callable[[], None],
         started: float,
         now: Callable[[], float] = time.monotonic,
+        unit: str = "",
+        open_stored: Callable[[Donor], Copy] | None = None,
     ) -> None:
-        """`tell`: `message` has changed. `started`: when the process joined, on `now`; `now` in seconds."""
+        """`tell`: `message` has changed. `started`: when the process joined, on `now`; `now` in seconds. `open_stored`: of what `unit`,
+        this process's, has stored; None: this job stores nothing."""
         self._state = state
         self._model = model
         self._open_copy = open_copy
+        self._open_stored = open_stored
+        self._unit = unit
         self._tell = tell
         self._now = now
         self._asked_at = self._named_at = started
         self._message = Recovery()
         self._copy: Copy | None = None
         self._donor: Donor | None = None
+        self._no_donor = ""
+        """Why there is no donor."""
         self._touched = False
         """Parameters of a copy are in the model."""
 
@@ -75,7 +83,7 @@ class Taker:
 
     @property
     def over(self) -> bool:
-        """Nothing more is awaited of a peer."""
+        """Nothing more is awaited."""
         return self._message.phase == Recovery.OVER
 
     def begin(self, parameters_seconds: float, start_seconds: float, *, wanted: bool, why: str) -> None:
@@ -92,20 +100,26 @@ class Taker:
         if self._message.phase != Recovery.WANTED or donor.round != self._message.round:
             return
         if not donor.unit:
-            self._give_up(donor.why or "no unit can give its state")
+            self._take_stored(donor, donor.why or "no unit can give its state")
             return
-        self._named_at = self._now()
+        _log.info("takes the state of unit %s at %s", donor.unit, donor.address)
         self._donor = donor
+        self._begin_copy(self._open_copy(donor, held), donor.unit, donor.attempt, stored=False)
+
+    def _take_stored(self, donor: Donor, why: str) -> None:
+        """Take what this unit has stored, if it stores anything. `donor`: none, and the reason is `why`."""
+        if self._open_stored is None:
+            self._give_up(why)
+            return
+        self._donor, self._no_donor = None, why
+        self._restore_parameters()
+        self._begin_copy(self._open_stored(donor), self._unit, 0, stored=True)
+
+    def _begin_copy(self, copy: Copy, unit: str, attempt: int, *, stored: bool) -> None:
+        self._named_at = self._now()
         self._state.begin()
-        self._say(
-            phase=Recovery.COPYING,
-            unit=donor.unit,
-            attempt=donor.attempt,
-            stored=donor.stored,
-            donor_seconds=self._named_at - self._asked_at,
-        )
-        _log.info("takes the state of unit %s %s", donor.unit, "that the syncer has stored" if donor.stored else f"at {donor.address}")
-        self._copy = self._open_copy(donor, held)
+        self._say(phase=Recovery.COPYING, unit=unit, attempt=attempt, stored=stored, donor_seconds=self._named_at - self._asked_at)
+        self._copy = copy
 
     def boundary(self, held: Held, *, restarted: bool) -> None:
         """Do what is due. `restarted`: the syncer has started again, so that outer steps count anew."""
@@ -114,7 +128,7 @@ class Taker:
         if restarted:
             self._fail("the syncer has started again", blame=False)
         elif self._message.phase == Recovery.WANTED and self._now() - self._round_at > NAME_SECONDS:
-            self._give_up(f"the syncer has named no donor for {NAME_SECONDS:.0f} s")
+            self._take_stored(Donor(), f"the syncer has named no donor for {NAME_SECONDS:.0f} s")
         elif (copy := self._copy) is not None:
             while self._copy is copy and (came := copy.take()) is not None:
                 self._took(came, copy, held)
@@ -144,7 +158,7 @@ class Taker:
             else:
                 self._state.finish(came.rest)
                 self._model.overwritten()
-                self._finished(copy, self._donor.t if self._donor is not None and self._donor.stored else max(held.versions))
+                self._finished(copy, max(held.versions) if came.t is None else came.t)
         except StateError as error:
             self._fail(str(error))
 
@@ -174,6 +188,7 @@ class Taker:
     def _fail(self, why: str, *, blame: bool = True) -> None:
         """End this round. `blame`: the donor is not to be named again."""
         failed = []
+        stored = self._message.stored
         if self._copy is not None:
             self._copy.cancel()
             self._copy = None
@@ -183,8 +198,10 @@ class Taker:
             why = f"unit {self._donor.unit}: {why}"
             self._donor = None
         self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0, stored=False)
-        if self._message.round >= MOST_ROUNDS:
-            self._give_up(why)
+        if stored and blame:
+            self._give_up(f"{self._no_donor}; {why}")
+        elif self._message.round >= MOST_ROUNDS:
+            self._take_stored(Donor(), why)
         else:
             self._next_round()
 
@@ -194,10 +211,15 @@ class Taker:
 
     def _give_up(self, why: str) -> None:
         _log.warning("begins with the parameters of the syncer and an optimizer without state: %s", why)
-        if self._touched:
-            self._model.take_parameters()
+        self._restore_parameters()
         self._state.begin()
         self._say(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False)
+
+    def _restore_parameters(self) -> None:
+        """Put the syncer's parameters in the place of those of a copy that was torn."""
+        if self._touched:
+            self._model.take_parameters()
+            self._touched = False
 
     def _say(self, **changes: object) -> None:
         message = Recovery()

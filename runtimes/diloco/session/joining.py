@@ -22,12 +22,16 @@ from diloco.learner.leave import leave
 from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
+from diloco.learner.stored_parts import PartsOfProcess
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
+from diloco.protocol.state_parts import cut
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.ranks.join import World, join_ranks
+from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.recovery.peers import PeersOfUnit
 from diloco.session.member import Member
+from diloco.snapshots.stored_state import BlockWriter, folder_of
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -75,7 +79,7 @@ def make_member(
     if world is None:
         overlap_steps = config.job.training.overlap_steps
         inbox, incarnations = Inbox(overlap_steps), Incarnations()
-        peers = NoPeers() if inner is None else PeersOfUnit(config, layout, len(fragments), inner, incarnations, keepalive)
+        peers = NoPeers() if inner is None else _peers_of_process(config, layout, len(fragments), inner, incarnations, keepalive)
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
         link = Connection(
             config.syncer,
@@ -93,12 +97,21 @@ def make_member(
         return SoloMember(config.unit, config.job.training, store, fragments, inbox, link, on_adopt, peers)
     try:
 
-        def peers_of(state: InnerState, incarnations: Incarnations) -> Peers:
-            return PeersOfUnit(config, layout, len(fragments), state, incarnations, keepalive)
+        def peers_of(state: StateOfUnit, incarnations: Incarnations) -> Peers:
+            return PeersOfUnit(config, layout, len(fragments), state, state.store, incarnations, keepalive)
 
         return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive, inner, peers_of)
     except ContractError as error:
         raise leave(Exit.BAD_CONTRACT, str(error)) from error
+
+
+def _peers_of_process(
+    config: LearnerConfig, layout: Layout, fragments: int, inner: InnerState, incarnations: Incarnations, keepalive: Keepalive
+) -> Peers:
+    def store(state: str) -> PartsOfProcess:
+        return PartsOfProcess(inner, cut(layout.tensors), lambda: BlockWriter(folder_of(config.job, config.unit), state, rank=0))
+
+    return PeersOfUnit(config, layout, fragments, inner, store, incarnations, keepalive)
 
 
 def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.object_stores import REMEDY, file_system, words
-from diloco.snapshots.store import MANIFEST_FILE, SnapshotError
+from diloco.snapshots.store import MANIFEST_FILE, SnapshotError, Unusable
 
 FIELD = "spec.training.checkpoint.uri"
 
@@ -28,7 +28,7 @@ class RemoteFolders:
             self._fs: Any
             self._fs, self._base = file_system(uri)
         except (ImportError, ValueError) as error:
-            raise SnapshotError(f"snapshots cannot be copied to {uri} ({FIELD}): {error}. In the syncer's image: {REMEDY}") from error
+            raise SnapshotError(f"there is no way to {uri} ({FIELD}): {error}. In the image: {REMEDY}") from error
 
     def put(self, folder: Path, files: Sequence[str]) -> None:
         """Copy these files of a folder, and then its manifest."""
@@ -42,6 +42,22 @@ class RemoteFolders:
         """Copy these files of a folder, and its manifest, to `folder`."""
         for file in (*files, MANIFEST_FILE):
             self._fs.get_file(f"{self._base}/{name}/{file}", str(folder / file))
+
+    def write(self, name: str, file: str, data: bytes | bytearray) -> None:
+        """Write one file of a folder."""
+        self._fs.makedirs(f"{self._base}/{name}", exist_ok=True)
+        self._fs.pipe_file(f"{self._base}/{name}/{file}", data)
+
+    def read(self, name: str, file: str, most: int) -> bytes:
+        """Return one file of a folder. Raises Unusable for one that is missing, or has more than `most` bytes."""
+        path = f"{self._base}/{name}/{file}"
+        try:
+            size = int(self._fs.info(path)["size"])
+            if size > most:
+                raise Unusable(f"{file} has {size} bytes, and {most} at most are expected")
+            return bytes(self._fs.cat_file(path))
+        except FileNotFoundError as error:
+            raise Unusable(f"{file} is missing") from error
 
     def remove(self, name: str) -> None:
         """Remove a folder. Idempotent."""
@@ -61,6 +77,7 @@ class RemoteFolders:
 
     def names(self) -> list[str]:
         """Return the names of all that is there, in any order."""
+        self._fs.invalidate_cache()  # another process may have written
         if not self._fs.exists(self._base):
             return []
         return self._in(self._base)

@@ -348,20 +348,17 @@ def _write_snapshot(folder: Path, t: int, tensors: TensorParts, meta: Mapping[st
     return written
 
 
+def manifest_bytes(content: Mapping[str, Json]) -> bytes:
+    """Return a manifest with its format version and its own checksum, for `parse_manifest`."""
+    # Through JSON once, so that the checksum is of what a reader gets: tuples become lists, keys become strings.
+    manifest = json.loads(json.dumps({"formatVersion": FORMAT_VERSION, **content}, allow_nan=False))
+    return json.dumps(manifest | {"manifestSha256": _manifest_checksum(manifest)}, indent=1).encode()
+
+
 def write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Json]) -> None:
     """Write the manifest of a folder whose tensors are `written`, and make the folder durable. Raises OSError."""
-    manifest: dict[str, Json] = {
-        "formatVersion": FORMAT_VERSION,
-        "t": t,
-        "bytes": written.bytes,
-        "sha256": written.sha256,
-        "meta": meta,
-    }
-    # Through JSON once, so that the checksum is of what a reader gets: tuples become lists, keys become strings.
-    manifest = json.loads(json.dumps(manifest, allow_nan=False))
-    manifest["manifestSha256"] = _manifest_checksum(manifest)
-    with (folder / MANIFEST_FILE).open("x", encoding="utf-8") as text:
-        json.dump(manifest, text, indent=1)
+    with (folder / MANIFEST_FILE).open("xb") as text:
+        text.write(manifest_bytes({"t": t, "bytes": written.bytes, "sha256": written.sha256, "meta": meta}))
         text.flush()
         os.fsync(text.fileno())
     fsync_directory(folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.snapshots.remote import RemoteSnapshots
-from diloco.snapshots.store import SnapshotError, SnapshotStore, step_of
+from diloco.snapshots.store import SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
 
 _log = logging.getLogger(__name__)
@@ -64,11 +64,6 @@ class SnapshotWriter:
     def snapshot_t(self) -> int:
         """Outer step of the newest durable snapshot; -1: none."""
         return self.newest.t if self.newest is not None else -1
-
-    @property
-    def oldest_t(self) -> int:
-        """The lowest outer step of the snapshots on the volume; -1: there is none."""
-        return min((step_of(path.name) or 0 for path in self._store.paths()), default=-1)
 
     @property
     def is_copied(self) -> bool:

@@ -18,14 +18,12 @@ from diloco.environment import ContractError
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.tls import TlsError, server_credentials
-from diloco.snapshots.unit_states import FOLDER, UnitStates
 from diloco.snapshots.writer import SnapshotWriter
 from diloco.start.source import StartError, open_source
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
 from diloco.syncer.fences import FencesError
 from diloco.syncer.job.engine import Engine, RunOutcome
-from diloco.syncer.job.restore import BadState, open_tape, restore, restore_states, snapshot_places, state_copies
-from diloco.syncer.job.state_streams import StateStreams
+from diloco.syncer.job.restore import BadState, open_tape, remove_states, restore, snapshot_places
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.reports import result_json
 from diloco.syncer.streams.changes import Changes
@@ -52,14 +50,13 @@ class SyncerServer:
         """Read the volume and serve. Raises BadState, FencesError, ListenError; StartError for a job that cannot begin as it shall."""
         config = self._config
         store, remote = snapshot_places(config)
-        states, copies = UnitStates(config.state_dir / FOLDER, config.job.uid), state_copies(config)
-        await asyncio.to_thread(restore_states, store, states, copies)
         state = await asyncio.to_thread(restore, config, store, remote)
         if state.message:
             _log.warning("%s", state.message)
         start_from = config.job.start_from if state.core is None else None
         source = await asyncio.to_thread(open_source, start_from.uri) if start_from is not None else None
-        await asyncio.to_thread(states.load if state.core is not None else states.clear)
+        if state.core is None:
+            await asyncio.to_thread(remove_states, config)
         changes = Changes()
         self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot)
         self._events = EventWriter(
@@ -70,13 +67,9 @@ class SyncerServer:
         )
         process = secrets.token_bytes(16)
         tape = open_tape(config, state, process, changes.notify)
-        self.engine = Engine(
-            config, state, self._snapshots, tape, self._events, changes, process, states, start=source, state_copies=copies
-        )
+        self.engine = Engine(config, state, self._snapshots, tape, self._events, changes, process, start=source)
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         rpc.serve(Service(self.engine, config.job.uid, changes, config.timeouts.hello), self._server)
-        self._states = StateStreams(self.engine.states, config.job.uid)
-        rpc.serve_states(self._states, self._server)
         try:
             port = self._server.add_secure_port(config.address, server_credentials(config.tls))
         except (RuntimeError, TlsError) as error:
@@ -96,7 +89,6 @@ class SyncerServer:
         finally:
             await self._events.close()
             await self._server.stop(_LAST_REPORTS)
-            self._states.close()
             self.engine.close()
         return outcome
 

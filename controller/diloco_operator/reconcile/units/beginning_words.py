@@ -33,7 +33,7 @@ def began_with(recovery: Recovery | None) -> str:
 def takes_state(recovery: Recovery) -> str:
     """Say what a process does that has the parameters: it waits for the state of a peer, or copies it."""
     if recovery.phase is RecoveryPhase.COPYING and recovery.stored_at is not None:
-        return "connected, takes the optimizer's state that it had stored with the syncer"
+        return "connected, takes the optimizer's state that it had stored"
     if recovery.phase is RecoveryPhase.COPYING:
         return f"connected, takes the optimizer's state of unit {recovery.unit}"
     failed = f"; before, {recovery.why}" if recovery.why else ""

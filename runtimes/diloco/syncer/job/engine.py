@@ -14,19 +14,17 @@ import enum
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.core import Core
 from diloco.algorithm.effects import ContributionRejected, Finish, Snapshot
-from diloco.contract import Result
+from diloco.contract import LearnerStates, Result
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Report, ToLearner
+from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Marker, Report, ToLearner
 from diloco.protocol.framing import Transfer
-from diloco.snapshots.remote_states import RemoteStates
-from diloco.snapshots.unit_states import UnitStates
 from diloco.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.start.source import Source, StartError
 from diloco.syncer.config import SyncerConfig
@@ -44,7 +42,6 @@ from diloco.syncer.job.restore import RestoredState, snapshot_data
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
 from diloco.syncer.job.starting import ModelStart, StartRead
-from diloco.syncer.job.stored_states import StoredStates
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.recent import RecentEntries
@@ -88,20 +85,16 @@ class Engine:
         events: EventWriter,
         changes: Changes,
         process: bytes,
-        states: UnitStates,
         clock: Callable[[], float] = time.monotonic,
         start: Source | None = None,
-        state_copies: RemoteStates | None = None,
     ) -> None:
         """`tape`: of this state. `process`: random, names this process. It names the state as well, unless that is the one of the process
-        before. `states`: what units have stored. `start`: the model that a job without parameters begins with; None: that of its first
-        learner. `state_copies`: where what units have stored is copied to; None: nowhere."""
+        before. `start`: the model that a job without parameters begins with; None: that of its first learner."""
         training = config.job.training
         self._config = config
         self._unit_stats = state.unit_stats
         self._message = state.message
         self._same_job = state.same_job
-        self._began_at_t = state.core.t if state.core is not None else 0
         self._snapshots = snapshots
         self._tape = tape
         self._changes = changes
@@ -124,8 +117,9 @@ class Engine:
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         continued_at = None if state.core is None else clock()
         donors = Donors(training.sync_interval, lambda: secrets.token_bytes(16), continued_at)
-        self.states = StoredStates(states, training, self.exchanges, self._peers, changes.notify, state_copies)
-        self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats, self.states, self._sessions_may_return)
+        self._former = state.former
+        self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats, self._former, self._sessions_may_return)
+        self._stores = training.checkpoint.learners is LearnerStates.ALWAYS
         self._membership = Membership(
             config,
             self._sessions,
@@ -241,7 +235,7 @@ class Engine:
             snapshot_t=self._snapshots.snapshot_t,
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
-            snapshot_error=self._snapshots.error or self._tape.error or self.states.error,
+            snapshot_error=self._snapshots.error or self._tape.error or self._recoveries.not_stored,
             message="; ".join(text for text in (self._message, self._history.error) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
@@ -408,6 +402,7 @@ class Engine:
             history.losses,
             self.exchanges.tokens,
             position,
+            self._former,
         )
 
     def _sessions_may_return(self) -> bool:
@@ -416,16 +411,12 @@ class Engine:
         goes_on = self._process != self._incarnation
         return self._sessions.wake_at() is not None if goes_on else self._same_job
 
-    async def _snapshot_durable(self, t: int) -> None:
-        """Let learners store their state, and let go of states that only snapshots of former times had beside them."""
-        self.states.snapshot_written(t)
-        await asyncio.to_thread(self._drop_states, self._sessions.units)
-
-    def _drop_states(self, besides: Sequence[str]) -> None:
-        """Let go of states that are older than all snapshots, but those of units `besides`."""
-        # Not before the job has trained without them since this process began: after a restart units may be long in coming.
-        if (oldest := self._snapshots.oldest_t) > self._began_at_t:
-            self.states.files.drop(oldest, besides)
+    def _snapshot_durable(self, t: int) -> None:
+        """Let learners store their state. The first snapshot is of no training."""
+        if self._stores and t and not self.exchanges.finished:
+            for peer, _ in self._peers.joined():
+                if peer.inner_state:
+                    peer.outgoing.post(ToLearner(marker=Marker(t=t)))
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 

@@ -9,12 +9,11 @@ See docs/decisions/0250-state-of-a-peer.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from diloco.protocol.diloco_pb2 import Alive, Donor, Give, Recovery, ToLearner
 from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.job.stored_states import StoredStates
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
 from diloco.syncer.streams.peer import Peer, Peers
 from diloco.syncer.streams.sessions import UnitSession
@@ -36,15 +35,15 @@ class Recoveries:
         peers: Peers,
         exchanges: Exchanges,
         unit_stats: UnitStatsTable,
-        states: StoredStates,
+        former: Sequence[str],
         awaited: Callable[[], bool],
     ) -> None:
-        """Begin with `awaited`: whether units may come back that trained before this process began."""
+        """Begin with `former`: see `RestoredState`. `awaited`: whether units may come back that trained before this process began."""
         self._donors = donors
         self._peers = peers
         self._exchanges = exchanges
         self._unit_stats = unit_stats
-        self._states = states
+        self._former = former
         self._sessions_may_return = awaited
         self._asked: set[str] = set()
         """Units that have asked this process for a donor: what they had trained is lost."""
@@ -60,7 +59,9 @@ class Recoveries:
         del recovery.failed[:]
         recovery.failed.extend(failed)
         stats = self._unit_stats.of(session.unit)
-        changed = stats.recovery is None or stats.recovery.phase != recovery.phase
+        recovery.not_stored = one_line(recovery.not_stored, _MOST_TEXT)
+        before = stats.recovery
+        changed = before is None or (before.phase, before.not_stored) != (recovery.phase, recovery.not_stored)
         stats.recovery = recovery
         failed_ones = frozenset(recovery.failed)
         taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones)
@@ -74,6 +75,15 @@ class Recoveries:
         elif recovery.phase == Recovery.OVER:
             self._donors.ends(session.unit)
         return changed
+
+    @property
+    def not_stored(self) -> str:
+        """Why a unit could not store its newest state; empty: all could."""
+        for _, session in self._peers.joined():
+            recovery = self._unit_stats.of(session.unit).recovery
+            if recovery is not None and recovery.not_stored:
+                return f"unit {session.unit} could not store its state at spec.training.checkpoint.uri: {recovery.not_stored}"
+        return ""
 
     def joined(self, peer: Peer, session: UnitSession) -> None:
         """Note that a process of a unit has a stream: what it was told of takers may be lost with the stream before."""
@@ -116,9 +126,7 @@ class Recoveries:
         if (donor := answer.donor) is not None:
             message.unit, message.attempt, message.address = donor.unit, donor.attempt, donor.address
         else:
-            state, message.why = self._states.of(taking, answer.why)
-            if state is not None:
-                message.unit, message.attempt, message.stored, message.t = state.unit, state.attempt, True, state.t
+            message.former.extend(self._former)
         peer.outgoing.urgent(ToLearner(donor=message))
 
 

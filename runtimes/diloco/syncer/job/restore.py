@@ -15,14 +15,14 @@ from typing import Any
 from diloco.algorithm.core import Core
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
-from diloco.contract import JobFile, remote_snapshots
+from diloco.contract import JobFile, LearnerStates, copies_folder, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
-from diloco.free_space import remedy
+from diloco.object_stores import words
 from diloco.snapshots.remote import RemoteSnapshots
-from diloco.snapshots.remote_states import RemoteStates
+from diloco.snapshots.remote_folders import FIELD, RemoteFolders
 from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
+from diloco.snapshots.stored_state import FOLDER as FOLDER_OF_STATES
 from diloco.snapshots.tensor_file import Array, TensorParts
-from diloco.snapshots.unit_states import UnitStates
 from diloco.snapshots.writer import DurableSnapshot, SnapshotData
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.ending import EndError, Ending, is_over, load_ending
@@ -39,6 +39,8 @@ from diloco.tape.writer import Position, TapeWriter
 
 _log = logging.getLogger(__name__)
 
+_MOST_FORMER = 4
+"""Other jobs whose states units may take: each has stored some itself, unless it ended before its first snapshot's."""
 META_FORMAT = 2
 """Version of what `snapshot_data` stores besides the core's state."""
 
@@ -70,6 +72,8 @@ class RestoredState:
     """What a training program has said of the job's end."""
     same_job: bool
     """The snapshot is of this very job, so that learners of before may come back with what they have trained."""
+    former: Sequence[str]
+    """Folders below `checkpoint.uri` of other jobs that this one went on from, the last one first: units may have stored states there."""
     message: str
     """A remark for status, e.g. that an older snapshot was used; empty: none."""
 
@@ -85,8 +89,10 @@ def snapshot_data(
     losses: LossHistory,
     tokens: Sequence[int],
     position: Position,
+    former: Sequence[str] = (),
 ) -> SnapshotData:
-    """Return the state at this moment, at which `position` was taken. The arrays are shared with the core, which never writes to them."""
+    """Return the state at this moment, at which `position` was taken. The arrays are shared with the core, which never writes to them.
+    `former`: see `RestoredState`."""
     state = core.state()
     meta = {
         "format": META_FORMAT,
@@ -101,6 +107,7 @@ def snapshot_data(
         "fences": dict(fences),
         "evaluations": {unit: list(one) for unit, one in evaluations.items()},
         "losses": losses.to_json(),
+        "former": list(former),
     }
     return SnapshotData(core.t, TensorParts(state.parts()), meta)
 
@@ -118,30 +125,20 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
         raise BadState(str(error)) from error
 
 
-def state_copies(config: SyncerConfig) -> RemoteStates | None:
-    """Return the copies of what units have stored, beside those of snapshots; None: there are none. Raises BadState as `snapshot_places`
-    does."""
-    job = config.job
-    if not job.training.checkpoint.uri:
-        return None
-    try:
-        return RemoteStates(remote_snapshots(job.training.checkpoint.uri, job.namespace, job.name, job.uid))
-    except SnapshotError as error:
-        raise BadState(str(error)) from error
-
-
-def restore_states(store: SnapshotStore, states: UnitStates, copies: RemoteStates | None) -> None:
-    """Bring back what units have stored, if the volume was lost. Before `restore`: the snapshot says that all of it is there. Raises
-    BadState."""
-    if copies is None or store.paths():
+def remove_states(config: SyncerConfig) -> None:
+    """Remove what units have stored for this job: it begins without parameters, and what they had belongs to others. Raises BadState."""
+    checkpoint = config.job.training.checkpoint
+    if checkpoint.learners is LearnerStates.NEVER or not checkpoint.uri:
         return
+    uri = remote_snapshots(checkpoint.uri, config.job.namespace, config.job.name, config.job.uid)
     try:
-        copies.restore(states)
+        RemoteFolders(uri).remove(FOLDER_OF_STATES)
     except SnapshotError as error:
         raise BadState(str(error)) from error
-    except OSError as error:
-        why = f"{error.strerror or error}. {remedy(error)}."
-        raise BadState(f"what units have stored could not be copied to the syncer's volume: {why}") from error
+    except Exception as error:  # drivers raise classes of their own
+        raise BadState(
+            f"this job begins anew, and what its units have stored before in {uri} ({FIELD}) could not be removed: {words(error)}"
+        ) from error
 
 
 def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, changed: Callable[[], None]) -> TapeWriter:
@@ -188,7 +185,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
             work, tape = Work(Ledger(), fragments), end_of_tape(folder)
             nothing = [0] * fragments
             return RestoredState(
-                None, work, StoredSessions(), nothing, tape, UnitStatsTable(), fences, {}, LossHistory(), None, ending, True, ""
+                None, work, StoredSessions(), nothing, tape, UnitStatsTable(), fences, {}, LossHistory(), None, ending, True, (), ""
             )
         with _naming(config, store, loaded.path):
             restored = _restored(config, folder, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
@@ -279,5 +276,15 @@ def _restored(
         DurableSnapshot(loaded.t, loaded.path, copied),
         ending,
         same_job,
+        _former(meta, same_job=same_job),
         message,
     )
+
+
+def _former(meta: Mapping[str, Any], *, same_job: bool) -> list[str]:
+    """Return the folders of other jobs that a job goes on from, with a snapshot of this `meta`."""
+    before = [str(folder) for folder in meta.get("former", ())]
+    if same_job:
+        return before
+    job = meta["job"]
+    return [copies_folder(job["namespace"], job["name"], job["uid"]), *before][:_MOST_FORMER]

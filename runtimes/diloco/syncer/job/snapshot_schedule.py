@@ -6,7 +6,7 @@ Only the engine's task uses it. See docs/decisions/0247-commit-records.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from diloco.algorithm.core import Core
 from diloco.snapshots.writer import DurableSnapshot, SnapshotData, SnapshotWriter
@@ -30,7 +30,7 @@ class SnapshotSchedule:
         *,
         due: bool,
         then: Callable[[], None],
-        durable: Callable[[int], Awaitable[None]],
+        durable: Callable[[int], None],
     ) -> None:
         """Prepare to write; `data` gives the state of the job, `core` is the one that it begins with. `due`: one is due at once. `then` is
         called after each attempt in the background, `durable` after one that is durable, with its outer step."""
@@ -77,7 +77,7 @@ class SnapshotSchedule:
     async def _ended(self, position: Position, written: DurableSnapshot | None) -> None:
         await self._tape.snapshot_ended(position, durable=written is not None)
         if written is not None:
-            await self._durable(written.t)
+            self._durable(written.t)
 
     async def save(self, core: Core) -> bool:
         """Write a snapshot now. True: it is durable."""

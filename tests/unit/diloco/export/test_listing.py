@@ -10,15 +10,14 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from builders.snapshots import a_model, a_stored_state, save_snapshot
+from builders.snapshots import a_model, save_snapshot
+from builders.stored_states import a_stored_state
 from diloco.export.listing import SnapshotEntry, State, list_snapshots, list_states
 from diloco.export.listing_stream import ListingReader, send_listing
 from diloco.export.places import ExportError
 from diloco.snapshots.remote import RemoteSnapshots
-from diloco.snapshots.remote_states import RemoteStates
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE
-from diloco.snapshots.unit_state_file import REST_FILE
-from diloco.snapshots.unit_states import FOLDER, UnitStates
+from diloco.snapshots.stored_state import FOLDER, REST_FILE
 
 
 def listed(where: Path | str, *, job: str = "", check: bool = False) -> list[SnapshotEntry]:
@@ -91,47 +90,33 @@ def test_what_is_wrong_with_a_snapshot_is_said_and_the_others_are_listed_as_they
     assert checked[good.name].state is State.WHOLE
 
 
-def test_what_units_have_stored_is_listed_beside_the_snapshots_of_their_volume(tmp_path: Path) -> None:
-    save_snapshot(tmp_path / "snapshots", 30, a_model(), job="quad")
-    states = UnitStates(tmp_path / FOLDER, "uid")
-    stored = [a_stored_state(states, unit, t=20, local_step=25) for unit in ("v5p-1", "v5p-0")]
-    (tmp_path / FOLDER / ".tmp-v5p-0.00000009").mkdir()
+def test_what_units_have_stored_is_listed_beside_the_copies_of_snapshots(tmp_path: Path) -> None:
+    copies = tmp_path / "default-quad-uid"
+    save_snapshot(copies, 30, a_model(), job="quad")
+    stored = [a_stored_state(f"file://{copies}", unit, t=20, local_step=25) for unit in ("v5p-1", "v5p-0")]
+    folders = [copies / FOLDER / state.unit / state.name for state in stored]
+    (copies / FOLDER / "v5p-0/000001-0000000099").mkdir()  # of one that is being written
     found = list(list_states(str(tmp_path)))
     assert [(one.unit, one.job, one.step, one.local_step, one.kind) for one in found] == [
         ("v5p-0", "quad", 20, 25, "torch AdamW"),
         ("v5p-1", "quad", 20, 25, "torch AdamW"),
     ]
-    assert (found[1].folder, found[1].bytes) == (str(stored[0].folder), (stored[0].folder / TENSORS_FILE).stat().st_size)
+    assert (found[1].folder, found[1].bytes) == (str(folders[0]), 48)
     assert [one.state for one in found] == [State.COMPLETE] * 2
-    flip_the_last_byte(stored[0].folder / REST_FILE)
-    (stored[1].folder / REST_FILE).unlink()
+    assert [one.state for one in list_states(f"file://{tmp_path}", check=True)] == [State.WHOLE] * 2
+    assert not list(list_states(str(tmp_path), job="another"))
+    assert not list(list_states(str(next(copies.glob("snapshot-*"))))), "a snapshot alone has no states"
+    flip_the_last_byte(folders[0] / REST_FILE)
+    (folders[1] / REST_FILE).unlink()
     assert [(one.state, one.why) for one in list_states(str(tmp_path), check=True)] == [
         (State.DAMAGED, "rest.bin is missing"),
         (State.DAMAGED, "rest.bin does not have the checksum of its manifest: its bytes have changed"),
     ]
-    assert not list(list_states(str(tmp_path), job="another"))
-    assert not list(list_states(str(next((tmp_path / "snapshots").iterdir())))), "a snapshot alone has no states"
-    reader = ListingReader()
-    reader.feed(sent(tmp_path))
-    reader.end()
-    assert (reader.found, reader.states) == (listed(tmp_path), list(list_states(str(tmp_path))))
-
-
-def test_what_units_have_stored_is_listed_among_the_copies_of_snapshots(tmp_path: Path) -> None:
-    copies = tmp_path / "default-quad-uid"
-    save_snapshot(copies, 30, a_model(), job="quad")
-    states = UnitStates(tmp_path / "volume", "uid")
-    a_stored_state(states, "v5p-0", t=20)
-    RemoteStates(f"file://{copies}").update(states.newest, ())
-    assert [(one.unit, one.job, one.step, one.state) for one in list_states(f"file://{tmp_path}", check=True)] == [
-        ("v5p-0", "quad", 20, State.WHOLE)
-    ]
 
 
 def test_what_a_job_replaces_while_it_is_listed_is_left_out(tmp_path: Path) -> None:
-    older, newer = (save_snapshot(tmp_path / "snapshots", t, a_model()) for t in (10, 20))
-    states = UnitStates(tmp_path / FOLDER, "uid")
-    first, second = (a_stored_state(states, unit, t=20).folder for unit in ("a", "b"))
+    older, newer = (save_snapshot(tmp_path, t, a_model()) for t in (10, 20))
+    first, second = (tmp_path / FOLDER / unit / a_stored_state(f"file://{tmp_path}", unit, t=20).name for unit in ("a", "b"))
     listing = list_snapshots(str(tmp_path))
     assert next(listing).snapshot == newer.name
     shutil.rmtree(older)
@@ -140,7 +125,7 @@ def test_what_a_job_replaces_while_it_is_listed_is_left_out(tmp_path: Path) -> N
     assert next(stored).folder == str(first)
     shutil.rmtree(second)
     assert not list(stored)
-    # Gone while its tensors are read: its rest is not there any more.
+    # Gone while it is read: its blocks are not there any more.
     assert not list(list_states(str(tmp_path), check=True, reading=lambda: shutil.rmtree(first, ignore_errors=True)))
 
 

@@ -7,12 +7,14 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, weights
+from builders.exchange import WAIT_TIMEOUT, until, weights
 from builders.momentum_learner import MomentumState
+from builders.stored_states import stores_nothing
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, deal, portion, whole
@@ -27,6 +29,7 @@ from diloco.ranks.state_messages import to_message
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.ranks.stream import MOST_BYTES
+from diloco.snapshots.stored_state import Block, BlockWriter, UnitFolder
 
 LAYOUT = Layout(ArrayStore(weights()).specs())
 FRAGMENTS = make_fragments(LAYOUT, 2)
@@ -82,12 +85,21 @@ class Unit:
         held = [[whole(spec) for spec in LAYOUT.tensors]] * ranks if replicated else owned
         self.ranks = [OneRank(seed + rank, owned[rank], held[rank]) for rank in range(ranks)]
         self.portions = [[portion(fragment, its) for fragment in FRAGMENTS] for its in owned]
-        self.others = [StateOfRank(state, self.portions[rank], self._answering(rank)) for rank, state in enumerate(self.ranks) if rank]
-        self.state = StateOfUnit(self.ranks[0], self._say, owned, held, FRAGMENTS)
+        self.others = [
+            StateOfRank(state, self.portions[rank], self._answering(rank), self._writer(rank))
+            for rank, state in enumerate(self.ranks)
+            if rank
+        ]
+        self.state = StateOfUnit(self.ranks[0], self._say, owned, held, FRAGMENTS, self._writer(0))
         self.state.take = self._take
         self.step = 0
+        self.uri = "memory://nowhere"
+        """Where it stores its state."""
         self.silent = False
         self.taken: list[TakeState] = []
+
+    def _writer(self, rank: int) -> Callable[[str], BlockWriter]:
+        return lambda name: BlockWriter(UnitFolder(self.uri), name, rank)
 
     def _say(self, rank: int, order: StateOrder) -> None:
         if not self.silent:
@@ -160,6 +172,51 @@ def test_any_number_of_ranks_takes_what_any_other_one_gives(donors: int, ranks: 
     assert taker.taken == [TakeState(1, (0, 1))]
     # The small rest: each rank's own, of another number of ranks that of the first one.
     assert [rank.steps for rank in taker.ranks] == [7 + (number if donors == ranks else 0) for number in range(ranks)]
+
+
+def stored(unit: Unit) -> Sequence[Block]:
+    """What its ranks have written, once each has had so many boundaries as it needs."""
+    parts = unit.state.store("000001-0000000001")
+
+    def all_written() -> Sequence[Block] | None:
+        unit.state.at_boundary(unit.step, unit.step, STEP, readable=True)
+        for rank in unit.others:
+            rank.at_boundary(unit.step, STEP, readable=True)
+        return parts.blocks()
+
+    blocks: Sequence[Block] = until(all_written, "all ranks have written")
+    return blocks
+
+
+@pytest.mark.parametrize(("donors", "ranks"), [(1, 2), (2, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("replicated", [False, True], ids=["sharded", "replicated"])
+def test_any_number_of_ranks_takes_what_each_of_another_one_has_stored(
+    tmp_path: Path, donors: int, ranks: int, *, replicated: bool
+) -> None:
+    donor, taker = Unit(donors, replicated=replicated, seed=7), Unit(ranks).forget()
+    donor.uri = f"file://{tmp_path}"
+    blocks = stored(donor)
+    assert {int(block.file[:5]) for block in blocks} == set(range(donors))
+    assert sum(block.bytes for block in blocks) == 4 * sum(math.prod(spec.shape) for spec in LAYOUT.tensors)
+    taker.state.begin()
+    for block in blocks:
+        values = np.fromfile(tmp_path / "000001-0000000001" / block.file, "<f4")
+        for one in block.arrays:
+            taker.state.put(one, values[: one.piece.elements])
+            values = values[one.piece.elements :]
+    taker.state.finish(donor.rest())
+    expected = Unit(1).ranks[0]
+    for rank in taker.ranks:
+        for piece in rank.held_pieces:
+            np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected.momentum[piece.tensor]))
+
+
+def test_a_rank_that_cannot_write_is_named_and_nothing_is_stored(tmp_path: Path) -> None:
+    unit = Unit(2)
+    unit.uri = f"file://{tmp_path}"
+    unit.ranks[1].refuses = "stage"
+    with pytest.raises(StateError, match="rank 1: it is sharded in another way"):
+        stored(unit)
 
 
 def test_each_element_is_read_of_one_rank_where_several_hold_it() -> None:
@@ -307,7 +364,7 @@ class Reading:
     def __init__(self) -> None:
         self.said: queue.Queue[StateSaid] = queue.Queue()
         self.own = OneRank(3, [], [whole(spec) for spec in LAYOUT.tensors])
-        self.rank = StateOfRank(self.own, [], self.said.put)
+        self.rank = StateOfRank(self.own, [], self.said.put, stores_nothing)
         self.rank.order(StateOrder(number=1, read=StateRead(step=5)))
 
     def answer(self) -> StateSaid:
@@ -353,7 +410,7 @@ def test_a_rank_that_is_behind_its_leader_reads_once_it_has_adopted_as_much() ->
 def test_a_rank_reads_for_no_longer_than_a_share_of_its_step() -> None:
     own = OneRank(3, [], [whole(spec) for spec in LAYOUT.tensors])
     ticks = itertools.count()
-    rank = StateOfRank(own, [], lambda said: None, now=lambda: next(ticks) / 1000)  # a millisecond for each read
+    rank = StateOfRank(own, [], lambda said: None, stores_nothing, now=lambda: next(ticks) / 1000)  # a millisecond for each read
     for _ in range(10):
         rank.order(a_read(0))
     # 5 % of a step of 90 ms are 4.5 ms: after the fifth read they are over.

@@ -44,7 +44,8 @@ class ScriptedCopy:
 class Scene:
     """A taker that has the parameters, all 0, at version 5 of both fragments."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stores: bool = False) -> None:
+        """`stores`: its unit, x, stores its state."""
         self.now = 100.0
         self.state = MomentumState(weights(0.0))
         self.held = Held(2)
@@ -53,7 +54,8 @@ class Scene:
         self.took_back = 0
         self.overwritten = 0
         model = Model({"w0": 0, "w1": 1}, self._take_back, self._overwritten)
-        self.taker = Taker(self.state, model, self._open, lambda: None, self.now, lambda: self.now)  # type: ignore[arg-type]
+        opens = (lambda donor: self._open(donor, self.held)) if stores else None
+        self.taker = Taker(self.state, model, self._open, lambda: None, self.now, lambda: self.now, "x", opens)  # type: ignore[arg-type]
         self.taker.begin(1.0, 2.0, wanted=True, why="")
 
     def _take_back(self) -> None:
@@ -159,6 +161,43 @@ def test_after_some_donors_it_gives_up_and_nothing_of_their_copies_stays() -> No
     assert (scene.said.phase, len(scene.said.failed)) == (Recovery.OVER, MOST_ROUNDS)
     assert scene.took_back == 1
     assert not scene.state.momentum["w0"].any()
+
+
+def test_without_a_donor_it_takes_what_its_unit_has_stored() -> None:
+    scene = Scene(stores=True)
+    scene.taker.named(Donor(round=1, why="none trains", former=["before"]), scene.held)
+    assert (scene.said.phase, scene.said.unit, scene.said.stored) == (Recovery.COPYING, "x", True)
+    assert list(scene.copies[-1].donor.former) == ["before"]
+    scene.boundary(arrays(1.0, (), ["momentum"]), WholeCame({"steps": 4}, t=24))
+    assert (scene.said.phase, scene.said.stored, scene.said.t, scene.said.why) == (Recovery.OVER, True, 24, "")
+    assert scene.state.steps == 4
+    assert (scene.state.momentum["w0"] == 1.0).all()
+    assert not scene.state.arrays_of_model["w0"].any(), "it holds no parameters"
+
+
+def test_what_cannot_be_used_of_the_own_state_is_said_beside_why_there_is_no_donor() -> None:
+    scene = Scene(stores=True)
+    scene.taker.named(Donor(round=1, why="none trains"), scene.held)
+    scene.boundary(CopyFailed("a block is missing"))
+    assert (scene.said.phase, scene.said.stored, scene.said.why) == (Recovery.OVER, False, "none trains; a block is missing")
+    assert list(scene.said.failed) == []
+
+
+def test_after_some_donors_it_takes_the_own_state_over_the_syncers_parameters() -> None:
+    scene = Scene(stores=True)
+    for number in range(MOST_ROUNDS):
+        scene.names(f"u{number}")
+        scene.boundary(arrays(3.0), CopyFailed("the connection broke"))
+    assert (scene.said.phase, scene.said.stored) == (Recovery.COPYING, True)
+    assert scene.took_back == 1
+
+
+def test_a_restart_of_the_syncer_while_the_own_state_comes_asks_for_a_donor_again() -> None:
+    scene = Scene(stores=True)
+    scene.taker.named(Donor(round=1, why="none trains"), scene.held)
+    scene.taker.boundary(scene.held, restarted=True)
+    assert (scene.said.phase, scene.said.round, scene.said.stored) == (Recovery.WANTED, 2, False)
+    assert scene.copies[-1].cancelled
 
 
 def test_a_rest_that_does_not_fit_is_a_failure_of_the_donor() -> None:

@@ -197,5 +197,5 @@ def test_errors_of_a_drivers_own_are_reported_alike(
 
 @pytest.mark.parametrize("bad", ["nosuchscheme://bucket/folder", "gs://"])
 def test_uri_without_a_driver_says_what_to_do(bad: str) -> None:
-    with pytest.raises(SnapshotError, match="In the syncer's image: Install the driver"):
+    with pytest.raises(SnapshotError, match="In the image: Install the driver"):
         RemoteSnapshots(bad, 3)

@@ -41,7 +41,7 @@ test_beginnings = timelines(
     a_unit_that_took_what_it_had_stored_itself_says_of_when=given(
         one_unit(),
         at(0, *BACK, t.reported(JOINING, recovery=recovery(COPYING, "v5p-0", stored_at=240)), unit(state="Joining")),
-        at(0, unit(message="connected, takes the optimizer's state that it had stored with the syncer")),
+        at(0, unit(message="connected, takes the optimizer's state that it had stored")),
         at(1, t.reported(CONTRIBUTING, recovery=recovery(OVER, "v5p-0", mebibytes=64, stored_at=240)), unit(state="Training")),
         at(1, unit(beganWith=has("the optimizer's state that it had stored after outer step 240 (64.0 MiB); program 3.0 s"))),
     ),

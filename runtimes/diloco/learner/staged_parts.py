@@ -1,0 +1,129 @@
+"""A state on its way out of a process that trains on: from the training thread, which stages it part by part, to the thread that sends or
+stores it.
+
+At each step boundary the training thread stages a few parts, for no longer than a small share of a step. A part is of one boundary.
+Different parts may be of different ones, as fragments of a model are of different versions anyway. No more than QUEUE_BYTES wait.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from diloco.algorithm.pieces import Piece
+from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
+from diloco.learner.store import Staged
+from diloco.protocol.state_parts import PieceArray, StateError, elements
+
+_log = logging.getLogger(__name__)
+
+QUEUE_BYTES = 64 << 20
+"""Staged, and not yet taken."""
+
+
+class NothingComes(Exception):
+    """No further part comes. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """One part as it was at a step boundary."""
+
+    arrays: Sequence[PieceArray]
+    """None of them: the small rest."""
+    staged: Staged | StagedRest
+    versions: Sequence[int]
+    """Per fragment what the process had adopted."""
+    bytes: int
+
+
+class StagedParts:
+    """A queue from the training thread, which calls `stage`, to another one, which calls `take` and `taken`."""
+
+    def __init__(self, state: InnerState, parts: Sequence[Sequence[Piece]], receiver: str, *, optimizer_only: bool = False) -> None:
+        """Stage these parts of the model for `receiver`, for people. `optimizer_only`: neither parameters nor the small rest."""
+        self.receiver = receiver
+        self._state = state
+        self._parts = parts
+        self._optimizer_only = optimizer_only
+        self.next = 0
+        """Parts that are staged."""
+        self._changed = threading.Condition()
+        self._queue: deque[StagedPart | None] = deque()
+        self._waiting = 0
+        self._over = False
+        self._why = ""
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is wanted."""
+        return self._over
+
+    def stage(self, versions: Sequence[int], step_seconds: float, now: Callable[[], float]) -> None:
+        """Stage what there is room for, in the time that a boundary may take after a step of `step_seconds`: at least one part. `versions`:
+        per fragment what this process has adopted. What goes wrong ends the transfer, and this process trains on."""
+        try:
+            self._stage(versions, now() + staging_seconds(step_seconds), now)
+        except StateError as error:
+            self.end(str(error))
+        except Exception as error:  # noqa: BLE001 - of a framework: the receiver does without
+            _log.exception("the state could not be given to %s", self.receiver)
+            self.end(f"this process could not read its state: {type(error).__name__}: {error}")
+
+    def _stage(self, versions: Sequence[int], until: float, now: Callable[[], float]) -> None:
+        while self._waiting < QUEUE_BYTES and self.next <= len(self._parts):
+            if self.next == len(self._parts):
+                if not self._optimizer_only:
+                    self._put(StagedPart((), self._state.stage_rest(), list(versions), 0))
+                self._put(None)
+            elif arrays := self._arrays():
+                self._put(StagedPart(arrays, self._state.stage(arrays), list(versions), 4 * elements(arrays)))
+            self.next += 1
+            if now() >= until:
+                return
+
+    def _arrays(self) -> list[PieceArray]:
+        return [one for one in self._state.arrays(self._parts[self.next]) if one.name or not self._optimizer_only]
+
+    def _put(self, part: StagedPart | None) -> None:
+        """Add a part; None: that was the last one. Never waits."""
+        with self._changed:
+            if part is not None:
+                self._waiting += part.bytes
+            self._queue.append(part)
+            self._changed.notify()
+
+    def end(self, why: str = "") -> None:
+        """End the transfer: nothing more comes. `why`: what went wrong."""
+        with self._changed:
+            self._over, self._why = True, self._why or why
+            for part in self._queue:
+                _release(part)
+            self._queue.clear()
+            self._changed.notify()
+
+    def take(self, seconds: float | None = None) -> StagedPart | None:
+        """Return the next part; None: there is none any more. Raises NothingComes if it does not come within `seconds`; None: it may take
+        any time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds):
+                self._over, self._why = True, f"the donor has reached no step boundary with news for {seconds:.0f} s"
+            if self._over:
+                raise NothingComes(self._why or "the taker is gone")
+            return self._queue.popleft()
+
+    def taken(self, part: StagedPart) -> None:
+        """Note that the part has left the queue and its memory."""
+        _release(part)
+        with self._changed:
+            self._waiting -= part.bytes
+
+
+def _release(part: StagedPart | None) -> None:
+    if part is not None and part.arrays:
+        part.staged.release()  # type: ignore[union-attr]  # what has arrays is `Staged`
