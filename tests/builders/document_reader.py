@@ -144,6 +144,7 @@ def a_checkout(folder: Path) -> Path:
         shutil.copy2(ROOT / "runtimes" / name, checkout / "runtimes")
     for name in ("examples", "helm", "crds", "hack", "runtimes/diloco/kernels"):
         shutil.copytree(ROOT / name, checkout / name)
+    (checkout / "tests").symlink_to(ROOT / "tests")  # of which the simulated nodes are a part
     # The environment counts as complete, or `make` would install this checkout into it.
     (checkout / ".venv").mkdir()
     for part in (ROOT / ".venv").iterdir():

@@ -158,12 +158,13 @@ def cells(page: Page, section: str) -> dict[str, list[str]]:
 
 
 def check_fleet(page: Page, scene: Scene) -> None:
-    fleet = cells(page, "#jobs")
+    shown_jobs = [each.locator("td").all_inner_texts() for each in page.locator("#jobs tbody tr").all()]
+    fleet = {tuple(shown[:2]): shown for shown in shown_jobs}
     for job in ("hostile", "plain"):
         status = scene.get("dlj", job)["status"]
         learners = status["learners"]
-        shown = fleet[f"{scene.namespace}/{job}"]
-        assert (shown[1], shown[6]) == (status["state"], f"{learners['contributing']} of {learners['desired']}")
+        shown = fleet[scene.namespace, job]
+        assert (shown[2], shown[4]) == (status["state"], f"{learners['contributing']}/{learners['desired']}")
     heads = page.locator("#hardware th").all_inner_texts()
     assert row(page, "hardware", "tpu-v6e 2x2")[heads.index(scene.zone)] == "2 of 4, 1 free, 1 in other use"
     assert cells(page, "#quotas")[f"ResourceQuota {scene.namespace}/tpus"][2:5] == [f"requests.{TPU}", scene.tpus_used(), "16"]

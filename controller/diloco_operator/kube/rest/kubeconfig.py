@@ -99,6 +99,8 @@ class _Loader(KubeConfigLoader):
     def __init__(self, config: ConfigNode, context: str) -> None:
         if not context:
             raise ConfigException("current-context is not set")
+        if config["contexts"].get_with_name(context, safe=True) is None:
+            raise ConfigException(f"there is no context {context!r}")
         super().__init__(config, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
         user = self.current_context["context"].get("user")
         if self._user is None:
