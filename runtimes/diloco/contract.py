@@ -65,7 +65,6 @@ __all__ = [
     "StartFrom",
     "Training",
     "UnitResult",
-    "copies_folder",
     "learner_host_name",
     "learner_identity",
     "operator_identity",
