@@ -2,8 +2,9 @@
 
 [reconcile-pass] is the processor time of a pass over 16 units over that of a pass of `reference` beside it, the median. Its limit, 15 %
 above what is reached, is for the code: a pass that became dearer by more than the noise of a run. Its `instructions`, those of Python's
-bytecode in one pass, are the same on every machine. [reconcile-pass-linear] is what one unit costs at 1,024 units relative to 16: a pass is
-linear in units. Passes of both sizes alternate in one run, and the value is the median of the ratios of neighbours.
+bytecode in one pass, are the same on every machine. [reconcile-pass-linear] is what one unit costs at 256 units, the most of a job,
+relative to 16: a pass is linear in units. Passes of both sizes alternate in one run, and the value is the median of the ratios of
+neighbours.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Size:
     pairs: int
 
 
-FULL = Size(small=16, large=1024, passes=300, repeats=20, pairs=15)
+FULL = Size(small=16, large=256, passes=300, repeats=20, pairs=15)
 SMOKE = Size(small=16, large=64, passes=4, repeats=2, pairs=2)
 
 
