@@ -65,6 +65,7 @@ __all__ = [
     "StartFrom",
     "Training",
     "UnitResult",
+    "copies_folder",
     "learner_host_name",
     "learner_identity",
     "operator_identity",

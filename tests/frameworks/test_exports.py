@@ -63,6 +63,7 @@ EXPORTS = {
         "TLS_ROOTS_FILE",
         "Training",
         "UnitResult",
+        "copies_folder",
         "learner_host_name",
         "learner_identity",
         "operator_identity",
