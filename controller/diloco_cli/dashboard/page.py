@@ -140,8 +140,8 @@ def cell(value: Value) -> Cell:
 
 _NAME, _TEXT, _NAMES, _WORDS = "name", "text", "names", "words"
 TEXTS: Mapping[str, str] = {
-    **dict.fromkeys(("NAMESPACE", "JOB", "QUOTA", "KIND"), _NAME),
-    **dict.fromkeys(("STATE", "STATUS", "REASON", "UNIT", "CAUSE", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT),
+    **dict.fromkeys(("NAMESPACE", "QUOTA", "KIND"), _NAME),
+    **dict.fromkeys(("JOB", "STATE", "STATUS", "REASON", "UNIT", "CAUSE", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT),
     **dict.fromkeys(("SLICE", "SUBJECT", "PLACE"), _NAMES),
     **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "WHAT HELPS"), _WORDS),
 }
