@@ -31,7 +31,7 @@ from diloco.contract import TLS_IDENTITY_FILE, TLS_ROOTS_FILE
 from diloco_operator.api import names
 from diloco_operator.api.names import OPERATOR_LEASE
 from diloco_operator.kube.lease import LEASES
-from diloco_operator.operator.job_context import PER_SECOND
+from diloco_operator.operator.write_limit import PER_SECOND
 
 from benchmarks import ROOT
 from benchmarks.figure import Figure, percentile, rounded

@@ -35,6 +35,8 @@ from diloco_local.scheduler import Scheduler
 from diloco_local.short_paths import ShortPaths
 from diloco_local.state_dir import StateDir
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class LocalTiming:
@@ -122,9 +124,6 @@ class LocalControlPlane:
 
 
 # --- Background tasks of one program that must all run on: if one ends, the program has failed ------------------------
-log = logging.getLogger(__name__)
-
-
 class BackgroundTasks:
     """Make it inside a running event loop."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from diloco_local.preview.preview import VirtualLoop, run_virtual
+from diloco_local.preview.virtual_time import VirtualLoop, run_virtual
 
 __all__ = ["VirtualLoop", "run_virtual", "until"]
 

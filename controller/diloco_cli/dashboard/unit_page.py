@@ -113,7 +113,7 @@ def _totals(unit: UnitStatus) -> Element:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What the page of a unit shows of its pods: hosts and ranks, for which of them the others wait, and the end of a log.
-_HEAD = ("HOST", "RANKS", "STATE", "SINCE", "RESTARTS", "NODE", "POD", "MESSAGE")
+_RANKS_HEAD = ("HOST", "RANKS", "STATE", "SINCE", "RESTARTS", "NODE", "POD", "MESSAGE")
 
 
 def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -> Iterator[Element]:
@@ -143,7 +143,7 @@ def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -
         ]
         for host in hosts
     ]
-    yield table(_HEAD, rows, label="Hosts and ranks", texts=TEXTS)
+    yield table(_RANKS_HEAD, rows, label="Hosts and ranks", texts=TEXTS)
 
 
 def log(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None) -> Iterator[Element]:

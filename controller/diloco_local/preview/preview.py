@@ -2,17 +2,13 @@
 
 Where slices are kept free, all of it happens once more without spares: the difference is what they cost.
 
-See docs/decisions/0030-controller-loop.md.
 See docs/decisions/0214-plan.md.
 """
 
 from __future__ import annotations
 
-import asyncio
-import selectors
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from diloco_operator.api.job import InvalidJob
 from diloco_operator.kube.client import Obj
@@ -23,6 +19,7 @@ from diloco_local.preview.contents import Contents
 from diloco_local.preview.outlook import JobOutlook, SparesByPool, outlook
 from diloco_local.preview.reports import JobKey
 from diloco_local.preview.speeds import Measured, measured_speeds
+from diloco_local.preview.virtual_time import run_virtual
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,39 +104,6 @@ def _outlooks(jobs: Iterable[Obj], measured: Mapping[JobKey, Measured], spares: 
         except InvalidJob:
             continue  # no operator acts on it either
     return tuple(sorted(found, key=lambda each: each.key))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# An event loop whose clock jumps to the next timer: hours of back-off and time-outs pass in no time, and always the same way.
-class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: moves the clock on by as long as the loop wanted to wait."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
-            if timeout is None:
-                raise RuntimeError("every task waits, and nothing is left that could wake one")
-            self.now += max(0.0, timeout)
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """`loop.time()` starts at 0 and moves only when every task waits."""
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-
-def run_virtual[T](main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
 
 
 # --- What spares cost: the units that would run if no job kept slices free --------------------------------------------

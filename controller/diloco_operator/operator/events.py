@@ -207,10 +207,10 @@ def _about(event: Event) -> Obj:
     return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.said, MESSAGE_LIMIT)}}
 
 
-# --- Decides when similar events are so many that they become one -----------------------------------------------------
+# --- When similar events become one -----------------------------------------------------------------------------------
 SINGLE_EVENTS = 10
 """So many different events of one kind are written one by one within the window."""
-WINDOW = 600.0
+AGGREGATION_WINDOW = 600.0
 """After so many seconds without an event of a kind, its events are written one by one again."""
 _KINDS = 4096
 
@@ -232,7 +232,7 @@ class EventAggregator:
         """Count a message. True: it must join the combined event, since 10 others of its kind were written one by one in the last 10
         minutes."""
         known = self._kinds.get(kind)
-        if known is None or now - known.last >= WINDOW:
+        if known is None or now - known.last >= AGGREGATION_WINDOW:
             known = self._kinds[kind] = _Kind(now)
         known.last = now
         self._kinds.move_to_end(kind)

@@ -5,136 +5,23 @@ under the job's key, since others need it there too (expectations, the report st
 with the context.
 
 See docs/decisions/0030-controller-loop.md.
-See docs/decisions/0031-writes.md.
-See docs/decisions/0086-reading-the-api.md.
-See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
 
-from diloco_operator.allotment import AllotmentRequest
-from diloco_operator.api import names
-from diloco_operator.kube.malformed import MalformedObject
 from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.pod_answers import PodAnswers
 from diloco_operator.operator.rejected_writes import RejectedWrites
+from diloco_operator.operator.slices_since import SlicesSince
+from diloco_operator.operator.status_postponement import StatusPostponement
+from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.timeouts import RECONCILE
 
 
-# --- How long the write of a job's status may be postponed ------------------------------------------------------------
-class StatusPostponement:
-    """At most `seconds`, from the first postponement until the status is written."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: float | None = None
-
-    def postpone(self, now: float) -> bool:
-        """Postpone the status, again or for the first time. False: it must be written. `now`: seconds of a clock that does not go back."""
-        self._since = now if self._since is None else self._since
-        return now - self._since < self._seconds
-
-    def reset(self) -> None:
-        """Begin anew: the status is written, or there is nothing left to write."""
-        self._since = None
-
-
-# --- How often one job may be written to ------------------------------------------------------------------------------
-# Each write of the operator wakes the job again. If something else changes each time what was written (an admission webhook, another
-# controller, a server that shows another object), reconcile and write would repeat without end and without a pause.
-BURST = 100
-"""So many reconciles of a job may write without a pause: the start of a big job, or the loss of many hosts at once."""
-PER_SECOND = 2.0
-"""So many reconciles with writes a second are no burst, and pauses are no longer than their interval."""
-_ENDLESS = 60
-"""So many pauses in a row, which is half a minute, are worth a line in the log."""
-
-
-class WriteLimit:
-    """At most `burst` reconciles with writes at once, and `per_second` on. `now`: seconds of a clock that does not go back."""
-
-    def __init__(self, burst: int = BURST, per_second: float = PER_SECOND) -> None:
-        self._interval = 1 / per_second
-        self._burst = burst * self._interval
-        self._due = -math.inf
-        """When all that was written would be done at the lasting rate."""
-        self._pauses = 0
-        """In a row."""
-
-    def wrote(self, now: float) -> float:
-        """Count a reconcile that wrote something. Returns for how many seconds the next must wait; 0: not at all."""
-        self._due = max(self._due, now) + self._interval
-        pause = max(0.0, self._due - now - self._burst)
-        self._pauses = self._pauses + 1 if pause else 0
-        return pause
-
-    @property
-    def endless(self) -> bool:
-        """True once, when the job has been written to without end."""
-        return self._pauses == _ENDLESS
-
-
-# --- Since when each unit of a job has had its slices. Only in memory: what a new operator finds is old ---------------
-# Not by the age of pods: a tenant who deletes the pods of a unit again and again would keep its slice from others.
-class _Grant(NamedTuple):
-    nodes: tuple[str, ...]
-    since: float
-
-
-class SlicesSince:
-    """Since when the units of one job have their slices."""
-
-    def __init__(self) -> None:
-        self._grants: dict[str, _Grant] = {}
-
-    def by_unit(self) -> Mapping[str, float]:
-        """Return unit -> seconds since the epoch."""
-        return {unit: grant.since for unit, grant in self._grants.items()}
-
-    def note(self, request: AllotmentRequest, reserved: frozenset[str], now: float) -> None:
-        """Note after a decision that the job has and wants this, and has reserved these nodes. A unit that ends and comes back to nodes
-        that stayed reserved meanwhile has had them all the time."""
-        grants = {unit: grant for unit, grant in self._grants.items() if reserved.issuperset(grant.nodes)}
-        for unit in (unit for pool in request.pools for unit in pool.units):
-            if unit.name not in grants or grants[unit.name].nodes != unit.nodes:
-                grants[unit.name] = _Grant(unit.nodes, now)
-        self._grants = grants
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Pods that say they belong to a job, and that its reconcile does not believe: they are named like malformed objects.
-_NAMED = 1000
-"""Pods of one job that are named."""
-
-
-class IgnoredPods:
-    """Pods of one job that do not count. A pod is told of once, and counts as long as it is there."""
-
-    def __init__(self, caches: Caches, key: JobKey) -> None:
-        self._caches = caches
-        self._key = key
-        self._named: set[str] = set()
-
-    def note(self, ignored: Mapping[str, str]) -> None:
-        """Note the pods that the last plan of the job ignored, by name, for these reasons."""
-        namespace, job = self._key
-        now = dict(islice(ignored.items(), _NAMED))
-        for name in self._named - now.keys():
-            self._caches.malformed.remove(names.PODS, (namespace, name))
-        for name, why in now.items():
-            pod = self._caches.pod(namespace, name)
-            uid = pod.uid if pod is not None else ""
-            self._caches.malformed.add(MalformedObject(names.PODS, namespace, name, uid, job, why, used=True))
-        self._named = set(now)
-
-
-# --- what the operator knows of a job ---------------------------------------------------------------------------------
 @dataclass(slots=True)
 class JobContext:
     """What the operator keeps of one object on the API server: another one of the same name begins with nothing."""

@@ -1,0 +1,37 @@
+"""Pods that say they belong to a job, and that its reconcile does not believe: they are named like malformed objects.
+
+See docs/decisions/0086-reading-the-api.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+from diloco_operator.api import names
+from diloco_operator.kube.malformed import MalformedObject
+from diloco_operator.operator.caches import Caches, JobKey
+
+_NAMED = 1000
+"""Pods of one job that are named."""
+
+
+class IgnoredPods:
+    """Pods of one job that do not count. A pod is told of once, and counts as long as it is there."""
+
+    def __init__(self, caches: Caches, key: JobKey) -> None:
+        self._caches = caches
+        self._key = key
+        self._named: set[str] = set()
+
+    def note(self, ignored: Mapping[str, str]) -> None:
+        """Note the pods that the last plan of the job ignored, by name, for these reasons."""
+        namespace, job = self._key
+        now = dict(islice(ignored.items(), _NAMED))
+        for name in self._named - now.keys():
+            self._caches.malformed.remove(names.PODS, (namespace, name))
+        for name, why in now.items():
+            pod = self._caches.pod(namespace, name)
+            uid = pod.uid if pod is not None else ""
+            self._caches.malformed.add(MalformedObject(names.PODS, namespace, name, uid, job, why, used=True))
+        self._named = set(now)
