@@ -288,8 +288,8 @@ RUNBOOK: Mapping[str, Advice] = {
         ("`kubectl diloco logs JOB syncer` has the error.", "`kubectl describe pvc` shows the size."),
         (
             (
-                "[Make the claim larger](../guide/troubleshooting.md#a-full-volume), or mend the object store. Training goes on, and a "
-                "later snapshot succeeds by itself."
+                "[Make the claim larger](../guide/troubleshooting.md#a-full-volume), or mend the object store or the rights on it. "
+                "Training goes on, and a later snapshot succeeds by itself."
             ),
         ),
     ),

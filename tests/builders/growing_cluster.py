@@ -20,7 +20,7 @@ from diloco_operator.kube.rest import RestClient, load_config
 from simulated_nodes.joined import SimulatedNodes
 from simulated_nodes.names import LABEL_SERVER
 
-_KINDS = "dlj,pods,configmaps,secrets,services,pvc,podtemplates"
+_KINDS = "dlj,pods,configmaps,secrets,services,pvc"
 
 
 class GrowingCluster(KubeCluster):

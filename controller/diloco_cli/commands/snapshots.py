@@ -57,10 +57,12 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
         raise CommandError(str(error)) from error
 
 
-def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry], output: str) -> None:
-    """Print the lists, and end the command with EXIT_DAMAGED if one of them cannot be used."""
+def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, output: str) -> None:
+    """Print the lists (`states` of None was not looked for), and end the command with EXIT_DAMAGED if one of them cannot be used."""
     if output == "json":
-        lists = {"snapshots": [asdict(one) for one in found], "states": [asdict(one) for one in states]}
+        lists = {"snapshots": [asdict(one) for one in found]}
+        if states is not None:
+            lists["states"] = [asdict(one) for one in states]
         click.echo(json.dumps(lists, indent=2))
     else:
         now = time.time()
@@ -73,7 +75,7 @@ def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry], output: s
                 [(one.unit, one.job, str(one.step), str(one.local_step), one.kind, *_size_age_state(one, now)) for one in states],
             ):
                 click.echo(text)
-    if ({one.state for one in found} | {one.state for one in states}) & {State.DAMAGED, State.UNFINISHED}:
+    if ({one.state for one in found} | {one.state for one in states or ()}) & {State.DAMAGED, State.UNFINISHED}:
         raise SystemExit(EXIT_DAMAGED)
 
 

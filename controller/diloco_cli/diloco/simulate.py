@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from diloco.simulation.fleet import Conditions
@@ -10,7 +11,7 @@ from diloco.simulation.fleet import simulate as simulate_fleet
 from diloco.simulation.unit import TOKENS
 from diloco.wording import plural
 
-from diloco_cli.diloco.simulations.assumptions import Assumptions, assumption_options
+from diloco_cli.diloco.simulations.assumptions import Assumptions, assumption_options, assumptions_of
 from diloco_cli.diloco.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
 from diloco_cli.diloco.simulations.job_output import Row, lines, measures, plot_job
 from diloco_cli.diloco.simulations.options import Units
@@ -31,7 +32,7 @@ from diloco_cli.status_text import table
 )
 @assumption_options
 @output_option
-def simulate(file: str, fleet: str, units: tuple[int, ...] | None, assumptions: Assumptions, output: str) -> None:
+def simulate(file: str, fleet: str, units: tuple[int, ...] | None, output: str, **options: Any) -> None:
     """Show what goodput the job in JOB.yaml would have on the fleet, and with how many units it gets most work done. It runs on virtual
     time, on the coordinator that runs in syncers: no process is started, and no model is trained.
 
@@ -49,6 +50,7 @@ def simulate(file: str, fleet: str, units: tuple[int, ...] | None, assumptions: 
       0  done
       2  bad input, or no unit fits
     """
+    assumptions = assumptions_of(options)
     try:
         given = job_on_fleet(file, fleet)
         widest = SimulatedOperator(given.manifest, given.nodes, given.spec.learners.max)

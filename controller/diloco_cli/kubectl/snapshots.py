@@ -59,7 +59,7 @@ def snapshots(target: Target, job: str, claim: str, image: str, output: str, tim
         on_cluster(target, work)
         if copies:
             found = list(list_snapshots(copies, check=check))
-    show(found, [], output)
+    show(found, None, output)
 
 
 async def list_claim(client: RestClient, request: PodRequest, *, check: bool) -> list[SnapshotEntry]:

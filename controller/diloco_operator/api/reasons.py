@@ -205,7 +205,7 @@ class DegradedReason(ConditionReason):
         "SnapshotFailed",
         TRUE,
         Severity.WARNING,
-        "Training continues, but the syncer cannot write its snapshots (a full volume, for example).",
+        "Training continues, but a snapshot, or what a unit stores of its optimizer, cannot be written: a full volume, or missing rights.",
         Concern.WARNING,
     )
     VOLUME_DELETED = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,20 +53,15 @@ class Assumptions:
                     raise BadInput(f"{flag} {place}=…: no node that the job could use is in such a zone or region; {there}")
 
 
-def assumption_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options. The command gets them as `assumptions`; `click.UsageError`: they do not belong together."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **rest: Any) -> Any:
-        given = {name: rest.pop(name) for name in _NAMES}
-        return command(*args, assumptions=_assumptions(given), **rest)
-
+def assumption_options[C: Callable[..., Any]](command: C) -> C:
+    """Add the options, of whose values `assumptions_of` makes assumptions."""
     for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command
 
 
-def _assumptions(given: Mapping[str, Any]) -> Assumptions:
+def assumptions_of(given: Mapping[str, Any]) -> Assumptions:
+    """Return what the options say. Raises `click.UsageError` where they do not belong together."""
     bandwidth, latency, loss = (
         _by_place(given[name], default) for name, default in (("bandwidth", math.inf), ("latency", 0.0), ("loss", 0.0))
     )
@@ -160,8 +154,3 @@ _OPTIONS: Final = (
     click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
     seed_option,
 )
-_NAMES: Final = (
-    "failure_rate", "step", "start", "compilation", "detect", "repair", "reclaims", "notice", "away", "reclaim_all", "slowdowns",
-    "slow_factor", "slow_time", "later", "parameters", "bandwidth", "syncer_bandwidth", "latency", "loss", "seconds", "seed",
-)  # fmt: skip
-"""The parameter of each option."""

@@ -19,7 +19,10 @@ def volume_deleted(claim: str) -> str:
 
 # --- enough learners contribute ---------------------------------------------------------------------------------------
 def snapshot_failed(error: str) -> str:
-    return f"training continues, but the syncer cannot write snapshots: {error}. Make room on its volume"
+    return (
+        f"training continues, but a snapshot, or the state of a unit, cannot be stored: {error}. Make room on the syncer's volume, or mend "
+        "training.checkpoint.uri or the rights on it"
+    )
 
 
 def roll_outs_stopped(pools: Sequence[StoppedRollOut]) -> str:

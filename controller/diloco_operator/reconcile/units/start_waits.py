@@ -149,7 +149,6 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
     timeouts = context.spec.learners.timeouts
     began = between(since, pod.created, context.now, context.now)
     words = _clip(pod.unschedulable)
-    late = wait_words.not_scheduled(pod.name, pod.node, timeouts.schedule, words)
     what = words
     due: float | None
     if startup.gated:
@@ -160,7 +159,9 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
         due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
     else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
         limit = timeouts.schedule + timeouts.start
-        what, due, late = wait_words.NOT_LOOKED_AT, began + limit, wait_words.no_scheduler(pod.name, limit)
+        late = wait_words.no_scheduler(pod.name, limit)
+        return _Wait(pod, StartStep.SCHEDULING, wait_words.NOT_LOOKED_AT, began + limit, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
+    late = wait_words.not_scheduled(pod.name, pod.node, timeouts.schedule, words)
     return _Wait(pod, StartStep.SCHEDULING, what, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
 
 

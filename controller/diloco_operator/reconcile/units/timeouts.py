@@ -5,7 +5,8 @@ See docs/decisions/0102-failures-of-nodes-and-units.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from diloco.contract import HEARTBEAT
 
@@ -64,19 +65,19 @@ def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) 
         return Timeout()
     due, why = min(ends, key=lambda each: each[0])
     if report.received_at >= due:
-        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, why, context.now))
+        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, why(), context.now))
     return Timeout(due=due if due > context.now else None)
 
 
-def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, str]]:
+def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, Callable[[], str]]]:
     """Yield what a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
     learners = context.spec.learners
     stall, first_step = learners.stall_timeout, learners.timeouts.first_step
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
-    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), end_words.not_heard_from(stall)
+    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), partial(end_words.not_heard_from, stall)
     if seen.pause:
-        yield quiet, max(stall, quiet + seen.pause_left), end_words.pause_too_long(seen.pause)
+        yield quiet, max(stall, quiet + seen.pause_left), partial(end_words.pause_too_long, seen.pause)
     elif not seen.local_step:
-        yield quiet, max(stall, first_step), end_words.no_first_step(first_step)
+        yield quiet, max(stall, first_step), partial(end_words.no_first_step, first_step)
     else:
-        yield quiet, stall, end_words.no_further_step(stall)
+        yield quiet, stall, partial(end_words.no_further_step, stall)
