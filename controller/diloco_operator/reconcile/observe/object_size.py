@@ -46,7 +46,7 @@ def status_budget(beside: int) -> int:
 
 
 def unit_share(budget: int, units: int) -> int:
-    """Return bytes that each of so many units may have for its slice, texts, counts by reason and, if it does not run, failures."""
+    """Return the bytes that each unit has for its slice, texts, counts by reason and, if it does not run, failures."""
     return (budget - _TOP_BYTES - _FAILURES_BYTES) // max(1, units) - _UNIT_BYTES
 
 
