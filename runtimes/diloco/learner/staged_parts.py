@@ -93,6 +93,10 @@ class StagedParts:
     def _put(self, part: StagedPart | None) -> None:
         """Add a part; None: that was the last one. Never waits."""
         with self._changed:
+            if self._over:  # it ended while this part was staged
+                if part is not None:
+                    _release(part)
+                return
             if part is not None:
                 self._waiting += part.bytes
             self._queue.append(part)

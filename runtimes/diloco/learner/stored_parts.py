@@ -76,8 +76,10 @@ class PartsOfProcess:
         try:
             writer = self._writer()
             while (part := self._staged.take()) is not None:
-                writer.add(part.arrays, part.staged.wait())
-                self._staged.taken(part)
+                try:
+                    writer.add(part.arrays, part.staged.wait())
+                finally:
+                    self._staged.taken(part)
             self._blocks = blocks = writer.finish()
         except (NothingComes, StateError) as why:
             error = str(why)

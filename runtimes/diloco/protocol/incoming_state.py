@@ -1,4 +1,4 @@
-"""The messages of a state that comes, put together and checked: what a learner takes, and what the syncer stores.
+"""The messages of a state that comes, put together and checked: what a learner takes.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """

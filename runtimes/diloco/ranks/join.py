@@ -39,7 +39,7 @@ from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLe
 from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
-from diloco.snapshots.stored_state import BlockWriter, folder_of
+from diloco.snapshots.stored_state import BlockWriter, writer_of
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def join_ranks(
     owned = channel.take_owned() if isinstance(channel, Leader) else ()
 
     def writer(state: str) -> BlockWriter:
-        return BlockWriter(folder_of(config.job, config.unit), state, me.rank)
+        return writer_of(config.job, config.unit, state, me.rank)
 
     state = _state_of_unit(channel, inner, owned, fragments, writer) if isinstance(channel, Leader) and inner is not None else None
     peers = NoPeers() if state is None or peers_of is None else peers_of(state, incarnations)

@@ -206,6 +206,8 @@ class StoredCopy(Copy):
                     break
                 block, data = waiting.popleft()
                 values = np.frombuffer(data.result(), "<f4")
+                if not np.isfinite(values).all():
+                    raise StateError(f"what the unit has stored is not finite: {block.file}")
                 self.bytes += values.nbytes
                 self._heard()
                 self._put(ArraysCame(block.arrays, (), values))

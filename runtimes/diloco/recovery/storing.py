@@ -23,7 +23,7 @@ from diloco.protocol.diloco_pb2 import Marker
 from diloco.protocol.state_parts import StateError
 from diloco.protocol.state_values import encode
 from diloco.snapshots.store import SnapshotError
-from diloco.snapshots.stored_state import Block, StoredState, folder_of, name_of
+from diloco.snapshots.stored_state import Block, StoredState, check_fits, folder_of, name_of
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class Storer:
     def close(self) -> None:
         """Store nothing more: what is under way is torn, and the one before stays."""
         self._closed = True
-        if self._under_way is not None:
-            self._under_way.parts.end()
+        if (under_way := self._under_way) is not None:  # read once: the thread that commits sets it to None
+            under_way.parts.end()
 
     def _begin(self, marker: Marker, local_step: int) -> None:
         name = name_of(self._config.attempt, local_step)
@@ -106,6 +106,8 @@ class Storer:
         try:
             data = encode(rest.wait())
             whole = replace(state, rest=(len(data), sha256(data).hexdigest()), blocks=blocks)
+            # Now, while the state before it is there: a unit that takes it would refuse it, and begin empty.
+            check_fits(whole, state.unit, state.kind, self._layout)
             if self._closed:
                 return
             folder_of(self._config.job, state.unit).finish(whole, data)

@@ -31,7 +31,7 @@ from diloco.ranks.join import World, join_ranks
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.recovery.peers import PeersOfUnit
 from diloco.session.member import Member
-from diloco.snapshots.stored_state import BlockWriter, folder_of
+from diloco.snapshots.stored_state import writer_of
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def _peers_of_process(
     config: LearnerConfig, layout: Layout, fragments: int, inner: InnerState, incarnations: Incarnations, keepalive: Keepalive
 ) -> Peers:
     def store(state: str) -> PartsOfProcess:
-        return PartsOfProcess(inner, cut(layout.tensors), lambda: BlockWriter(folder_of(config.job, config.unit), state, rank=0))
+        return PartsOfProcess(inner, cut(layout.tensors), lambda: writer_of(config.job, config.unit, state, rank=0))
 
     return PeersOfUnit(config, layout, fragments, inner, store, incarnations, keepalive)
 

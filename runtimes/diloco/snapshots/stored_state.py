@@ -18,7 +18,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -61,6 +61,14 @@ def folder_of(job: JobFile, unit: str, former: str = "") -> UnitFolder:
         raise SnapshotError(f"{FIELD} is empty: learners store their states below it")
     of_job = f"{uri.rstrip('/')}/{former}" if former else remote_snapshots(uri, job.namespace, job.name, job.uid)
     return UnitFolder(f"{of_job}/{FOLDER}/{unit}")
+
+
+def writer_of(job: JobFile, unit: str, name: str, rank: int) -> BlockWriter:
+    """Return what writes a rank's part of the state `name`. Raises as `folder_of` and drivers do."""
+    folder = folder_of(job, unit)
+    if rank == 0:
+        folder.begin(name)
+    return BlockWriter(folder, name, rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +218,23 @@ class UnitFolder:
 
     def finish(self, state: StoredState, rest: bytes) -> None:
         """Make a state visible, whose blocks are written, and remove those before it. A later attempt of the unit keeps its own."""
+        manifest = state.to_manifest()
+        if len(manifest) > _MOST_MANIFEST:
+            raise SnapshotError(f"the manifest of the state would have {len(manifest)} bytes, and {_MOST_MANIFEST} at most are read")
         self._folders.write(state.name, REST_FILE, rest)
-        self._folders.write(state.name, MANIFEST_FILE, state.to_manifest())
-        for name in self._names():
-            if name < state.name:
-                self._folders.remove(name)
+        self._folders.write(state.name, MANIFEST_FILE, manifest)
+        self._remove(self._names_before(state.name))
+
+    def begin(self, name: str) -> None:
+        """Remove what was begun before this state and has no manifest: a try that failed, whose blocks take the room of this one."""
+        self._remove(each for each in self._names_before(name) if not self._folders.holds(each))
+
+    def _names_before(self, name: str) -> list[str]:
+        return [each for each in self._names() if each < name]
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._folders.remove(name)
 
     def _names(self, *, reverse: bool = False) -> list[str]:
         return sorted((name for name in self._folders.names() if _NAME.fullmatch(name)), reverse=reverse)
@@ -242,7 +262,9 @@ class BlockWriter:
         self._data = bytearray()
 
     def add(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> None:
-        """Add arrays: `values`, float32, are those of one after the other. Raises as drivers do."""
+        """Add arrays: `values`, float32, are those of one after the other. Raises StateError for what is not finite, and as drivers do."""
+        if not np.isfinite(values).all():
+            raise StateError("the optimizer's state is not finite")
         self._data += memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
         self._arrays.extend(arrays)
         if len(self._data) >= BLOCK_BYTES:
