@@ -116,7 +116,8 @@ class Supervisor:
         """Kill every process, and return when all have gone."""
         running = [*self._running]
         for task in running:
-            task.cancel()
+            if not task.cancelling():  # a second time would cut its clean-up short
+                task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:

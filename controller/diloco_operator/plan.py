@@ -111,7 +111,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceStatus:
-    """Replace the whole status of the job, what others have added to it included."""
+    """Replace the whole status of the job. It contains what others have added and is to stay."""
 
     resource: Resource
     namespace: str

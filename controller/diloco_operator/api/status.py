@@ -163,6 +163,8 @@ class UnschedulableNode(ApiModel):
     since: Timestamp = Field(description="When a unit gave it up. Units prefer other nodes for half an hour.")
 
 
+MAX_CONDITIONS = 32
+"""Conditions of a job, with those that others have added."""
 MAX_REMEDIES = 8
 """Remedies that a pool names."""
 
@@ -327,7 +329,7 @@ class Status(ApiModel):
     retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")
     conditions: tuple[Condition, ...] = Field(
         (),
-        max_length=32,
+        max_length=MAX_CONDITIONS,
         description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed: each with a reason and a message.",
     )
     ended_with: str | None = Field(

@@ -97,9 +97,12 @@ class InCluster:
         host = self.environ[_IN_CLUSTER]
         server = f"https://{f'[{host}]' if ':' in host else host}:{self.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
         try:
+            token = (self.folder / "token").read_text().strip()
+            if not token:
+                raise ConfigError(f"{self.source}: the token is empty")
             return Credentials(
                 server=server,
-                authorization=f"Bearer {(self.folder / 'token').read_text().strip()}",
+                authorization=f"Bearer {token}",
                 tls=Tls.of_files(ca_file=str(self.folder / "ca.crt")),
                 proxy=proxy_of(server, self.environ),
             )

@@ -79,9 +79,11 @@ def _in_share(unit: Mapping[str, Any], share: int) -> dict[str, Any]:
         if FAILURE_BYTES * len(unit["failures"]) > share // 2:
             found["failures"] = []
         share -= FAILURE_BYTES * len(found["failures"])
+    present = [text for text in _TEXTS if text in unit]
+    if 6 * (len(unit["slice"]) + sum(len(unit[text]) for text in present)) <= min(share, TEXT_LIMIT):
+        return found  # all of it fits, whatever its characters: to encode each text would take a hundred times as long
     found["slice"] = _clip_slice(unit["slice"], min(share // 2, SLICE_LIMIT))
     share -= _text_bytes(found["slice"])
-    present = [text for text in _TEXTS if text in unit]
     for index, text in enumerate(present):
         found[text] = clip_bytes(unit[text], min(TEXT_LIMIT, share // (len(present) - index)))
         share -= _text_bytes(found[text])
@@ -100,8 +102,8 @@ def _idle(unit: Mapping[str, Any]) -> bool:
 def _clip_slice(name: str, limit: int) -> str:
     """Return the beginning of a slice's name, and a digest that tells it from others. No node has such a name: a unit finds its slice again
     from its pods, and one without pods gets another slice."""
-    if 6 * len(name) <= limit or _text_bytes(name) <= limit:
-        return name
+    if not name or 6 * len(name) <= limit or _text_bytes(name) <= limit:
+        return name  # "": it has none, however little room there is
     return clip_bytes(name, limit - _DIGEST) + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
 
 

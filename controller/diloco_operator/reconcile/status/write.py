@@ -8,6 +8,7 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.status import MAX_CONDITIONS
 from diloco_operator.api.unit_figures import KEYS
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import Event, ReplaceStatus
@@ -17,7 +18,7 @@ from diloco_operator.reconcile.observe.object_size import status_budget, stored_
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.status.bounds import bounded
+from diloco_operator.reconcile.status.bounds import TEXT_LIMIT, bounded, clip_bytes
 from diloco_operator.reconcile.status.ending import recorded_end
 from diloco_operator.reconcile.status.events import condition_events, host_events, own_data_events, pool_events, unit_events
 from diloco_operator.reconcile.status.goodput import account
@@ -121,14 +122,16 @@ _UNIT_FIGURES = frozenset(KEYS.values())
 
 def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the status without the conditions that others have added."""
-    if not _of_others(status):
-        return status
-    return {**status, "conditions": [each for each in status["conditions"] if each["type"] in _OUR_CONDITIONS]}
+    conditions = status.get("conditions") or ()
+    ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
+    return status if len(ours) == len(conditions) else {**status, "conditions": ours}
 
 
 def _of_others(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the conditions that others have added: the operator writes them back as it read them."""
-    return [each for each in status.get("conditions") or () if each["type"] not in _OUR_CONDITIONS]
+    """Return the conditions that others have added: the operator writes them back as it read them, as many as the CRD has room for beside
+    its own, and no longer than its own."""
+    found = [each for each in status.get("conditions") or () if each["type"] not in _OUR_CONDITIONS]
+    return [{**each, "message": clip_bytes(each.get("message") or "", TEXT_LIMIT)} for each in found[: MAX_CONDITIONS - len(ConditionType)]]
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,12 @@ def test_failures_of_units_that_do_not_run_go_where_they_take_half_of_a_share() 
     assert bounded(few, status_budget(0)) == few
 
 
+def test_units_without_a_slice_have_none_however_little_room_there_is() -> None:
+    whole = a_large_status(0, 512)
+    found = bounded(whole, status_budget(1 << 20))
+    assert {unit["slice"] for unit in found["units"]} == {""}
+
+
 def test_status_of_an_ordinary_job_is_left_as_it_is() -> None:
     status = a_large_status(64, 8, message="m" * 500, hosts=8)
     assert bounded(status, status_budget(20_000)) == status
