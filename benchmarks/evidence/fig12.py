@@ -46,7 +46,7 @@ WARM_UP: Final = 240.0
 MOST_STEPS: Final = 480.0
 """How long a newcomer is waited for, in steps."""
 LEAST_STEPS: Final = 2.0 * H
-"""Over so many steps, 2 H, the others are compared at least."""
+"""The others are compared over at least 2 H steps."""
 COPY_BITS: Final = 16 * 5e9
 """Bits of a copy as broadcasts carry it: a model of 5 billion parameters, as in Table 13. Without latency it does not matter."""
 CONNECTIONS: Final = 64
@@ -115,7 +115,7 @@ def lost_by_waiting(copy_steps: int) -> int:
 
 
 def simulate(copy_steps: int, seeds: int, seed: int, distance: Distance = NEAR) -> Join:
-    """Return the mean over so many jobs, with the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
+    """Return the mean over `seeds` jobs, with the time of the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
     longest, trains = 0.0, True
     fast = alone = beside = contributions = staleness = 0.0
     for one in range(seeds):

@@ -128,7 +128,7 @@ class Row:
 
 
 def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibration: Calibration = CALIBRATION) -> Row:
-    """Return one cell over so many virtual seconds. `years`: mean time between failures of a chip. H = P = 24, tau = 2, K = 1."""
+    """Simulate one cell for `seconds` of virtual time. `years`: mean time between failures of a chip. H = P = 24, tau = 2, K = 1."""
     hardware = Hardware(
         slices=max(1, round(cell.chips / cell.units / CHIPS_PER_SLICE)),
         chips_per_slice=CHIPS_PER_SLICE,

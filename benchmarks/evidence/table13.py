@@ -48,7 +48,7 @@ class Calibration:
     hidden: float
     """The share of a step that hides the sums of data parallel: its backward pass."""
     layers: int
-    """The gradients of the last one of so many equal layers are summed after the backward pass, whatever the bandwidth."""
+    """Equal layers; the gradients of the last one are summed after the backward pass, whatever the bandwidth."""
     latency_seconds: float
     """Latency of a step of data parallel, whatever the bandwidth."""
     sync_interval: int

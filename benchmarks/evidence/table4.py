@@ -39,7 +39,7 @@ def ideal(extra: float) -> float:
 
 
 def simulate(extra: float, steps: int, seed: int) -> Outcome:
-    """Return the outcome of a job whose four learners alone would merge the tokens of about so many steps each. H = P = 24, tau = 2, K =
+    """Simulate a job whose four learners alone would take about `steps` steps each. H = P = 24, tau = 2, K =
     1."""
     tokens = float(UNITS * steps * TOKENS)
     training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))

@@ -72,7 +72,7 @@ PREDICTED_OURS: Final = (100.0, 8.0)
 
 
 def simulate(arm: Arm, pacing: Pacing, seconds: float, seed: int) -> Outcome:
-    """Return the outcome of an arm over so many virtual seconds; steps of the faster kind take 1 s. H = P = 24, tau = 2."""
+    """Simulate an arm for `seconds` of virtual time; steps of the faster kind take 1 s. H = P = 24, tau = 2."""
     paper = pacing is Pacing.PAPER
     kinds = [
         Hardware(step_seconds=step_seconds, step_variation=VARIATION, answers_at_once=paper) for step_seconds in (1.0, 1.0 / (1.0 - BEHIND))

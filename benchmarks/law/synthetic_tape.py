@@ -75,8 +75,8 @@ class Fate:
 
 
 def generate(units: int, seconds: float, fate: Fate, seed: int) -> SyntheticTape:
-    """Draw what happens to so many units in so many seconds. Each has random numbers of its own: what happens to one does not depend on how
-    many there are."""
+    """Draw what happens to `units` units in `seconds` seconds. Each has random numbers of its own, so what happens to one does not depend
+    on how many there are."""
     speeds: dict[str, float] = {}
     happenings: list[Happening] = []
     for number in range(units):

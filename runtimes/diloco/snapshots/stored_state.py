@@ -39,10 +39,10 @@ REST_FILE = "rest.bin"
 BLOCK_BYTES = 16 << 20
 """A block is written once it has so many bytes: what a process holds of a state that it stores."""
 LINK_SHARE = 0.25
-"""Share of the time in which a process writes, so that pushes and broadcasts keep the rest of the link."""
+"""Share of its time in which a process writes, so that pushes and broadcasts keep the link. Ranks of one host do not know of each other."""
 _ITEM = 4
 _MOST_BLOCK = BLOCK_BYTES + MOST_ARRAYS * _ITEM * PART_ELEMENTS
-"""Bytes of a block at most: one with a part less was not full."""
+"""Bytes of a block at most: one is written when a part has filled it, so it is larger by less than that part."""
 _MOST_MANIFEST = 256 << 20
 _NAME = re.compile(r"\d{6,}-\d{10,}")
 _log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class StoredState:
 
 
 def check_fits(state: StoredState, unit: str, kind: str, layout: Layout) -> None:
-    """Raise StateError unless this is the whole state of this unit, of this kind and model: each element of each array once."""
+    """Raise StateError unless this is the whole state of this unit, of this kind and model: of each array as many elements as its tensor has."""
     shapes = {spec.name: spec.shape for spec in layout.tensors}
     when = f"what the unit has stored at outer step {state.t}"
     if state.unit != unit:

@@ -29,6 +29,16 @@ def pull(fragment: int, t: int, generation: int = 1) -> PullWanted:
 # --- joining ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_seed_is_the_models_values_and_stays_as_it_is_while_the_program_trains_on() -> None:
+    learner = ScriptedSession()
+    learner.comes(learner.welcome(t=0, seed_wanted=True), Leased(0, 100))
+    learner.session._wait_for_parameters()
+    learner.train(2)
+    [(generation, values)] = learner.connection.seeded
+    assert generation == 1
+    assert [set(value.tolist()) for value in values] == [{0.0}, {0.0}]
+
+
 def test_it_joins_once_it_has_all_parameters_and_tells_the_program_which_came() -> None:
     told: list[str] = []
     learner = ScriptedSession(told.extend)
@@ -62,6 +72,28 @@ def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.Mon
     learner.comes(learner.broadcast(1, 8, 80.0))
     learner.train()
     assert (learner.of(0), learner.of(1)) == ({51.0}, {80.0})
+
+
+def test_a_pull_is_answered_with_the_values_after_the_step_whatever_is_trained_later() -> None:
+    learner = ScriptedSession().join(5.0)
+    learner.train(2)
+    learner.comes(pull(0, 7))
+    learner.train(3)
+    [(generation, header, staged)] = learner.connection.pushed
+    assert (generation, header.kind, header.fragment, header.t) == (1, Chunk.PUSH, 0, 7)
+    assert (header.steps, header.tokens) == (3, 3 * TOKENS)
+    assert (header.samples_done, header.tokens_done, header.steps_done) == (3 * BATCH, 3 * TOKENS, 3)
+    assert set(staged.wait().tolist()) == {8.0}
+
+
+def test_a_pull_beside_an_adoption_waits_for_the_next_step() -> None:
+    learner = ScriptedSession().join(5.0)
+    learner.comes(learner.broadcast(0, 5, 50.0), pull(0, 6))
+    learner.train()
+    assert not learner.connection.pushed
+    learner.train()
+    [(_, header, staged)] = learner.connection.pushed
+    assert (header.t, header.steps, set(staged.wait().tolist())) == (6, 1, {51.0})
 
 
 # --- staged ahead -------------------------------------------------------------------------------------------------------

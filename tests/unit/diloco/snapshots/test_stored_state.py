@@ -16,8 +16,17 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.snapshots import stored_state
-from diloco.snapshots.store import Unusable
-from diloco.snapshots.stored_state import Block, BlockWriter, StoredState, UnitFolder, blocks_from_bytes, blocks_to_bytes, check_fits
+from diloco.snapshots.store import SnapshotError, Unusable
+from diloco.snapshots.stored_state import (
+    Block,
+    BlockWriter,
+    StoredState,
+    UnitFolder,
+    blocks_from_bytes,
+    blocks_to_bytes,
+    check_fits,
+    name_of,
+)
 
 
 @pytest.fixture
@@ -146,3 +155,31 @@ def test_changed_file_is_found(uri: str, folder: UnitFolder, tmp_path: Path, fil
 def test_manifest_names_no_file_outside_its_folder(file: str) -> None:
     with pytest.raises(ValueError, match="names no block"):
         Block.from_json([file, 4, "", []])
+
+
+def test_manifest_that_is_too_large_is_neither_read_nor_written(uri: str, folder: UnitFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_stored_state(uri, "a", t=8)
+    monkeypatch.setattr(stored_state, "_MOST_MANIFEST", 10)
+    with pytest.raises(Unusable, match="10 at most are expected"):
+        folder.newest()
+    with pytest.raises(SnapshotError, match="10 at most are read"):
+        a_stored_state(uri, "a", t=16, local_step=5)
+    monkeypatch.undo()
+    found = folder.newest()
+    assert found is not None
+    assert found.t == 8
+
+
+def test_blocks_of_a_try_that_failed_go_when_the_next_begins(uri: str, folder: UnitFolder, tmp_path: Path) -> None:
+    whole = a_stored_state(uri, "a", t=8, attempt=1, local_step=900)
+    torn = name_of(1, 1000)
+    folder.write(torn, "00000-000000.bin", b"torn")
+    folder.begin(name_of(1, 1100))
+    assert folder.newest() == whole
+    assert not (tmp_path / "learners" / "a" / torn).exists()
+
+
+def test_numbers_that_are_not_finite_are_not_stored(folder: UnitFolder) -> None:
+    writer = BlockWriter(folder, name_of(1, 2), 0)
+    with pytest.raises(StateError, match="not finite"):
+        writer.add([], np.array([1.0, np.inf], np.float32))
