@@ -151,7 +151,7 @@ class StoredState:
 
 
 def check_fits(state: StoredState, unit: str, kind: str, layout: Layout) -> None:
-    """Raise StateError unless this is the whole state of this unit, of this kind and model: of each array as many elements as its tensor has."""
+    """Raise StateError unless this is the whole state of this unit, kind and model: each array has as many elements as its tensor."""
     shapes = {spec.name: spec.shape for spec in layout.tensors}
     when = f"what the unit has stored at outer step {state.t}"
     if state.unit != unit:
