@@ -5,11 +5,12 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
+comma := ,
 
 # Bytecode is kept, whatever the shell says: without it each process compiles its libraries anew, for 0.5 s, with torch 2 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-core test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images clean
+.PHONY: help setup demo quick test test-core test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images release clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -101,6 +102,10 @@ site: setup  ## build the documents as a site with search, in site/; dead links 
 
 wheel: setup  ## build the wheels of diloco (x86_64, aarch64) and diloco-operator: dist/*.whl
 	@hack/wheels.sh $(or $(WHEELS),dist)
+
+release: setup  ## build the wheels, the chart and their checksums of VERSION=0.2.0 into dist/; with PUSH=1 the images too, pushed to REGISTRY
+	@hack/kube/assets.sh helm
+	@PATH="$$PWD/.tools/kube/bin:$$PATH" $(BIN)/python hack/release.py $(VERSION) --require wheels,chart$(if $(PUSH),$(comma)images --push) $(if $(REGISTRY),--registry $(REGISTRY))
 
 images: setup  ## build all images for amd64 and arm64 with docker buildx: REGISTRY=registry.example.com/diloco PUSH=1
 	@mkdir -p dist/images

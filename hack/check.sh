@@ -6,3 +6,6 @@ $bin/ruff format --check .
 $bin/ruff check .
 $bin/mypy
 $bin/lint-imports
+# Built once from its Go module, in half a minute.
+hack/kube/assets.sh actionlint
+.tools/kube/bin/actionlint

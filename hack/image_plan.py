@@ -65,6 +65,8 @@ def plan(registry: str, *, push: bool) -> dict[str, Any]:
             "platforms": list(variant.platforms),
             "tags": [variant.tag(registry)],
             "args": {"ACCELERATOR": variant.accelerator} if variant.accelerator else {},
+            # What an image was built from, and what is in it, stand beside it in the registry.
+            "attest": ["type=provenance,mode=max", "type=sbom"] if push else [],
             "output": ["type=registry"] if push else [f"type=oci,dest=dist/images/{variant.target}.tar"],
         }
         for variant in VARIANTS

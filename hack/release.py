@@ -4,7 +4,7 @@
                           [--dry-run]
 
 What this machine has no program for is left out and said; with --require it is an error, before anything is written. Nothing is committed
-or uploaded, but images with --push. See docs/decisions/0107-packages-and-images.md.
+or uploaded, but images with --push, which wants a commit that has the version. See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def build(options: Options, parts: Sequence[str]) -> None:
     if "images" in parts:
         (versions.ROOT / "dist" / "images").mkdir(parents=True, exist_ok=True)
         plan = json.dumps(image_plan.plan(options.registry, push=options.push))
-        _run("images", ["docker", "buildx", "bake", "--file", "-"], text=plan)
+        # The file has the digest of each image, which is what gets signed.
+        _run("images", ["docker", "buildx", "bake", "--file", "-", "--metadata-file", str(options.output / "images.json")], text=plan)
     sums = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
         for path in sorted(options.output.glob(f"diloco*-{options.version}*"))
@@ -170,6 +171,11 @@ def release(options: Options, *, dry_run: bool) -> None:
     """Write the version and build. Raise CannotRelease before anything is written where something required is missing."""
     check_version(options.version, versions.project_version())
     changes = changed_files(versions.ROOT, options.version, options.day)
+    if changes and options.push and not dry_run:
+        raise CannotRelease(
+            f"{', '.join(sorted(changes)[:3])} … would change, and images are pushed of what is committed: "
+            f"run this without --push, commit, tag the commit v{options.version}, and run it again there"
+        )
     lacking = missing()
     if short := [f"{part}: {lacking[part]}" for part in PARTS if part in lacking and part in options.required]:
         raise CannotRelease(f"this machine cannot build what --require names. {'; '.join(short)}")

@@ -3,6 +3,7 @@
 # .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those of a control plane, kubectl and Helm). Looked for in KUBEBUILDER_ASSETS (envtest's
 # convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
 # for the default set, 7 more for Karpenter and Kueue, 3 for Prometheus, seconds from Go's build cache).
+# KUBERNETES=1.34: the control plane of the oldest Kubernetes that we support.
 # See docs/decisions/0082-real-programs-in-tests.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
@@ -22,9 +23,10 @@ case " ${programs[*]} " in *" karpenter "*) go_needs=1.26.5 ;; esac
 # What a program is made from: its module's folder and its package.
 made_from() {
   case $1 in
-    kube-apiserver | kube-controller-manager | kube-scheduler | kubectl | kubelet) echo "kubernetes k8s.io/kubernetes/cmd/$1" ;;
+    kube-apiserver | kube-controller-manager | kube-scheduler | kubectl | kubelet) echo "kubernetes${KUBERNETES:+-$KUBERNETES} k8s.io/kubernetes/cmd/$1" ;;
     etcd) echo "etcd go.etcd.io/etcd/server/v3" ;;
     helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
+    actionlint) echo "actionlint github.com/rhysd/actionlint/cmd/actionlint" ;;
     coredns) echo "coredns github.com/coredns/coredns" ;;
     karpenter) echo "karpenter sigs.k8s.io/karpenter/kwok" ;;
     kueue) echo "kueue sigs.k8s.io/kueue/cmd/kueue" ;;
@@ -116,6 +118,7 @@ missing=()
 for program in "${programs[@]}"; do
   made=$(made_from "$program")
   module=${made% *}
+  [ -d "$here/$module" ] || { echo "error: there is no hack/kube/$module, so KUBERNETES=$KUBERNETES is not a version that can be built" >&2; exit 1; }
   pinned=$(cat "$here/$module/go.mod" "$here/$module/go.sum" | sha256sum | cut -c1-12)
   found=${XDG_CACHE_HOME:-$HOME/.cache}/diloco-operator/kube/$module-$pinned/$program
   if [ -n "$assets" ] && is_there "$program" "$assets/$program"; then
@@ -147,7 +150,7 @@ for program in "${missing[@]}"; do
     echo "[$count/${#missing[@]}] building $program ($package), up to 4 minutes; once, then kept in $(dirname "$target")" >&2
     started=$SECONDS
     flags="-s -w"
-    if [ "$module" = kubernetes ]; then
+    if [[ $module = kubernetes* ]]; then
       version=$(sed -n 's/^require k8s.io\/kubernetes v//p; s/^\tk8s.io\/kubernetes v//p' "$here/$module/go.mod" | head -1)
       IFS=. read -r major minor _ <<<"$version"
       base=k8s.io/component-base/version

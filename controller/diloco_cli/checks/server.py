@@ -15,7 +15,7 @@ from diloco_operator.reconcile.grantors.registry import grantor_of
 
 from diloco_cli.checks.model import Check, Facts, Finding, error, named, ok, read, warning
 
-OLDEST_MINOR = 31
+OLDEST_MINOR = 34
 """The oldest minor version of Kubernetes 1: what the chart's kubeVersion says."""
 _SLACK = 10.0
 """Seconds. Clocks that differ by less are equal: a kubelet renews its lease every 10 s."""

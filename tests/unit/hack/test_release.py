@@ -115,6 +115,21 @@ def test_every_version_is_the_new_one_and_parts_that_cannot_be_built_are_said(tr
 
 
 @pytest.mark.slow
+def test_images_are_pushed_only_of_a_tree_that_has_the_version(tree: Path, programs: Path) -> None:
+    for name, text in {"helm": HELM, "docker": DOCKER}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    refused = make(tree, programs, "9.9.9", "--push")
+    assert refused.returncode == 1
+    assert "run this without --push, commit, tag the commit v9.9.9, and run it again there" in refused.stderr
+    assert not (programs / "plan.json").exists()
+    assert make(tree, programs, "9.9.9").returncode == 0
+    assert make(tree, programs, "9.9.9", "--push").returncode == 0
+    image = json.loads((programs / "plan.json").read_text())["target"]["operator"]
+    assert image["attest"] == ["type=provenance,mode=max", "type=sbom"]
+
+
+@pytest.mark.slow
 def test_without_what_is_required_nothing_is_written(tree: Path, programs: Path) -> None:
     done = make(tree, programs, "9.9.9", "--require", "chart,images")
     assert done.returncode == 1

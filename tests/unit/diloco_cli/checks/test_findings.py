@@ -71,10 +71,10 @@ def test_the_text_has_a_line_for_each_finding_and_the_json_its_parts() -> None:
     ("changed", "check", "level", "text"),
     [
         pytest.param(
-            {"kubernetes": {"major": "1", "minor": "30+", "gitVersion": "v1.30.2-eks"}},
+            {"kubernetes": {"major": "1", "minor": "33+", "gitVersion": "v1.33.2-eks"}},
             Check.KUBERNETES,
             Level.ERROR,
-            "v1.30.2-eks, and jobs need 1.31",
+            "v1.33.2-eks, and jobs need 1.34",
             id="old Kubernetes",
         ),
         pytest.param({"ahead": 45.0}, Check.CLOCKS, Level.WARNING, "its clock is 45 s behind the API server's", id="this machine's clock"),
