@@ -54,13 +54,18 @@ class Effect:
     units: int
     """The units of the job at that time."""
 
+    @property
+    def times_before(self) -> float | None:
+        """The longest step over that of as much time before the fault, each measured by its unit's median; None: one of them is unknown."""
+        return self.longest.ratio / self.before.ratio if self.longest and self.before else None
+
     def sentence(self) -> str:
         """Write it for people."""
         fault = self.fault
         said = [f"{fault.unit} {said_of(fault.signal)} at step {fault.step}, {self._return()}"]
         meanwhile = [*self._others(), *self._merges()]
         if meanwhile:
-            said.append(f"meanwhile {', '.join(meanwhile)}")
+            said.append(f"meanwhile {', and '.join(meanwhile)}")
         return "; ".join(said)
 
     def as_json(self) -> dict[str, Any]:
@@ -72,6 +77,7 @@ class Effect:
             "backSeconds": _rounded(self.back),
             "rolledBackTo": self.rolled_back_to,
             "longestStepRatio": _rounded(self.longest.ratio if self.longest else None),
+            "longestStepTimesBefore": _rounded(self.times_before),
             "longestStepRatioBefore": _rounded(self.before.ratio if self.before else None),
             "merges": {str(units): count for units, count in sorted(self.merges.items())},
             "units": self.units,
@@ -86,18 +92,19 @@ class Effect:
         return f"back after {self.back:.1f} s" if self.back is not None else "and not back before the end"
 
     def _others(self) -> Iterator[str]:
-        if self.longest is not None:
-            before = f" ({self.before.ratio:.2f}x in as long before)" if self.before is not None else ""
-            what = "the units' steps took up to" if self.fault.unit == COMPONENT_SYNCER else "the others' longest step was"
-            yield f"{what} {self.longest.ratio:.2f}x their median{before}"
+        if self.longest is None:
+            return
+        whose = "the units'" if self.fault.unit == COMPONENT_SYNCER else "the others'"
+        if self.times_before is None:
+            yield f"{whose} longest step took {self.longest.ratio:.2f} times their median"
+        else:
+            since = "as long before" if self.back is None else f"the {self.back:.1f} s before"
+            yield f"{whose} longest step took {self.times_before:.2f} times that of {since}"
 
     def _merges(self) -> Iterator[str]:
-        if self.fault.unit == COMPONENT_SYNCER:
-            return
-        counts = sorted(self.merges.items(), key=lambda item: (-item[1], -item[0]))
-        for number, (units, count) in enumerate(counts):
-            what = ("1 merge" if count == 1 else f"{count} merges") if number == 0 else str(count)
-            yield f"{what} had {units} of {self.units}" + (" units" if number == 0 else "")
+        if self.fault.unit != COMPONENT_SYNCER and (count := sum(self.merges.values())):
+            mean = sum(units * merges for units, merges in self.merges.items()) / count
+            yield f"{count} {'merge' if count == 1 else 'merges'} had {mean:.2g} of {self.units} units" + (" on average" if count > 1 else "")
 
 
 _DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "continued"}

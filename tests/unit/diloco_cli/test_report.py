@@ -17,8 +17,8 @@ from diloco_local.record.file import NAME
 from diloco_operator.api.phases import Phase
 
 CLAIM = (
-    "u-2 killed at step 81, back after 4.5 s; meanwhile the others' longest step was 1.20x their median (1.00x in as long before), "
-    "4 merges had 2 of 3 units, 1 had 3 of 3; tokens exact: 25,600 are 400 samples of 64, each once."
+    "u-2 killed at step 81, back after 4.5 s; meanwhile the others' longest step took 1.20 times that of the 4.5 s before, "
+    "and 5 merges had 2.2 of 3 units on average; tokens exact: 25,600 are 400 samples of 64, each once."
 )
 HOSTILE = "</title></svg><script>alert(1)</script>&<img src=x onerror='alert(2)'>\x00\x1b"
 

@@ -15,10 +15,10 @@ def sentence(record: ARecord) -> str:
 
 def test_a_kill_is_told_by_its_return_the_others_steps_and_the_merges_meanwhile() -> None:
     # u-1 took 1.2 s where its median is 1 s; in the 4.5 s before every step took 1 s. From 10.0 to 14.5 merges came at 10.1 to 14.1: the
-    # first of them, of second 10, still had the killed unit's contribution.
+    # first of them, of second 10, still had the killed unit's contribution: 11 contributions in 5 merges.
     assert sentence(a_killed_unit()) == (
-        "u-2 killed at step 81, back after 4.5 s; meanwhile the others' longest step was 1.20x their median (1.00x in as long before), "
-        "4 merges had 2 of 3 units, 1 had 3 of 3"
+        "u-2 killed at step 81, back after 4.5 s; meanwhile the others' longest step took 1.20 times that of the 4.5 s before, "
+        "and 5 merges had 2.2 of 3 units on average"
     )
 
 
@@ -31,6 +31,7 @@ def test_the_figures_are_there_for_programs_too() -> None:
         "backSeconds": 4.5,
         "rolledBackTo": None,
         "longestStepRatio": 1.2,
+        "longestStepTimesBefore": 1.2,
         "longestStepRatioBefore": 1.0,
         "merges": {"2": 4, "3": 1},
         "units": 3,
@@ -42,20 +43,20 @@ def test_survivors_that_stand_still_to_the_end_are_not_passed_over() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [1, 2, 3, 4, 5]).steps("u-1", [1, 2, 3, 4, 5, 30])
     record.fault(5.5, "u-1").phase(5.6, "u-1", Phase.RECOVERY).merge(29.0, 9, "u-1").state(30.0, "Training")
     # u-0 did its last step at 5, and the last merge came at 29.
-    assert "the others' longest step was 24.00x their median" in sentence(record)
+    assert "the others\' longest step took 24.00 times" in sentence(record)
 
 
 def test_a_long_step_over_the_moment_of_the_kill_counts() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [1, 2, 3, 4, 9, 10]).steps("u-1", [1, 2, 3, 4])
     record.fault(5.0, "u-1").phase(5.1, "u-1", Phase.RECOVERY).recovered(8.0, "u-1", 2.5).state(10.0, "Training")
-    assert "the others' longest step was 5.00x their median" in sentence(record)
+    assert "the others\' longest step took 5.00 times" in sentence(record)
 
 
 def test_the_first_step_of_an_attempt_which_compiles_is_no_step_that_the_kill_made_long() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [float(at) for at in range(1, 13)]).steps("u-1", [1, 2])
     record.phase(2.0, "u-2", Phase.COMPILE).steps("u-2", [6.5, 7.5, 8.5, 9.5, 10.5])
     record.fault(2.0, "u-1").recovered(7.0, "u-1", 4.5).state(12.0, "Training")
-    assert "the others' longest step was 1.00x their median" in sentence(record)
+    assert "the others\' longest step took 1.00 times" in sentence(record)
 
 
 def test_a_recovery_counts_as_status_says_it_from_the_second_in_which_the_container_ended() -> None:
@@ -96,11 +97,11 @@ def test_a_killed_syncer_is_told_by_the_pause_of_merges_and_the_step_it_went_bac
         record.merge(t + 0.1, t, "u-0")
     record.fault(5.5, "syncer", step=5).merge(9.0, 4, "u-0", "u-1").merge(10.0, 5, "u-0").state(12.0, "Training")
     assert sentence(record) == (
-        "syncer killed at step 5, merging again from step 3 after 3.5 s; meanwhile the units' steps took up to 5.00x their median "
-        "(1.00x in as long before)"
+        "syncer killed at step 5, merging again from step 3 after 3.5 s; meanwhile the units' longest step took 5.00 times that of the "
+        "3.5 s before"
     ), "of u-1"
     record.lines = [line for line in record.lines if getattr(line, "unit", "") != "u-1"]
-    assert "the units' steps took up to 1.33x their median" in sentence(record), "4 s for three steps"
+    assert "the units' longest step took 1.33 times" in sentence(record), "4 s for three steps"
 
 
 def test_a_unit_that_is_killed_again_on_its_way_back_is_back_as_long_after_each_kill() -> None:
