@@ -1,4 +1,4 @@
-# `make help` lists the targets. Each target sets up what it needs first.
+# `make help` lists the targets. Each target sets up what it needs first. CONTRIBUTING.md says how long each takes.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
@@ -46,7 +46,7 @@ test-cluster: setup  ## run the tests with a real API server, Helm, nodes, Karpe
 check: setup  ## check formatting, lints, types and import rules
 	@hack/check.sh
 
-ci-full: setup  ## run everything: checks, all tests with all their examples, and every benchmark in a small size; an hour
+ci-full: setup  ## run everything: checks, all tests with all their examples, and every benchmark in a small size
 	@DILOCO_TESTS=all .ci/run check test test-cluster bench-smoke
 
 hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lints, import rules, generated files
@@ -55,23 +55,23 @@ hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lint
 mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE=60 JOBS=2
 	@$(BIN)/python hack/mutants.py --seed $(or $(SEED),1) --sample $(or $(SAMPLE),60) --jobs $(or $(JOBS),2)
 
-bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minutes
+bench: setup  ## measure the operator and the exchange, as JSON lines
 	@$(BIN)/python -m benchmarks
 
-bench-placement: setup  ## compare the flow that places units with the exact optimum and simpler rules; 7 minutes
+bench-placement: setup  ## compare the flow that places units with the exact optimum and simpler rules
 	@$(BIN)/python -m benchmarks --placement
 
-evidence: setup  ## simulate what was published, as JSON lines, draw docs/results/plots, and run real jobs, also across regions (root); 27 minutes
+evidence: setup  ## simulate what was published, as JSON lines, draw docs/results/plots, and run real jobs, also across regions (root)
 	@$(BIN)/python -m benchmarks --evidence
 
-bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes
+bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory
 	@$(BIN)/python -m benchmarks --sizes
 
 bench-kube: setup  ## measure the operator on a real API server, and with Karpenter and Kueue
 	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue
 	@$(BIN)/python -m benchmarks --kube
 
-bench-quality: setup  ## measure what models learn; trains for hours, and goes on where it was stopped
+bench-quality: setup  ## measure what models learn; trains, and goes on where it was stopped
 	@$(BIN)/python -m benchmarks --quality
 
 bench-smoke: setup  ## run every benchmark in a small size, without limits, and what is for a GPU without one

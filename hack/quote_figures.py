@@ -1,10 +1,11 @@
 """Writes what benchmarks printed into the pages that quote it: hack/quote_figures.py LINES, a file of JSON lines of `python -m benchmarks`.
 
-Two places of README.md and docs/results/*.md quote a figure:
+Two places of README.md and docs/results/*.md quote a figure, and a third counts them:
 
 - a row of a table with the head `| figure | limit | ours | command | commit |`, whose first cell begins with the name of the figure in
   backticks, and then with that of a field of its line if the row is about that: `figure` `field.part`. Ours and the commit are written;
-- a number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`.
+- a number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`;
+- what stands between `<!-- limits -->` and `<!-- /limits -->`: how many limits of all-figures.md there are, and how many are met.
 
 Exit status 1, and nothing written, when a line cannot be quoted: a smoke run, changes that are not committed, a figure without a place.
 
@@ -22,12 +23,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "| figure | limit | ours | command | commit |"
+ALL_FIGURES = ROOT / "docs" / "results" / "all-figures.md"
 MISSING = "not recorded"
 """In the cell of a figure that no run has printed yet."""
 _COMMIT_DIGITS = 8
 _BAR = re.compile(r"(?<!\\)\|")
 _NAME = re.compile(r"`([\w.-]+)`(?: `([\w.-]+)`)?")
 _MARK = re.compile(r"[\d.,]+(<!-- ([\w.-]+)(?: ([\w.-]+))? -->)")
+_LIMITS = re.compile(r"(<!-- limits -->).*(<!-- /limits -->)")
 _CLEAN_COMMIT = re.compile(r"[0-9a-f]{8,40}")
 
 type Line = Mapping[str, object]
@@ -128,6 +131,13 @@ def quoted(text: str, lines: Mapping[str, Line]) -> str:
     return "\n".join(written) + "\n"
 
 
+def counted(page: str, all_figures: str) -> str:
+    """Give the page with the count of limits that the page of all figures has."""
+    limited = [cells for cells in rows(all_figures).values() if cells[1] and cells[2] != MISSING]
+    met = sum(not cells[2].startswith("**") for cells in limited)
+    return _LIMITS.sub(rf"\g<1>{met} of our {len(limited)} limits for figures are met.\2", page)
+
+
 def without_a_place(texts: Iterable[str], lines: Mapping[str, Line]) -> list[str]:
     """Name the figures of the lines that no page quotes in a row."""
     placed = {name for text in texts for name, _ in rows(text)}
@@ -144,6 +154,7 @@ def main(arguments: list[str]) -> int:
         if unplaced := without_a_place(texts.values(), lines):
             raise Unquotable(f"no row for {', '.join(unplaced)}; add one to docs/results/all-figures.md")
         new = {page: quoted(text, lines) for page, text in texts.items()}
+        new = {page: counted(text, new[ALL_FIGURES]) for page, text in new.items()}
     except Unquotable as error:
         sys.stderr.write(f"{arguments[0]}: {error}\n")
         return 1

@@ -1,5 +1,5 @@
-"""What `mkdocs build` does beside its own: links to files of the repository that are no documents lead to the repository, and pages with
-diagrams load the library that draws them from the site itself.
+"""What `mkdocs build` does beside its own: the first page is README.md, links to files of the repository that are no documents lead to the
+repository, and pages with diagrams load the library that draws them from the site itself.
 
 See docs/decisions/0144-documents.md.
 """
@@ -18,6 +18,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
 
+_ROOT = Path(__file__).parents[1]
+_DOCUMENTS = "documents.md"
 _LOCKED = Path(__file__).parent / "site"
 """The folder with the lock of npm."""
 _LIBRARY = "@mermaid-js/tiny"
@@ -30,9 +32,15 @@ _ITEM = re.compile(r"^ *([-*]|\d+\.) ")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the library of diagrams to the site. The theme would load it from another host: it does so only where no page has brought it."""
+    """Make the repository's README the first page, and the list of documents, which GitHub shows for the folder, one of its own. Add the
+    library of diagrams: the theme would load it from another host, which it does only where no page has brought it."""
     source = _installed() / "dist" / posixpath.basename(_DIAGRAMS)
     files.append(File.generated(config, _DIAGRAMS, abs_src_path=str(source)))
+    if Path(config["docs_dir"]) == _ROOT / "docs":  # a test builds two pages of its own
+        first = files.get_file_from_path("README.md")
+        files.append(File.generated(config, _DOCUMENTS, content=first.content_string))
+        files.remove(first)
+        files.append(File.generated(config, "README.md", content=_TARGET.sub(_from_the_top, (_ROOT / "README.md").read_text())))
     return files
 
 
@@ -60,6 +68,15 @@ def _installed() -> Path:
     if done.returncode:
         raise PluginError(f"npm could not install {_LIBRARY} in {_LOCKED}: {done.stderr.strip()}")
     return folder
+
+
+def _from_the_top(found: re.Match[str]) -> str:
+    target, anchor = found[1], found[2] or ""
+    if ":" in target:
+        return found[0]
+    inside = target.removeprefix("docs/")
+    below = _DOCUMENTS if inside == "README.md" else inside
+    return f"]({f'../{target}' if inside == target else below}{anchor})"
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

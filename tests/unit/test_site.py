@@ -71,6 +71,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.xdist_group("site")
 def test_the_site_is_built_and_no_link_of_it_is_dead(site: Path) -> None:
     assert (site / "guide" / "laptop" / "index.html").exists()
+    first, documents = (site / "index.html").read_text(), (site / "documents" / "index.html").read_text()
+    assert "blob/main/examples/quickstart.yaml" in first, "the first page is that of the repository"
+    assert "read it to" in documents
     assert (site / "runbook" / "LearnersLost" / "index.html").exists()
 
 

@@ -104,7 +104,9 @@ class Effect:
     def _merges(self) -> Iterator[str]:
         if self.fault.unit != COMPONENT_SYNCER and (count := sum(self.merges.values())):
             mean = sum(units * merges for units, merges in self.merges.items()) / count
-            yield f"{count} {'merge' if count == 1 else 'merges'} had {mean:.2g} of {self.units} units" + (" on average" if count > 1 else "")
+            yield f"{count} {'merge' if count == 1 else 'merges'} had {mean:.2g} of {self.units} units" + (
+                " on average" if count > 1 else ""
+            )
 
 
 _DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "continued"}

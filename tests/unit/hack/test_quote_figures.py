@@ -9,7 +9,7 @@ import json
 
 import pytest
 import quote_figures
-from quote_figures import HEAD, MISSING, Unquotable, marks, number, pages, quoted, read_lines, rows, without_a_place
+from quote_figures import HEAD, MISSING, Unquotable, counted, marks, number, pages, quoted, read_lines, rows, without_a_place
 
 from benchmarks.__main__ import ALL
 
@@ -42,6 +42,19 @@ def test_rows_and_marks_of_a_figure_get_its_newest_line() -> None:
     assert "took 1.235<!-- speed --> ms, and 12,350<!-- speed worst.of_all --> at worst" in page
     assert "| `speed` | in another table |\n" in page
     assert f"| `other` | ≤ 2 | {MISSING} | `make bench` | |\n" in page
+
+
+def test_the_limits_of_all_figures_are_counted_where_a_page_says_how_many_are_met() -> None:
+    missed = quoted(PAGE, read_lines(a_line(ok=False, worst={"of_all": 1})))  # one row has a limit and a value, one no limit, one no value
+    assert counted("So <!-- limits -->none.<!-- /limits --> End", missed) == (
+        "So <!-- limits -->0 of our 1 limits for figures are met.<!-- /limits --> End"
+    )
+    assert "1 of our 1 limits" in counted("<!-- limits --><!-- /limits -->", PAGE)
+
+
+def test_the_pages_count_the_limits_of_today() -> None:
+    for name, page in PAGES.items():
+        assert counted(page, PAGES["docs/results/all-figures.md"]) == page, f"{name}: run hack/quote_figures.py with an empty file"
 
 
 def test_a_missed_limit_is_bold() -> None:

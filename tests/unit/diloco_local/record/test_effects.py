@@ -43,20 +43,20 @@ def test_survivors_that_stand_still_to_the_end_are_not_passed_over() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [1, 2, 3, 4, 5]).steps("u-1", [1, 2, 3, 4, 5, 30])
     record.fault(5.5, "u-1").phase(5.6, "u-1", Phase.RECOVERY).merge(29.0, 9, "u-1").state(30.0, "Training")
     # u-0 did its last step at 5, and the last merge came at 29.
-    assert "the others\' longest step took 24.00 times" in sentence(record)
+    assert "the others' longest step took 24.00 times" in sentence(record)
 
 
 def test_a_long_step_over_the_moment_of_the_kill_counts() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [1, 2, 3, 4, 9, 10]).steps("u-1", [1, 2, 3, 4])
     record.fault(5.0, "u-1").phase(5.1, "u-1", Phase.RECOVERY).recovered(8.0, "u-1", 2.5).state(10.0, "Training")
-    assert "the others\' longest step took 5.00 times" in sentence(record)
+    assert "the others' longest step took 5.00 times" in sentence(record)
 
 
 def test_the_first_step_of_an_attempt_which_compiles_is_no_step_that_the_kill_made_long() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [float(at) for at in range(1, 13)]).steps("u-1", [1, 2])
     record.phase(2.0, "u-2", Phase.COMPILE).steps("u-2", [6.5, 7.5, 8.5, 9.5, 10.5])
     record.fault(2.0, "u-1").recovered(7.0, "u-1", 4.5).state(12.0, "Training")
-    assert "the others\' longest step took 1.00 times" in sentence(record)
+    assert "the others' longest step took 1.00 times" in sentence(record)
 
 
 def test_a_recovery_counts_as_status_says_it_from_the_second_in_which_the_container_ended() -> None:
