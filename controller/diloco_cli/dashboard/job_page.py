@@ -74,9 +74,9 @@ def _figures(facts: JobFacts) -> Element:
 
 
 def _now(facts: JobFacts) -> Iterator[Element]:
-    """Yield what keeps the job from more, what a person can do, and what comes by itself."""
+    """Yield what keeps the job from more, or how it ended, what a person can do, and what comes by itself."""
     said = explanation(facts.view, facts.spec, facts.events, {}, {})
-    yield element("h2", "What keeps it from more")
+    yield element("h2", "How it ended" if facts.view.over else "What keeps it from more")
     yield element("p", said.answer)
     dominant = said.dominant
     if dominant.evidence and dominant.evidence not in said.answer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from builders.dashboards import condition
 from builders.jobs import a_job
 from builders.records import ARecord, a_killed_unit
 from click.testing import CliRunner
@@ -63,6 +64,7 @@ def test_the_page_is_written_into_the_state_directory_and_the_claim_is_said(tmp_
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for text in ("Run of lm", "u-2 killed at step 81", "Tokens exact", "Training loss", "Units in each merge", "Longest step", "Exchanged"):
         assert text in page.said, text
+    assert "What keeps it from more" not in page.said, "it is over"
 
 
 def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
@@ -137,14 +139,15 @@ def test_a_run_of_which_little_is_known_is_shown(tmp_path: Path, record: ARecord
 
 
 def test_a_job_on_record_has_the_pages_of_the_dashboard(tmp_path: Path) -> None:
-    status = {"state": "Complete", "units": [{"name": "u-2", "pool": "v5p", "state": "Training", "attempt": 2, "message": HOSTILE}]}
+    unit = {"name": "u-2", "pool": "v5p", "state": "Training", "attempt": 2, "message": HOSTILE}
+    status = {"state": "Complete", "conditions": [condition("Complete")], "units": [unit]}
     obj = {**a_job("lm").in_namespace("default").with_pool().build(), "status": status}
     page = page_of(a_killed_unit().object(21.0, obj), tmp_path)
     assert set(page.links) == {"#/goodput", "#/jobs/default/lm", "#/jobs/default/lm/units/u-2"}  # u-0 is not in its status
     assert page.tags.count("article") == 3
     assert not {"script", "img"} & set(page.tags)
     for text in (
-        "What keeps it from more",
+        "How it ended",
         "unit of lm, namespace default",
         "u-2 killed at step 81",
         "<script>alert(1)</script>",
