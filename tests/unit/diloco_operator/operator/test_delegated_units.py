@@ -131,24 +131,6 @@ def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() 
 
 
 @pytest.mark.slow
-def test_scale_down_through_the_api_withdraws_all_demand_beyond_it() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with cluster.operating():
-            await cluster.apply("one", gpu_pool(max=3, provisioning=AUTOSCALER), min=3, quorum=1)
-            await cluster.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 3)
-            await cluster.edit("one", learners={"min": 1, "max": 1})
-            after = ["WaitingForNodes", "ScaledDown", "ScaledDown"]
-            await cluster.when("one", lambda status: [unit["reason"] for unit in status["units"]] == after)
-
-            async def one_is_left() -> bool:
-                return {pod["metadata"]["name"] for pod in cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
-
-            await eventually(one_is_left, "the pods of two units to go")
-
-    play(scenario, scheduler=True)
-
-
-@pytest.mark.slow
 def test_nodes_of_two_autoscalers_for_one_unit_cost_the_job_nothing() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -215,19 +197,5 @@ def test_two_units_with_half_of_their_hosts_each_give_them_back_and_train_in_the
             assert sorted(await cluster.trains("one", 2)) == ["tpu-0", "tpu-1"]
             assert wall_clock() < due + 30
             assert bound_units(cluster) == []
-
-    play(scenario, scheduler=True)
-
-
-@pytest.mark.slow
-def test_job_whose_pool_gets_no_nodes_trains_in_the_next_one() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with cluster.operating():
-            pools = (tpu_pool(max=1, provisioning=AUTOSCALER), gpu_pool(max=1, provisioning=AUTOSCALER))
-            await cluster.apply("one", *pools, spec={"placement": {"objective": "Preference"}})  # nodes are asked for in this order
-            await cluster.when("one", lambda status: status.get("units", [{}])[0].get("reason") == "NotProvisioned")
-            await cluster.add([a_gpu_node("gpu-0")])
-            assert await cluster.trains("one") == ["gpu-0"]
-            assert {pod["metadata"]["name"] for pod in cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
 
     play(scenario, scheduler=True)

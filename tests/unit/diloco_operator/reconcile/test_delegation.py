@@ -20,9 +20,9 @@ def a_growing_pool(name: str = "h100", **fields: Any) -> dict[str, Any]:
     return gpu_pool(name, **{"provisioning": AUTOSCALER, **fields})
 
 
-def a_stage(*pools: dict[str, Any], nodes: Any = (), min: int = 1, max: int = 1) -> Stage:
-    """The syncer runs, and everything that can be asked for was."""
-    stage = Stage(a_job().with_learners(min, max).with_pools(*(pools or (a_growing_pool(),))), *nodes)
+def a_stage(*pools: dict[str, Any], nodes: Any = (), min: int = 1, max: int = 1, **spec: Any) -> Stage:
+    """The syncer runs, and everything that can be asked for was. `spec`: further fields of the job's."""
+    stage = Stage(a_job().with_learners(min, max).with_pools(*(pools or (a_growing_pool(),))).with_spec(**spec), *nodes)
     stage.settle()
     stage.syncer_starts()
     stage.settle()
@@ -78,22 +78,10 @@ def test_pods_that_name_no_node_have_no_priority_class_that_ends_pods_of_others(
     own: dict[str, Any] = {"priorityClassName": "urgent"}
     everything: dict[str, Any] = {**own, "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
     pool = a_growing_pool(template=template(**(everything if where == "template" else {})))
-    stage = Stage(a_job().with_learners(1, 2).with_pools(pool).with_spec(**(own if where == "job" else {})), a_gpu_node("gpu-0"))
-    stage.settle()
-    starts(stage.syncer, stage.now)
-    stage.settle()
+    stage = a_stage(pool, nodes=[a_gpu_node("gpu-0")], max=2, **(own if where == "job" else {}))
     assert important(stage) == (everything if where == "template" else own)  # it is on a slice that was free
     assert stage.syncer["spec"].get("priorityClassName") == (None if where == "template" else "urgent")
     assert important(stage, "h100-1") == {}
-
-
-def test_pods_that_name_no_node_keep_a_priority_class_that_never_preempts() -> None:
-    stage = Stage(a_job().with_learners(1, 1).with_pools(a_growing_pool()).with_spec(priorityClassName="patient"))
-    stage.non_preempting = {"patient"}
-    stage.settle()
-    starts(stage.syncer, stage.now)
-    stage.settle()
-    assert important(stage) == {"priorityClassName": "patient"}
 
 
 def test_each_alternative_of_the_template_must_also_be_of_the_kind() -> None:
@@ -109,8 +97,6 @@ def test_nodes_are_asked_for_as_the_pool_says_they_are_paid_for() -> None:
     any_, spot, steady, reserved = (
         a_stage({**a_growing_pool(), **asked}) for asked in ({}, *({"capacity": each} for each in ("Spot", "OnDemand", "Reserved")))
     )
-    for stage in (any_, spot, steady, reserved):
-        stage.settle()
     kinds = node_terms(any_, "h100-0")
     assert {**kinds[0], "karpenter.sh/capacity-type": ["spot"]} in node_terms(spot, "h100-0")
     assert len(node_terms(spot, "h100-0")) == 6 * len(kinds)  # labels that say spot
@@ -139,21 +125,12 @@ def test_free_slices_are_used_before_nodes_are_asked_for() -> None:
     assert stage.unit("h100-1")["reason"] == "WaitingForNodes"
 
 
-def test_pool_of_existing_nodes_asks_nobody() -> None:
-    stage = a_stage(gpu_pool())
-    assert stage.learner_pods() == []
-    assert stage.condition("Placed")["reason"] == "InsufficientCapacity"
-
-
 @pytest.mark.parametrize(("objective", "asked"), [("Throughput", "h100"), ("Preference", "a100")])
 def test_nodes_of_the_kind_that_trains_the_job_faster_are_asked_for_unless_the_order_of_the_pools_decides(
     objective: str, asked: str
 ) -> None:
     pools = a_growing_pool("a100", accelerator="nvidia-a100-40gb"), a_growing_pool("h100")  # by the peaks: 312 and 989 TFLOP/s
-    stage = Stage(a_job().with_learners(1, 1).with_pools(*pools).with_spec(placement={"objective": objective}))
-    stage.settle()
-    starts(stage.syncer, stage.now)
-    stage.settle()
+    stage = a_stage(*pools, placement={"objective": objective})
     assert [unit["name"] for unit in stage.status["units"] if unit["reason"] == "WaitingForNodes"] == [f"{asked}-0"]
 
 
@@ -219,26 +196,21 @@ def test_hosts_of_a_group_ask_for_hosts_of_their_own_in_one_zone() -> None:
 
 # --- the binding ------------------------------------------------------------------------------------------------------
 def test_unit_trains_on_the_slice_that_its_pods_were_bound_to() -> None:
-    stage = a_stage()
-    stage.set_node(a_gpu_node("new-0"))
-    stage.binds("h100-0", 1, "new-0")
-    stage.settle()
-    assert stage.unit("h100-0")["slice"] == "new-0"
+    stage = trained_on_a_new_node()
+    assert (stage.unit("h100-0")["slice"], stage.states()) == ("new-0", {"h100-0": "Training"})
     assert stage.condition("Placed")["status"] == "True"
     assert stage.plans[-1].reservations.nodes == {"new-0"}
     assert "h100-0: attempt 1 got new-0" in [event.message for plan in stage.plans for event in plan.events]
-    stage.kubelets_start()
-    stage.all_contribute()
-    stage.settle()
-    assert stage.states() == {"h100-0": "Training"}
 
 
-def test_pods_of_a_tpu_slice_may_be_bound_to_its_hosts_in_any_order() -> None:
+def test_slice_is_known_once_all_its_nodes_are_seen_in_whatever_order_pods_were_bound() -> None:
     stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
-    for node in a_tpu_slice("np-1", 2):
-        stage.set_node(node)
     stage.binds("v5p-0", 1, "np-1-1", "np-1-0")
     stage.settle()
+    for node in a_tpu_slice("np-1", 2):
+        assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["slice"]) == ("Starting", "")
+        stage.set_node(node)
+        stage.settle()
     assert stage.unit("v5p-0")["slice"] == "np-1"
     assert stage.plans[-1].reservations.nodes == {"np-1-0", "np-1-1"}
 
@@ -272,16 +244,6 @@ def test_pods_on_two_slices_never_ran_and_start_again_on_one() -> None:
     assert (unit["attempt"], unit["slice"], unit["restarts"], unit["failures"]) == (2, "np-1", 0, [])
 
 
-def test_node_that_the_operator_has_not_seen_yet_is_waited_for() -> None:
-    stage = a_stage()
-    stage.binds("h100-0", 1, "new-0")
-    stage.settle()
-    assert (stage.unit("h100-0")["state"], stage.unit("h100-0")["slice"]) == ("Starting", "")
-    stage.set_node(a_gpu_node("new-0"))
-    stage.settle()
-    assert stage.unit("h100-0")["slice"] == "new-0"
-
-
 def test_node_that_vanished_after_the_binding_is_a_disruption() -> None:
     stage = a_stage()
     stage.binds("h100-0", 1, "new-0")
@@ -291,29 +253,6 @@ def test_node_that_vanished_after_the_binding_is_a_disruption() -> None:
     unit = stage.unit("h100-0")
     assert (unit["reason"], unit["failures"]) == ("WaitingForNodes", [])
     assert (unit["attempt"], unit["restarts"]) == (2, 1)
-
-
-def test_slice_of_which_hosts_are_missing_is_waited_for_until_the_time_out() -> None:
-    stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
-    first, second = a_tpu_slice("np-1", 2)
-    stage.set_node(first)
-    stage.binds("v5p-0", 1, "np-1-0", "np-1-1")
-    stage.settle()
-    assert stage.unit("v5p-0")["slice"] == ""
-    stage.set_node(second)
-    stage.settle()
-    assert stage.unit("v5p-0")["slice"] == "np-1"
-
-
-def test_half_a_unit_is_withdrawn_when_its_time_is_up() -> None:
-    stage = a_stage(a_growing_pool(hosts=2))
-    stage.set_node(a_gpu_node("new-0"))
-    stage.binds("h100-0", 1, "new-0")
-    stage.settle()
-    stage.advance(600)
-    plan = stage.step()
-    assert {delete.name for delete in plan.deletes} == {"bytes-lm-h100-0-a1-0", "bytes-lm-h100-0-a1-1"}
-    assert stage.unit("h100-0")["reason"] == "NotProvisioned"
 
 
 def half_bound(*, whole: bool) -> Stage:
@@ -343,19 +282,19 @@ def test_half_a_unit_for_which_no_other_half_comes_takes_a_whole_slice_that_is_f
     assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0", "bytes-lm-h100-0-a2-1"]
 
 
-def test_half_a_unit_waits_for_its_other_half_where_no_slice_is_free() -> None:
+def test_half_a_unit_waits_for_its_other_half_where_no_slice_is_free_until_its_time_is_up() -> None:
     stage = half_bound(whole=False)
     stage.advance(30)
     stage.settle()
     assert (stage.unit("h100-0")["attempt"], stage.unit("h100-0")["reason"]) == (1, "WaitingForNodes")
+    stage.advance(570)
+    plan = stage.step()
+    assert {delete.name for delete in plan.deletes} == {"bytes-lm-h100-0-a1-0", "bytes-lm-h100-0-a1-1"}
+    assert stage.unit("h100-0")["reason"] == "NotProvisioned"
 
 
 def test_half_a_unit_that_does_not_wait_for_the_other_half_has_not_failed() -> None:
-    stage = a_stage(a_growing_pool(hosts=2))
-    stage.set_node(a_gpu_node("new-0"))
-    stage.binds("h100-0", 1, "new-0")
-    starts(stage.pod("h100-0", 1, 0), stage.now)
-    stage.settle()
+    stage = half_bound(whole=False)
     stage.learner_exits("h100-0", 1, 1)
     stage.settle()
     unit = stage.unit("h100-0")
@@ -431,13 +370,19 @@ def test_unit_that_pauses_because_no_node_came_takes_a_slice_that_becomes_free()
     assert stage.pod("h100-0", 2)["metadata"]["annotations"][names.ANNOTATION_NODE] == "gpu-0"
 
 
-def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
+def withdrawn() -> Stage:
+    """h100-0 asked for nodes, and pool v5p was faster."""
     stage = a_stage(a_growing_pool(), tpu_pool(topology="2x2x1"))
-    assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
     is_unschedulable(stage.pod("h100-0", 1), WORDS)
     stage.settle()
     stage.set_node(a_tpu_node("tpu-0"))
     stage.settle()
+    assert stage.unit("h100-0")["reason"] == "ScaledDown"
+    return stage
+
+
+def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
+    stage = withdrawn()
     stage.kubelets_finish_deletions()
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
@@ -473,17 +418,6 @@ def test_of_two_units_that_wait_the_one_that_was_asked_for_first_stays() -> None
     stage.scale(min=1, max=1)
     stage.settle()
     assert (stage.unit("h100-1")["reason"], stage.states().get("h100-0", "Pending")) == ("WaitingForNodes", "Pending")
-
-
-def withdrawn() -> Stage:
-    """h100-0 asked for nodes, and pool v5p was faster."""
-    stage = a_stage(a_growing_pool(), tpu_pool(topology="2x2x1"))
-    is_unschedulable(stage.pod("h100-0", 1), WORDS)
-    stage.settle()
-    stage.set_node(a_tpu_node("tpu-0"))
-    stage.settle()
-    assert stage.unit("h100-0")["reason"] == "ScaledDown"
-    return stage
 
 
 def test_what_a_grantor_said_outlives_a_message_that_was_cut_and_the_operator() -> None:
