@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from builders.jobs import Obj, a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import is_bound, is_disrupted, is_unschedulable, starts, waits
 from builders.stage import Stage
-from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.report import UnitPhase
 
 
@@ -65,24 +62,6 @@ def test_unit_leaves_a_host_on_which_two_attempts_failed() -> None:
         "avoidances": 1,
         "avoidedUntil": "2026-11-20T12:10:00Z",
     }
-
-
-@pytest.mark.slow
-def test_attempts_of_different_units_on_one_host_count_together() -> None:
-    stage = a_stage(1, 3)
-    fails(stage, "v5p-0")
-    stage.scale(min=1, max=1)
-    stage.lose_node("tpu-0")
-    goes_on(stage)
-    assert stage.unit("v5p-0")["slice"] == "tpu-1"
-    stage.set_node(a_tpu_node("tpu-0"))
-    stage.edit(
-        learners={**stage.job["spec"]["learners"], "max": 2}, pools=[{**stage.job["spec"]["pools"][0], "learners": {"min": 0, "max": 2}}]
-    )
-    goes_on(stage)
-    assert stage.unit("v5p-1")["slice"] == "tpu-0"
-    fails(stage, "v5p-1")
-    assert (hosts(stage), stage.unit("v5p-1")["slice"]) == ({"tpu-0": (2, True)}, "tpu-2")
 
 
 @pytest.mark.slow
@@ -312,16 +291,6 @@ def test_slice_with_a_bad_host_is_avoided_as_a_whole() -> None:
 
 
 # --- the program --------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
-def test_program_that_fails_everywhere_marks_no_host_and_the_units_budgets_decide() -> None:
-    stage = a_stage(6, 10, limit=3)
-    for _ in range(4):
-        for unit in [name for name, state in stage.states().items() if state == "Training"]:
-            stage.learner_exits(unit, stage.unit(unit)["attempt"], 1)
-        goes_on(stage)
-    assert set(stage.states().values()) == {"Failed"}
-    assert not any(avoided for _, avoided in hosts(stage).values())
-    assert stage.condition("Failed")["reason"] == "RestartsExhausted"
 
 
 @pytest.mark.slow
@@ -371,7 +340,7 @@ def test_only_host_of_a_pool_is_not_avoided() -> None:
 
 
 @pytest.mark.slow
-def test_large_job_with_a_bad_program_ends_too() -> None:
+def test_program_that_fails_everywhere_marks_no_host_and_ends_its_job_by_the_budgets_of_the_units() -> None:
     """More hosts are suspects than status has room for."""
     stage = a_stage(18, 24, limit=3)
     for _ in range(6):
@@ -381,8 +350,10 @@ def test_large_job_with_a_bad_program_ends_too() -> None:
             stage.settle()
             stage.kubelets_start()
         goes_on(stage)
+    assert set(stage.states().values()) == {"Failed"}
     assert stage.condition("Failed")["reason"] == "RestartsExhausted"
     assert len(hosts(stage)) == 16
+    assert not any(avoided for _, avoided in hosts(stage).values())
 
 
 @pytest.mark.slow
@@ -486,27 +457,6 @@ def test_job_without_free_hardware_is_not_said_to_have_lost_a_learner() -> None:
 
 
 # --- units of several slices --------------------------------------------------------------------------------------------
-def a_slice_on(*nodes: str) -> Any:
-    return SimpleNamespace(hosts=[SimpleNamespace(node=node) for node in nodes])
-
-
-def spare_slices(*free: Any, avoided: Collection[str]) -> SpareSlices:
-    fleet: Any = SimpleNamespace(free=lambda shape, pool: iter(free), kept=lambda shape, pool: iter(()))
-    requirements: Any = SimpleNamespace(shape="2x2x1", suits=lambda slice_: True, avoided=frozenset(avoided))
-    return SpareSlices(fleet, "a", requirements)
-
-
-def test_spare_slices_that_are_too_few_for_one_unit_stay_for_the_next() -> None:
-    spare = spare_slices(a_slice_on("free"), avoided=["bad-0", "bad-1", "bad-2"])
-    assert not spare.take_for([a_slice_on("bad-0"), a_slice_on("bad-1")])
-    assert spare.take_for([a_slice_on("bad-2"), a_slice_on("good")])
-    assert not spare.take_for([a_slice_on("bad-2")]), "it is taken"
-
-
-def test_a_unit_without_a_bad_host_takes_no_spare_slice() -> None:
-    spare = spare_slices(a_slice_on("free"), avoided=["bad"])
-    assert not spare.take_for([a_slice_on("good")])
-    assert spare.take_for([a_slice_on("bad")])
 
 
 @pytest.mark.slow

@@ -91,19 +91,6 @@ def _without_figures(unit: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in unit.items() if key not in UNSTABLE}
 
 
-def test_largest_status_is_the_one_that_the_floors_assume() -> None:
-    """Nothing but the constants of the module keeps the largest job storable: this is the largest."""
-    limit = MAX_FAILURES_ON_RECORD // MAX_LEARNERS
-    idle = MAX_UNITS - MAX_LEARNERS
-    status = a_large_status(MAX_LEARNERS, idle, message="m" * 5000, hosts=8, host=253, limit=limit, refused=10, others="<" * 8000)
-    beside = largest_rest(MAX_LEARNERS, idle)
-    assert beside > 192 << 10  # of templates and annotations
-    assert stored_bytes(status) > 5 * OBJECT_LIMIT
-    found = bounded(status, status_budget(beside))
-    assert stored_bytes(found) <= status_budget(beside)
-    assert Status.model_validate(found)
-
-
 def test_each_unit_has_its_share_and_the_message_what_its_other_texts_leave() -> None:
     """A share is (1.5 MiB - 16 KiB - 224 KiB - 277 KiB) / 256, less what a unit takes at least: some 3 KiB, half of it for the slice."""
     whole = a_large_status(192, 64, message="m" * 4096, hosts=8, host=63)
