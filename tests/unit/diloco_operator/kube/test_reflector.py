@@ -8,7 +8,7 @@ import pytest
 from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookmark, deleted, modified
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
-from diloco_operator.kube.cache import Cache, CachedObject, as_it_is
+from diloco_operator.kube.cache import Cache, CachedObject
 from diloco_operator.kube.client import ApiError, Forbidden, Gone, NotFound, Obj, ObjList, Unavailable
 from diloco_operator.kube.fields import needed_string
 from diloco_operator.kube.malformed import MalformedObjects
@@ -23,7 +23,7 @@ AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 
 
 class Followed:
-    """A running reflector, and the calls of its handlers: (old phase, new phase) by name."""
+    """A running reflector, the calls of its handlers: (name, old phase, new phase), and what it said of the server at each change."""
 
     def __init__(self, api: ScriptedApi, timeouts: WatchTimeouts | None = None, draw: float = 0.0, without: str = "") -> None:
         self.api = api
@@ -37,10 +37,19 @@ class Followed:
             timeouts=timeouts,
             without=without,
         )
-        self.rights: list[str] = []
-        """What was missing after each change of rights."""
-        self.reflector.on_rights_change(lambda: self.rights.append(self.reflector.missing))
+        self.took = 0.0
+        """Virtual seconds that `follow` waited."""
+        self.missing: list[tuple[bool, str]] = []
+        """Whether it was synced, and what was missing, after each change of rights."""
+        self.forbidden: list[str] = []
+        self.failing: list[str] = []
+        self.reflector.on_rights_change(self._note_rights)
+        self.reflector.on_failure_change(lambda: self.failing.append(self.reflector.failing))
         self.reflector.on_change(self.note)
+
+    def _note_rights(self) -> None:
+        self.missing.append((self.reflector.synced, self.reflector.missing))
+        self.forbidden.append(self.reflector.forbidden)
 
     def note(self, old: CachedObject[str] | None, new: CachedObject[str] | None) -> None:
         held = new or old
@@ -52,17 +61,17 @@ class Followed:
         return sorted(held.name for held in self.reflector.cache)
 
 
-def follow(followed: Callable[[], Followed], check: Callable[[Followed], object], within: float = 60) -> float:
-    """Run until `check` holds. Returns the (virtual) seconds that it took."""
+def follow[F: Followed](it: F, check: Callable[[F], object], within: float = 60) -> F:
+    """Run until `check` holds."""
 
-    async def scenario() -> float:
-        it = followed()
+    async def scenario() -> F:
         task = asyncio.create_task(it.reflector.run())
         try:
             await until(lambda: task.done() or check(it), within=within)
             if task.done():
                 task.result()
-            return asyncio.get_running_loop().time()
+            it.took = asyncio.get_running_loop().time()
+            return it
         finally:
             task.cancel()
 
@@ -77,7 +86,7 @@ def test_all_pages_are_listed_before_it_is_synced() -> None:
     first = ObjList([an_object("a", 1)], "10", continue_token="more")
     second = ObjList([an_object("b", 2)], "10")
     api = ScriptedApi(lists=[first, second])
-    follow(lambda: Followed(api), lambda it: it.reflector.synced and it.names == ["a", "b"])
+    follow(Followed(api), lambda it: it.reflector.synced and it.names == ["a", "b"])
     assert api.list_tokens == ["", "more"]
     assert api.watched_from[0] == "10"
 
@@ -87,14 +96,8 @@ def test_handlers_see_what_was_and_what_is() -> None:
         lists=pages("a"),
         watches=[[modified(an_object("a", 11, phase="Running")), added(an_object("b", 12, phase="Pending")), deleted(an_object("a", 13))]],
     )
-    changes: list[Any] = []
-
-    def three(it: Followed) -> bool:
-        changes[:] = it.changes
-        return len(it.changes) == 4
-
-    follow(lambda: Followed(api), three)
-    assert changes == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
+    it = follow(Followed(api), lambda it: len(it.changes) == 4)
+    assert it.changes == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
 
 
 def test_the_projection_is_held_and_found_by_index_until_it_changes_or_goes() -> None:
@@ -106,12 +109,12 @@ def test_the_projection_is_held_and_found_by_index_until_it_changes_or_goes() ->
         found = [[held.name for held in it.reflector.cache.by_index("phase", phase)] for phase in ("Running", "Pending")]
         return found == [["b"], ["a"]] and it.names == ["a", "b"]
 
-    follow(lambda: Followed(api), moved)
+    follow(Followed(api), moved)
 
 
 def test_a_watch_goes_on_after_the_last_bookmark() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[bookmark(40)], [SILENCE]])
-    follow(lambda: Followed(api), lambda it: len(api.watched_from) == 2)
+    follow(Followed(api), lambda it: len(api.watched_from) == 2)
     assert api.watched_from == ["10", "40"]
 
 
@@ -119,22 +122,16 @@ def test_a_watch_goes_on_after_the_last_bookmark() -> None:
 def test_a_silent_watch_is_dropped_and_resumed_where_it_was() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[bookmark(20), SILENCE], [SILENCE]])
     timeouts = WatchTimeouts(read=90)
-    took = follow(lambda: Followed(api, timeouts), lambda it: len(api.watched_from) == 2, within=200)
+    it = follow(Followed(api, timeouts), lambda it: len(api.watched_from) == 2, within=200)
     assert api.watched_from == ["10", "20"]
-    assert took >= 90
+    assert it.took >= 90
 
 
 def test_after_a_forgotten_version_it_lists_again_and_reports_missed_deletions() -> None:
     api = ScriptedApi(lists=[*pages("a", "b"), *pages("b", "c", version=30)], watches=[[GONE], [SILENCE]])
-    changes: list[Any] = []
-
-    def relisted(it: Followed) -> bool:
-        changes[:] = it.changes
-        return it.names == ["b", "c"]
-
-    follow(lambda: Followed(api), relisted)
+    it = follow(Followed(api), lambda it: it.names == ["b", "c"])
     # b has the same version in both lists: no change
-    assert sorted(changes, key=str) == sorted(
+    assert sorted(it.changes, key=str) == sorted(
         [("a", None, "Pending"), ("b", None, "Pending"), ("a", "Pending", None), ("c", None, "Pending")], key=str
     )
     assert api.watched_from == ["10", "30"]
@@ -143,14 +140,14 @@ def test_after_a_forgotten_version_it_lists_again_and_reports_missed_deletions()
 def test_a_page_that_expired_starts_the_list_anew() -> None:
     first = ObjList([an_object("a", 1)], "10", continue_token="more")
     api = ScriptedApi(lists=[first, GONE, *pages("a", "b")])
-    follow(lambda: Followed(api), lambda it: it.names == ["a", "b"])
+    follow(Followed(api), lambda it: it.names == ["a", "b"])
     assert api.list_tokens == ["", "more", ""]
 
 
 @pytest.mark.parametrize("error", [BUSY, AWAY], ids=["busy", "away"])
 def test_a_watch_that_a_busy_server_or_the_connection_ends_goes_on_without_another_list(error: ApiError) -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), error], [error], [added(an_object("c", 12)), SILENCE]])
-    follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
+    follow(Followed(api), lambda it: it.names == ["a", "b", "c"])
     assert api.list_tokens == [""]
     assert api.watched_from == ["10", "11", "11"]
 
@@ -158,27 +155,27 @@ def test_a_watch_that_a_busy_server_or_the_connection_ends_goes_on_without_anoth
 @pytest.mark.parametrize(("draw", "part"), [(0.0, 1.0), (0.5, 0.75)], ids=["plain", "jitter"])
 def test_a_server_that_is_away_is_asked_with_growing_delays_that_jitter_shortens(draw: float, part: float) -> None:
     api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
-    took = follow(lambda: Followed(api, draw=draw), lambda it: it.reflector.synced)
-    assert took == pytest.approx(part * (0.5 + 1 + 2), abs=0.02)
+    it = follow(Followed(api, draw=draw), lambda it: it.reflector.synced)
+    assert it.took == pytest.approx(part * (0.5 + 1 + 2), abs=0.02)
 
 
 def test_a_version_that_the_server_rejects_for_another_reason_means_listing_again() -> None:
     ahead = ApiError(504, "Timeout", "Too large resource version: 10, current: 3")
     api = ScriptedApi(lists=[*pages("a"), *pages("b", version=3)], watches=[[ahead], [SILENCE]])
-    follow(lambda: Followed(api), lambda it: it.names == ["b"])
+    follow(Followed(api), lambda it: it.names == ["b"])
 
 
 def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[], [], [], [SILENCE]])
-    took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 4)
-    assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
+    it = follow(Followed(api), lambda it: len(api.watched_from) == 4)
+    assert it.took == pytest.approx(0.5 + 1 + 2, abs=0.02)
 
 
 @pytest.mark.slow
 def test_an_idle_watch_that_the_server_ends_is_resumed_at_once() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[60.0], [60.0], [SILENCE]])
-    took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 3, within=200)
-    assert took == pytest.approx(120, abs=0.1)
+    it = follow(Followed(api), lambda it: len(api.watched_from) == 3, within=200)
+    assert it.took == pytest.approx(120, abs=0.1)
 
 
 def test_the_time_of_the_last_message_is_known() -> None:
@@ -189,7 +186,7 @@ def test_the_time_of_the_last_message_is_known() -> None:
         heard.append(it.reflector.last_heard)
         return it.reflector.last_heard is not None and it.reflector.last_heard >= 4.99
 
-    follow(lambda: Followed(api), bookmarked)
+    follow(Followed(api), bookmarked)
     assert heard[0] in (None, 0.0)
     assert heard[-1] == pytest.approx(5, abs=0.02)
 
@@ -202,7 +199,7 @@ def test_a_failing_handler_costs_only_the_object_that_it_failed_for() -> None:
                 raise KeyError("a defect")
 
     api = ScriptedApi(lists=pages("a", "b"), watches=[[modified(an_object("b", 11, phase="Running")), SILENCE]])
-    follow(lambda: Fussy(api), lambda it: it.names == ["b"] and it.changes[-1] == ("b", "Pending", "Running"))
+    follow(Fussy(api), lambda it: it.names == ["b"] and it.changes[-1] == ("b", "Pending", "Running"))
 
 
 class Strict(Followed):
@@ -230,47 +227,39 @@ def test_a_malformed_object_of_a_list_is_left_out_until_it_is_mended() -> None:
     api = ScriptedApi(lists=[listed], watches=[[0.1, modified(an_object("a", 11, phase="Running")), SILENCE]])
     seen: list[tuple[list[str], list[str]]] = []
 
-    def mended(it: Followed) -> bool:
-        assert isinstance(it, Strict)
+    def mended(it: Strict) -> bool:
         if it.reflector.synced:
             seen.append((it.names, it.left_out))
         return bool(seen) and seen[-1] == (["a", "b"], [])
 
-    follow(lambda: Strict(api), mended)
+    follow(Strict(api), mended)
     assert seen[0] == (["b"], ["a"])
 
 
 def test_an_object_that_becomes_malformed_counts_as_gone() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[modified(an_object("a", 11, phase=5)), SILENCE]])
-    last: list[Any] = []
-
-    def out(it: Followed) -> bool:
-        last[:] = it.changes
-        return isinstance(it, Strict) and it.left_out == ["a"] and it.names == []
-
-    follow(lambda: Strict(api), out)
-    assert last == [("a", None, "Pending"), ("a", "Pending", None)]
+    it = follow(Strict(api), lambda it: it.left_out == ["a"] and it.names == [])
+    assert it.changes == [("a", None, "Pending"), ("a", "Pending", None)]
 
 
 def test_a_malformed_object_that_is_deleted_is_forgotten() -> None:
     api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10")], watches=[[0.1, deleted(an_object("a", 11)), SILENCE]])
     seen: list[list[str]] = []
 
-    def forgotten(it: Followed) -> bool:
-        assert isinstance(it, Strict)
+    def forgotten(it: Strict) -> bool:
         seen.extend([it.left_out] if it.reflector.synced else [])
         return bool(seen) and seen[-1] == []
 
-    follow(lambda: Strict(api), forgotten)
+    follow(Strict(api), forgotten)
     assert seen[0] == ["a"]
     api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10"), ObjList([], "30")], watches=[[0.1, GONE], [SILENCE]])
-    follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and len(api.watched_from) == 2 and it.left_out == [])
+    follow(Strict(api), lambda it: len(api.watched_from) == 2 and it.left_out == [])
 
 
 @pytest.mark.parametrize("obj", ["text", 5, None, [], {}, {"metadata": []}, {"metadata": {"name": 5}}, {"metadata": {"name": "a\nb"}}])
 def test_whatever_a_server_sends_the_reflector_goes_on(obj: Any) -> None:
     api = ScriptedApi(lists=[ObjList([obj], "10")], watches=[[modified(obj), deleted(obj), added(an_object("b", 12, phase="x")), SILENCE]])
-    follow(lambda: Strict(api), lambda it: it.names == ["b"])
+    follow(Strict(api), lambda it: it.names == ["b"])
 
 
 def test_a_list_of_one_namespace_leaves_the_objects_of_others() -> None:
@@ -312,33 +301,23 @@ def test_a_list_of_one_namespace_leaves_the_objects_of_others() -> None:
 
 def test_a_server_that_forbids_to_list_is_asked_again_and_named_meanwhile() -> None:
     api = ScriptedApi(lists=[FORBIDDEN, FORBIDDEN, *pages("a")])
-    said: list[str] = []
-
-    def followed() -> Followed:
-        it = Followed(api)
-        it.reflector.on_rights_change(lambda: said.append(it.reflector.forbidden))
-        return it
-
-    follow(followed, lambda it: it.reflector.synced and not it.reflector.forbidden)
-    assert said == [FORBIDDEN.message, ""]
+    it = follow(Followed(api), lambda it: it.reflector.synced and not it.reflector.forbidden)
+    assert it.forbidden == [FORBIDDEN.message, ""]
 
 
 def test_a_right_that_is_taken_away_leaves_the_cache_as_it_was() -> None:
     api = ScriptedApi(lists=[*pages("a"), FORBIDDEN, FORBIDDEN], watches=[[FORBIDDEN]])
-    follow(lambda: Followed(api), lambda it: it.reflector.forbidden and it.names == ["a"])
+    follow(Followed(api), lambda it: it.reflector.forbidden and it.names == ["a"])
 
 
 def test_everything_can_be_listed_and_projected_again_without_waiting_for_the_watch() -> None:
     """With the same versions on the server; handlers learn of what the projection makes of them now."""
     phases = iter(["Pending", "Running"])
     api = ScriptedApi(lists=[*pages("a"), *pages("a")], watches=[[SILENCE], [SILENCE]])
+    followed = Followed(api)
+    followed.reflector = Reflector(api, PODS, lambda obj, _: next(phases), rng=lambda: 0.0)  # type: ignore[arg-type]
+    followed.reflector.on_change(followed.note)
     asked: list[Followed] = []
-
-    def followed() -> Followed:
-        it = Followed(api)
-        it.reflector = Reflector(api, PODS, lambda obj, _: next(phases), rng=lambda: 0.0)  # type: ignore[arg-type]
-        it.reflector.on_change(it.note)
-        return it
 
     def again(it: Followed) -> bool:
         if it.reflector.synced and not asked:
@@ -346,8 +325,8 @@ def test_everything_can_be_listed_and_projected_again_without_waiting_for_the_wa
             it.reflector.list_again()
         return len(it.changes) == 2
 
-    assert follow(followed, again) < 1
-    assert asked[0].changes == [("a", None, "Pending"), ("a", "Pending", "Running")]
+    assert follow(followed, again).took < 1
+    assert followed.changes == [("a", None, "Pending"), ("a", "Pending", "Running")]
 
 
 def test_what_one_namespace_changes_does_not_hold_up_what_another_one_does() -> None:
@@ -355,7 +334,7 @@ def test_what_one_namespace_changes_does_not_hold_up_what_another_one_does() -> 
     mine = an_object("mine", 520, phase="Running")
     mine["metadata"]["namespace"] = "quiet"
     followed = Followed(ScriptedApi(pages(), [[*crowd, added(mine)]]))
-    follow(lambda: followed, lambda it: len(it.changes) == 501)
+    follow(followed, lambda it: len(it.changes) == 501)
     # A turn of the loop reads 100 and applies 20, so the sixth reads it: then 5 x 20 are applied, and at most 20 in the same turn.
     assert [name for name, _, _ in followed.changes].index("mine") <= 140
     assert [name for name, _, _ in followed.changes if name != "mine"] == [f"crowd-{number}" for number in range(20, 520)]
@@ -364,7 +343,7 @@ def test_what_one_namespace_changes_does_not_hold_up_what_another_one_does() -> 
 def test_what_a_watch_said_before_a_list_is_not_applied_after_it() -> None:
     crowd = [added(an_object(f"crowd-{number}", number, phase="Pending")) for number in range(20, 520)]
     followed = Followed(ScriptedApi([*pages(), *pages("b", version=600)], [[*crowd, GONE]]))
-    follow(lambda: followed, lambda it: it.names == ["b"])
+    follow(followed, lambda it: it.names == ["b"])
     assert followed.names == ["b"]
 
 
@@ -373,34 +352,16 @@ def test_timeouts_in_the_wrong_order_are_an_error() -> None:
         WatchTimeouts(read=400, watch=300)
 
 
-def test_without_a_projection_the_object_is_held_as_it_is() -> None:
-    obj: Obj = an_object("a", 1)
-    assert as_it_is(obj, None) is obj
-
-
 def test_optional_resource_that_the_server_does_not_know_is_followed_once_its_definition_comes() -> None:
     api = ScriptedApi(lists=[UNKNOWN, UNKNOWN, *pages("a")])
-    seen: list[tuple[bool, str]] = []
-
-    def followed() -> Followed:
-        it = Followed(api, without="no one is told")
-        it.reflector.on_rights_change(lambda: seen.append((it.reflector.synced, it.reflector.missing)))
-        return it
-
-    follow(followed, lambda it: it.names == ["a"])
-    assert seen == [(True, "the API server has no pods in v1"), (True, "")]  # said once, although it was asked twice
+    it = follow(Followed(api, without="no one is told"), lambda it: it.names == ["a"])
+    assert it.missing == [(True, "the API server has no pods in v1"), (True, "")]  # said once, although it was asked twice
 
 
 def test_optional_resource_whose_definition_goes_is_empty_and_comes_again() -> None:
     api = ScriptedApi(lists=[*pages("a", "b"), UNKNOWN, *pages("b", version=30)], watches=[[UNKNOWN]])
-    it: list[Followed] = []
-
-    def followed() -> Followed:
-        it.append(Followed(api, without="no one is told"))
-        return it[0]
-
-    follow(followed, lambda it: it.rights[1:] == [""])
-    assert it[0].changes[2:] == [("a", "Pending", None), ("b", "Pending", None), ("b", None, "Pending")]
+    it = follow(Followed(api, without="no one is told"), lambda it: [said for _, said in it.missing[1:]] == [""])
+    assert it.changes[2:] == [("a", "Pending", None), ("b", "Pending", None), ("b", None, "Pending")]
 
 
 def test_resource_that_is_needed_and_unknown_is_never_taken_for_empty() -> None:
@@ -411,37 +372,22 @@ def test_resource_that_is_needed_and_unknown_is_never_taken_for_empty() -> None:
         synced.append(it.reflector.synced)
         return it.names == ["a"]
 
-    follow(lambda: Followed(api), check)
+    follow(Followed(api), check)
     assert synced.index(True) == len(synced) - 1
 
 
 def test_what_a_server_answers_instead_of_a_list_is_named_until_it_lists() -> None:
     api = ScriptedApi(lists=[*pages("a"), UNKNOWN, AWAY, UNKNOWN, *pages("b", version=30)], watches=[[UNKNOWN]])
-    said: list[str] = []
-
-    def followed() -> Followed:
-        it = Followed(api)
-        it.reflector.on_failure_change(lambda: said.append(it.reflector.failing))
-        return it
 
     def check(it: Followed) -> bool:
         if it.reflector.failing:
             assert it.names == ["a"]
         return it.names == ["b"]
 
-    follow(followed, check)
-    assert said == [str(UNKNOWN), ""]
+    assert follow(Followed(api), check).failing == [str(UNKNOWN), ""]
 
 
 @pytest.mark.parametrize("error", [AWAY, GONE, ApiError(429, "TooManyRequests", "busy")])
 def test_a_server_that_is_away_busy_or_forgetful_is_not_failing(error: ApiError) -> None:
     api = ScriptedApi(lists=[error, *pages("a")])
-    said: list[str] = []
-
-    def followed() -> Followed:
-        it = Followed(api)
-        it.reflector.on_failure_change(lambda: said.append(it.reflector.failing))
-        return it
-
-    follow(followed, lambda it: it.names == ["a"])
-    assert said == []
+    assert follow(Followed(api), lambda it: it.names == ["a"]).failing == []
