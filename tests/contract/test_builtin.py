@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.kube_objects import EVENTS, LEASES, PODS, SERVICES, VOLUME_CLAIMS, names
+from builders.kube_objects import EVENTS, PODS, SERVICES, VOLUME_CLAIMS, names
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid, NotFound
-
-
-async def test_new_pod_is_pending(client: Client, namespace: str) -> None:
-    assert (await client.create(PODS, a_bare_pod(namespace, "a")))["status"]["phase"] == "Pending"
+from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid
 
 
 async def test_limits_are_requests_as_well(client: Client, namespace: str) -> None:
@@ -58,11 +54,6 @@ async def test_binding_sets_the_node_once(client: Client, namespace: str, node: 
     assert (await client.get(PODS, namespace, "a"))["spec"]["nodeName"] == node
 
 
-async def test_pod_that_does_not_exist_cannot_be_bound(client: Client, namespace: str) -> None:
-    with pytest.raises(NotFound):
-        await client.bind(namespace, "a", "node-1")
-
-
 async def test_gated_pod_is_bound_only_when_its_gates_are_removed(client: Client, namespace: str, node: str) -> None:
     await client.create(PODS, a_bare_pod(namespace, "a", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
     with pytest.raises(ApiError):
@@ -88,14 +79,6 @@ async def test_new_claim_is_pending(client: Client, namespace: str) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     made = await client.create(VOLUME_CLAIMS, {"metadata": {"namespace": namespace, "name": "a"}, "spec": spec})
     assert made["status"]["phase"] == "Pending"
-
-
-async def test_lease_is_taken_by_one_of_two(client: Client, namespace: str) -> None:
-    lease = await client.create(LEASES, {"metadata": {"namespace": namespace, "name": "a"}, "spec": {"leaseDurationSeconds": 15}})
-    await client.update(LEASES, {**lease, "spec": {"holderIdentity": "one"}})
-    with pytest.raises(Conflict):
-        await client.update(LEASES, {**lease, "spec": {"holderIdentity": "two"}})
-    assert (await client.get(LEASES, namespace, "a"))["spec"] == {"holderIdentity": "one"}
 
 
 async def test_events_are_found_by_what_they_are_about(client: Client, namespace: str) -> None:

@@ -73,12 +73,6 @@ async def test_deleting_twice_does_not_move_the_time(client: Client, namespace: 
     await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}})
 
 
-async def test_unscheduled_pod_goes_at_once(client: Client, namespace: str) -> None:
-    await client.create(PODS, a_bare_pod(namespace, "a"))
-    await client.delete(PODS, namespace, "a")
-    assert await gone(client, PODS, namespace, "a")
-
-
 async def test_running_pod_stays_until_its_kubelet_says_it_is_over(client: Client, namespace: str, node: str) -> None:
     await _running_pod(client, namespace, node, grace=25)
     await client.delete(PODS, namespace, "a")

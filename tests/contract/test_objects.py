@@ -125,14 +125,6 @@ async def test_wrong_labels_are_invalid(client: Client, namespace: str) -> None:
         assert error.value.causes[0].field == "metadata.labels"
 
 
-async def test_version_grows_with_every_write_to_any_kind(client: Client, namespace: str) -> None:
-    first = await client.create(WIDGETS, widget(namespace, "a"))
-    second = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
-    third = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}})
-    versions = [int(each["metadata"]["resourceVersion"]) for each in (first, second, third)]
-    assert versions == sorted(set(versions))
-
-
 async def test_update_with_an_old_version_conflicts_and_changes_nothing(client: Client, namespace: str) -> None:
     old = await client.create(WIDGETS, widget(namespace, "a"))
     new = await client.update(WIDGETS, {**old, "spec": {**old["spec"], "size": 2}})

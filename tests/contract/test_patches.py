@@ -47,13 +47,9 @@ async def test_merge_patch_that_makes_an_object_wrong_is_rejected_as_a_whole(cli
     assert await client.get(WIDGETS, namespace, "a") == made
 
 
-async def test_status_sent_on_create_is_dropped(client: Client, namespace: str) -> None:
+async def test_status_is_not_written_with_the_spec(client: Client, namespace: str) -> None:
     made = await client.create(WIDGETS, widget(namespace, "a", status={"phase": "On"}))
     assert "status" not in made
-
-
-async def test_spec_write_leaves_status_alone(client: Client, namespace: str) -> None:
-    await client.create(WIDGETS, widget(namespace, "a"))
     await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "On"}}, subresource="status")
     current = await client.get(WIDGETS, namespace, "a")
     updated = await client.update(WIDGETS, {**current, "spec": {"size": 3}, "status": {"phase": "Off"}})
