@@ -95,35 +95,6 @@ def test_learners_that_wait_lose_what_the_paper_has_at_six_steps_and_at_24() -> 
     assert max(copy_steps for copy_steps, steps in lost.items() if not steps) == fig12.PUBLISHED_FREE
 
 
-def test_the_rows_of_the_bandwidths_say_which_were_published_and_what_the_interval_of_the_models_needs() -> None:
-    found = rows(table13)
-    assert len(found) == 60
-    assert {row["published"] is None for row in found if row["sites"] == 2 and row["step_seconds"] == 5.0} == {True}
-    assert {row["gigabits_at_h_24"] is None for row in found if row["method"] == "data parallel"} == {True}
-
-
-@pytest.mark.slow
-def test_the_ablation_has_a_row_for_each_arm_and_clock_with_what_was_predicted() -> None:
-    found = rows(table5)
-    assert [(row["clock"], row["arm"]) for row in found] == [
-        (clock, arm) for clock in ("paper", "ours") for arm in ("K = M", "K = 1", "K = 1 + grace")
-    ]
-    assert all(row["predicted"]["contributions_per_merge"] and row["contributions_per_merge"] > 0 <= row["staleness"] for row in found)
-
-
-@pytest.mark.slow
-def test_extra_compute_has_its_time_beside_the_published_and_the_least_possible_one() -> None:
-    found = rows(table4)
-    assert [row["extra"] for row in found] == [0.0, 0.25, 0.5, 1.0, 3.0]
-    assert [row["published"] for row in found] == [1.0, 0.9, 0.83, 0.75, 0.62]
-
-
-@pytest.mark.full
-@pytest.mark.slow
-def test_a_newcomer_has_a_row_for_each_bandwidth() -> None:
-    assert [row["copy_steps"] for row in rows(fig12)] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 24]
-
-
 @pytest.mark.slow
 def test_learners_far_away_cost_the_newcomer_round_trips() -> None:
     near, far = fig12.simulate(1, seeds=1, seed=1), fig12.simulate(1, seeds=1, seed=1, distance=fig12.FAR["200 ms"])
@@ -147,12 +118,6 @@ def test_a_cell_is_simulated_until_its_standard_error_is_as_asked_for() -> None:
     row = table1.simulate_cell(1.0, 1, table1.Cell(1, 1_200_000), least=0.0)
     # Of 16 parts; the standard deviation of such a standard error is 18 % of it.
     assert 0.5 < row.noise < 1.6
-
-
-def test_the_table_of_goodput_says_of_each_published_cell_whether_it_was_fitted() -> None:
-    assert set(table1.PUBLISHED) <= set(table1.CELLS)
-    assert {(cell.units, cell.elastic) for cell in table1.FITTED} == {(1, False), (1, True), (2, True), (8, True)}
-    assert {cell.units for cell in table1.PUBLISHED.keys() - table1.FITTED} == {4, 16}
 
 
 @pytest.mark.slow

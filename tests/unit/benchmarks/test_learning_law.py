@@ -1,6 +1,5 @@
 """The law of learning without hours of training: trials, the search for rates, the file of runs, what was registered."""
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import astuple
@@ -17,8 +16,6 @@ TRIAL = Trial("smoke", Arm(4, interval=5), Rates(), seed=3)
 
 
 # --- trials -----------------------------------------------------------------------------------------------------------
-def test_a_trial_reads_back_from_its_line() -> None:
-    assert Trial.from_json(json.loads(json.dumps(TRIAL.as_json()))) == TRIAL
 
 
 def test_tokens_are_equal_for_all_arms_of_a_size_and_half_of_them_at_half_of_the_steps() -> None:
@@ -29,10 +26,6 @@ def test_tokens_are_equal_for_all_arms_of_a_size_and_half_of_them_at_half_of_the
         }
         assert tokens == {SIZES[size].tokens}
         assert Trial(size, Arm(8), Rates(), 0, halves=1).steps * 2 == SIZES[size].steps
-
-
-def test_each_fragment_is_merged_at_least_a_hundred_times() -> None:
-    assert [Trial(size, Arm(8), Rates(), 0).rounds for size in ("98k", "332k")] == [100, 162]  # 3000 / 30, 4860 / 30
 
 
 # --- the search for rates ---------------------------------------------------------------------------------------------

@@ -2,17 +2,12 @@
 
 import json
 import math
-import xml.etree.ElementTree as ET
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from statistics import mean
 
 import pytest
 
-from benchmarks import plots
 from benchmarks.evidence.table4 import ideal
-from benchmarks.truth.chart import plot_scavenged, plot_truth
 from benchmarks.truth.predictions import FILE, from_json
 from benchmarks.truth.scavenged import Row, Size, rows_of, simulated_times, worst
 from benchmarks.truth.settings import CALIBRATION, SETTINGS, SETTLED, Setting, tape
@@ -85,13 +80,3 @@ def test_units_that_come_and_go_and_cost_nothing_keep_the_law() -> None:
     assert rows[0].time == 1.0
     assert rows[1].time == pytest.approx(ideal(1.0), rel=0.03)
     assert worst([Row(0.0, 1.0), Row(1.0, 0.78)]) == pytest.approx(0.04)
-
-
-def test_the_pictures_name_all_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "FOLDER", tmp_path)
-    seen = {"failures": Seen(84.0, 14_000.0, 6.7, 9), "links": Seen(82.0, 14_300.0, 1.9, 2)}
-    plots.plot("simulator-truth", partial(plot_truth, seen, seen), smoke=False)
-    plots.plot("scavenged-units", partial(plot_scavenged, [Row(0.0, 1.0), Row(3.0, 0.65)]), smoke=False)
-    for name, words in (("simulator-truth", {"failures", "links", "real job"}), ("scavenged-units", {"real units"})):
-        texts = {"".join(each.itertext()) for each in ET.parse(tmp_path / f"{name}.svg").iter("{http://www.w3.org/2000/svg}text")}
-        assert words <= texts

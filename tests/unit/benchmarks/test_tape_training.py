@@ -70,11 +70,6 @@ def steps_of(models: Mapping[str, Numbers], unit: str) -> int:
     return len(models[unit].samples) // BATCH
 
 
-def test_training_ends_with_the_last_outer_step() -> None:
-    job, _ = trained(a_tape(a=1.0, b=1.0), a_training())
-    assert job.core.t == 24
-
-
 @pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
 def test_same_tape_gives_the_same_bytes(compression: str) -> None:
     training = a_training(compression=compression, outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, merge={"method": "RDA"})

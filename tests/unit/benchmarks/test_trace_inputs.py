@@ -118,8 +118,3 @@ def test_no_outage_of_a_slice_begins_within_another() -> None:
     for outage in outages(fleet(48), WEEK, random.Random(3)):
         assert last.get(outage.slice, 0.0) <= outage.begin < outage.end
         last[outage.slice] = outage.end
-
-
-def test_equal_seeds_draw_equal_jobs() -> None:
-    assert drawn(seed=5, slices=8) == drawn(seed=5, slices=8)
-    assert drawn(seed=5, slices=8) != drawn(seed=6, slices=8)
