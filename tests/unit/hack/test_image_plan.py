@@ -36,11 +36,3 @@ def test_every_image_is_in_the_table_with_its_processors() -> None:
     rows = {match[1]: match[2] for match in re.finditer(r"^\| `(\S+)` \|.*\| ([a-z0-9, ]+) \|$", TABLE, re.MULTILINE)}
     words = {variant.target: ", ".join(each.removeprefix("linux/") for each in variant.platforms) for variant in VARIANTS}
     assert rows == words
-
-
-def test_dockerfiles_take_the_accelerators_of_the_plan() -> None:
-    for variant in VARIANTS:
-        dockerfile = (ROOT / variant.dockerfile).read_text()
-        assert ("ARG ACCELERATOR" in dockerfile) == bool(variant.accelerator)
-        first_line = dockerfile.splitlines()[1]
-        assert not variant.accelerator or re.search(rf"\b{variant.accelerator}\b", first_line), variant

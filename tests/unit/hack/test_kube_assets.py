@@ -30,24 +30,9 @@ chmod +x "$3/bin/pip"
 """
 
 TOOLS = [
-    "bash",
-    "cat",
-    "chmod",
-    "cp",
-    "cut",
-    "dirname",
-    "env",
-    "flock",
-    "head",
-    "ln",
-    "mkdir",
-    "mv",
-    "readlink",
-    "realpath",
-    "rm",
-    "sed",
+    "bash", "cat", "chmod", "cp", "cut", "dirname", "env", "flock", "head", "ln", "mkdir", "mv", "readlink", "realpath", "rm", "sed",
     "sha256sum",
-]
+]  # fmt: skip
 
 
 def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:

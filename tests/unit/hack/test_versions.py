@@ -7,21 +7,11 @@ import versions
 from versions import IMAGE, IN_FILES, ROOT, found, places, project_version, replaced
 
 
-def test_all_files_have_the_projects_version() -> None:
-    others = [
-        (file, pattern, version)
-        for file, pattern in places()
-        for version in found((ROOT / file).read_text(), pattern)
-        if version != project_version()
-    ]
-    assert others == []
-
-
-def test_every_place_is_there() -> None:
-    missing = [
-        (file, pattern) for file, patterns in IN_FILES.items() for pattern in patterns if not found((ROOT / file).read_text(), pattern)
-    ]
-    assert missing == []
+def test_each_place_in_all_files_has_the_projects_version() -> None:
+    versions = {(file, pattern): found((ROOT / file).read_text(), pattern) for file, pattern in places()}
+    assert [where for where, there in versions.items() if set(there) - {project_version()}] == []
+    named = [(file, pattern) for file, patterns in IN_FILES.items() for pattern in patterns]
+    assert [where for where in named if not versions[where]] == []
 
 
 def test_another_version_is_written_into_packages_and_names_of_images() -> None:
