@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -38,7 +39,13 @@ def render_text(
     Raises `Refused`."""
     chosen = [argument for file in files for argument in ("--values", str(file))]
     chosen += [argument for kind in known for argument in ("--api-versions", kind)]
-    done = helm("template", release, str(CHART), "--namespace", NAMESPACE, *chosen, "--values", "-", input=json.dumps(values or {}))
+    return _rendered(release, tuple(chosen), json.dumps(values or {}))
+
+
+@functools.cache
+def _rendered(release: str, chosen: tuple[str, ...], values: str) -> str:
+    """Once for each question: the chart does not change while tests run."""
+    done = helm("template", release, str(CHART), "--namespace", NAMESPACE, *chosen, "--values", "-", input=values)
     if done.returncode != 0:
         raise Refused(done.stderr)
     return done.stdout

@@ -29,28 +29,10 @@ DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
 
 # --- the dashboard ----------------------------------------------------------------------------------------------------
-def exposed() -> set[str]:
-    """Names of the series that the operator gives."""
-    metrics = Metrics()
-    metrics.watch_leading("lease", lambda: True)
-    endings = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
-    return {f"{family.name}{ending}" for family in metrics.registry.collect() for ending in endings.get(family.type, ("",))}
-
-
 def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
     for panel in dashboard["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
     yield from (variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query")
-
-
-WORDS = re.compile(r"\b((?:diloco|controller_runtime|workqueue|rest_client|leader_election|process)_[a-z_]+)\b")
-
-
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_every_metric_of_the_dashboard_is_one_that_the_operator_gives(path: Any) -> None:
-    used = {name for expression in expressions(json.loads(path.read_text())) for name in WORDS.findall(expression)}
-    assert len(used) > 15
-    assert used <= exposed()
 
 
 def test_the_dashboard_of_jobs_selects_them_by_a_label_that_prometheus_does_not_give() -> None:
@@ -152,14 +134,11 @@ def test_the_alerts_are_those_of_the_page_and_carry_the_labels_of_the_values() -
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
-def test_the_recording_rules_are_those_of_the_page_and_read_series_that_there_are() -> None:
+def test_the_recording_rules_are_those_of_the_page() -> None:
     groups = one(render(rules()), "PrometheusRule")["spec"]["groups"]
-    recorded = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"] if "record" in rule}
+    recorded = [rule["record"] for group in groups for rule in group["rules"] if "record" in rule]
     page = (ROOT / "docs" / "metrics.md").read_text()
-    assert re.findall(r"^\| `([a-z_]+:[a-z0-9_:]+)` \|", page, re.MULTILINE) == list(recorded)
-    given = exposed() | recorded.keys()
-    for name, expression in recorded.items():
-        assert {selector.name for selector in selectors(promql_parser.parse(expression))} <= given, name
+    assert re.findall(r"^\| `([a-z_]+:[a-z0-9_:]+)` \|", page, re.MULTILINE) == recorded
 
 
 @pytest.mark.parametrize(
