@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
-from builders.job_cases import IMMUTABLE, REFUSED, SEVERAL_SHARDS, an_ended_job
+from builders.job_cases import REFUSED, an_ended_job
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_operator.api.spec import MAX_LEARNERS
 
@@ -198,23 +198,6 @@ def test_scale_beyond_what_the_pools_may_have_is_taken(plane: ControlPlane, name
     assert plane.kubectl("get", "dlj/bytes-lm", "-n", namespace, "-o", "jsonpath={.spec.learners.max}").stdout == "100"
 
 
-def test_a_pool_is_switched_off_and_on_by_its_maximum(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, a_manifest(pools=[tpu_pool(max=4), gpu_pool(max=4)]))
-
-    def set_maxima(*maxima: int) -> None:
-        pools = [tpu_pool(max=maxima[0]), gpu_pool(max=maxima[1])]
-        plane.kubectl("patch", "-n", namespace, "dlj/bytes-lm", "--type=merge", "-p", json.dumps({"spec": {"pools": pools}}))
-
-    set_maxima(0, 4)
-    plane.kubectl("scale", "-n", namespace, "dlj/bytes-lm", "--replicas=3")  # the bound of the whole job is another
-    found = json.loads(plane.kubectl("get", "-n", namespace, "dlj/bytes-lm", "-o", "json").stdout)["spec"]
-    assert (found["learners"]["max"], [pool["learners"]["max"] for pool in found["pools"]]) == (3, [0, 4])
-    with pytest.raises(CommandFailed) as error:
-        set_maxima(0, 0)
-    assert "the sum of pools[].learners.max must reach learners.min" in error.value.done.stderr
-    set_maxima(2, 0)
-
-
 def test_wait_for_complete_ends_when_the_job_does(plane: ControlPlane, namespace: str) -> None:
     applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
@@ -241,13 +224,6 @@ def test_a_wrong_job_is_refused_with_field_and_rule(plane: ControlPlane, empty: 
     said = refusal(plane, empty, obj)
     assert f"{field}: " in said, said
     assert words in said, said
-
-
-def test_what_is_immutable_cannot_be_changed(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, a_manifest())
-    path, value, words = IMMUTABLE["accelerator"]
-    assert words in refusal(plane, namespace, with_field(a_manifest(), path, value))
-    assert "spec.syncer.shards: Invalid value: shards is immutable" in refusal(plane, namespace, SEVERAL_SHARDS)
 
 
 @pytest.mark.parametrize(
