@@ -110,22 +110,14 @@ def test_disk_that_refuses_the_fences_keeps_no_learner_away(tmp_path: Path, capl
 
 
 @pytest.mark.slow
-def test_snapshot_with_an_older_attempt_does_not_lower_a_durable_fence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("durable", "refused"), [(3, 2), (1, 1)], ids=["of an older attempt", "of a newer attempt"])
+def test_snapshot_raises_a_durable_fence_and_never_lowers_it(tmp_path: Path, durable: int, refused: int) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as learner:
         learner.join().seed()
         until(lambda: syncer.report().snapshot_t == 0, "a snapshot with attempt 2")
-    save_fences(place.state, place.job.uid, {"u": 3})  # attempt 3 joined after the last snapshot
-    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as old:
-        assert "attempt 2 of unit u is fenced: attempt 3 has joined since" in old.hello().hear("refused").refused.message
-
-
-@pytest.mark.slow
-def test_snapshot_with_a_newer_attempt_than_the_file_raises_the_fence(tmp_path: Path) -> None:
-    place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as learner:
-        learner.join().seed()
-        until(lambda: syncer.report().snapshot_t == 0, "a snapshot with attempt 2")
-    save_fences(place.state, place.job.uid, {"u": 1})
-    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=1) as old:
-        assert "attempt 1 of unit u is fenced" in old.hello().hear("refused").refused.message
+    save_fences(place.state, place.job.uid, {"u": durable})  # 3: it joined after the last snapshot
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=refused) as old:
+        newest = max(durable, 2)
+        message = old.hello().hear("refused").refused.message
+        assert f"attempt {refused} of unit u is fenced: attempt {newest} has joined since" in message
