@@ -150,15 +150,6 @@ async def test_history_that_is_compacted_under_a_watch(plane: ControlPlane, clie
         assert "the server has forgotten version" in caplog.text
 
 
-async def test_etcd_that_is_compacted_under_a_watch_that_lives(plane: ControlPlane, client: RestClient) -> None:
-    async with _following(plane.kubeconfig, WatchTimeouts(backoff=_QUICK)) as followed:
-        await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "before", x="1"))
-        await asyncio.to_thread(plane.compact)
-        await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "after", x="1"))
-        await _converged(followed, client)
-        assert followed.delivered == {("added", "before"): 1, ("added", "after"): 1}
-
-
 async def test_watches_that_the_server_ends(plane: ControlPlane, client: RestClient) -> None:
     timeouts = WatchTimeouts(watch=1.0, read=0.9, short=0.5, backoff=_QUICK)  # 1 s is the shortest that a server knows
     changes = 0
