@@ -52,20 +52,18 @@ class SlowLinks(Simulation[LinkedLearner]):
         push_seconds: Mapping[str, float],
         phases: Mapping[str, float],
         *,
-        takes_cancelled: bool = True,
         holds: bool = False,
         acknowledges: bool = False,
     ) -> None:
         """`push_seconds`: per unit, what the transfer of one push takes. `phases`: per unit, when in each second it ends a step.
-        `takes_cancelled`: whether the syncer understands cancelled transfers. `holds`: the transport takes all messages at once and holds
-        them until the link has carried them, as gRPC and the kernel do. `acknowledges`: the syncer acknowledges chunks."""
+        `holds`: the transport takes all messages at once and holds them until the link has carried them, as gRPC and the kernel do.
+        `acknowledges`: the syncer acknowledges chunks."""
         self._values = HELD_VALUES if holds else VALUES
         self._holds, self._acknowledges = holds, acknowledges
         learners = []
         for unit, seconds in push_seconds.items():
             outbox = Outbox(FromLearner(hello=Hello()), training.overlap_steps, lambda: self.now)
-            if takes_cancelled:
-                outbox.may_cancel()
+            outbox.may_cancel()
             if acknowledges:
                 outbox.acknowledges()
             assembler = Assembler(lambda chunk: 4 * self._values)

@@ -76,33 +76,15 @@ def take(outbox: Outbox, count: int = 1) -> list[str]:
 # --- lanes --------------------------------------------------------------------------------------------------------------
 
 
-def test_hello_is_first_and_bye_last_and_metadata_overtakes_fragments(outbox: Outbox) -> None:
+def test_hello_is_first_then_what_was_posted_the_newest_progress_and_fragments_and_bye_is_last(outbox: Outbox) -> None:
     push(outbox, 0, 1)
-    outbox.progress(Progress())
-    outbox.post(FromLearner(work_wanted=WorkWanted()))
+    for number in (1, 2):
+        outbox.progress(Progress(local_step=number))
+        outbox.post(FromLearner(work_wanted=WorkWanted(samples=number)))
     outbox.finish(FromLearner(bye=Bye()))
-    assert [described(x) for x in outbox] == ["hello", "work_wanted", "progress", "push 0@1", "push 0@1", "bye"]
-
-
-def test_posted_messages_keep_their_order(outbox: Outbox) -> None:
-    for samples in (1, 2, 3):
-        outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples)))
-    outbox.finish()
-    assert [x.work_wanted.samples for x in map(as_from_learner, outbox) if x.HasField("work_wanted")] == [1, 2, 3]
-
-
-def test_only_the_newest_progress_is_sent(outbox: Outbox) -> None:
-    for step in (1, 2, 3):
-        outbox.progress(Progress(local_step=step))
-    outbox.finish()
-    assert [message.progress.local_step for message in map(as_from_learner, outbox) if message.HasField("progress")] == [3]
-
-
-def test_metadata_goes_between_two_chunks_of_a_fragment(outbox: Outbox) -> None:
-    push(outbox, 0, 1, chunks=3)
-    assert take(outbox, 2) == ["hello", "push 0@1"]
-    outbox.progress(Progress())
-    assert rest(outbox) == ["progress", "push 0@1", "push 0@1"]
+    sent = [as_from_learner(message) for message in outbox]
+    assert [described(x) for x in sent] == ["hello", "work_wanted", "work_wanted", "progress", "push 0@1", "push 0@1", "bye"]
+    assert [sent[1].work_wanted.samples, sent[2].work_wanted.samples, sent[3].progress.local_step] == [1, 2, 2]
 
 
 def test_a_fragment_is_sent_although_there_is_new_progress_after_every_message(outbox: Outbox) -> None:
@@ -123,39 +105,24 @@ def test_nothing_passes_what_separates_pushes(outbox: Outbox) -> None:
     assert rest(outbox) == ["hello", "push 0@1", "seed", "push 1@2"]
 
 
-def test_a_transfer_that_has_begun_is_ended_before_the_next_begins(outbox: Outbox) -> None:
-    push(outbox, 0, 1)
-    take(outbox, 2)
-    push(outbox, 1, 2)
-    assert rest(outbox) == ["push 0@1", "push 1@2", "push 1@2"]
-
-
 # --- a link that is too slow --------------------------------------------------------------------------------------------
 
 
-def test_the_newest_push_is_first_and_no_more_than_the_overlap_wait(outbox: Outbox) -> None:
-    push(outbox, 0, 1)
-    take(outbox, 2)
-    for t in (2, 3, 4):
-        push(outbox, t, t, chunks=1)
-    assert outbox.pushes == TAU + 1
-    assert rest(outbox) == ["push 0@1", "push 4@4", "push 3@3"]
-
-
 @pytest.mark.parametrize("overlap", [0, TAU])
-def test_before_one_is_under_way_a_push_waits_for_each_exchange_that_can_be_open(clock: Clock, overlap: int) -> None:
+@pytest.mark.parametrize("under_way", [False, True], ids=["none is under way", "one is under way"])
+def test_the_newest_pushes_wait_for_the_exchanges_that_can_be_open(clock: Clock, overlap: int, under_way: bool) -> None:
+    """A push under way is for one of these, and is sent to its end first; without overlap one waits beside it."""
     outbox = Outbox(FromLearner(hello=Hello()), overlap, clock)
-    for t in range(1, overlap + 3):
+    first = ["hello"]
+    if under_way:
+        push(outbox, 0, 1)
+        take(outbox, 2)
+        first = ["push 0@1"]
+    for t in range(2, overlap + 4):
         push(outbox, t, t, chunks=1)
-    assert rest(outbox) == ["hello", *(f"push {t}@{t}" for t in range(overlap + 2, 1, -1))], "the newest overlap + 1"
-
-
-def test_without_overlap_one_push_waits_beside_the_one_under_way(clock: Clock) -> None:
-    outbox = Outbox(FromLearner(hello=Hello()), 0, clock)
-    push(outbox, 0, 1)
-    take(outbox, 2)
-    push(outbox, 1, 2, chunks=1)
-    assert rest(outbox) == ["push 0@1", "push 1@2"]
+    most = max(overlap, 1) if under_way else overlap + 1
+    assert outbox.pushes == most + under_way
+    assert rest(outbox) == [*first, *(f"push {t}@{t}" for t in range(overlap + 3, overlap + 3 - most, -1))]
 
 
 def test_a_newer_push_of_a_fragment_replaces_the_older_one(outbox: Outbox) -> None:
@@ -199,21 +166,20 @@ def test_a_push_whose_exchange_is_over_is_not_queued(outbox: Outbox) -> None:
     assert rest(outbox) == ["hello"]
 
 
-def test_a_transfer_under_way_is_cancelled_when_its_exchange_is_over(outbox: Outbox) -> None:
+@pytest.mark.parametrize(
+    ("hear", "following"),
+    [(lambda outbox: outbox.merged(0, 3), []), (lambda outbox: push(outbox, 0, 5, chunks=1), ["push 0@5"])],
+    ids=["it is merged", "a newer pull of its fragment came"],
+)
+def test_a_transfer_under_way_is_cancelled_when_its_exchange_is_over(
+    outbox: Outbox, hear: Callable[[Outbox], None], following: list[str]
+) -> None:
     outbox.may_cancel()
     push(outbox, 0, 3)
     push(outbox, 1, 2, chunks=1)
-    assert take(outbox, 2) == ["hello", "push 0@3"]
-    outbox.merged(0, 3)
-    assert rest(outbox) == ["push 0@3 cancelled", "push 1@2"]
-
-
-def test_a_transfer_under_way_is_cancelled_by_a_newer_pull_of_its_fragment(outbox: Outbox) -> None:
-    outbox.may_cancel()
-    push(outbox, 0, 3)
     take(outbox, 2)
-    push(outbox, 0, 5, chunks=1)
-    assert rest(outbox) == ["push 0@3 cancelled", "push 0@5"]
+    hear(outbox)
+    assert rest(outbox) == ["push 0@3 cancelled", *following, "push 1@2"]
 
 
 def test_an_older_syncer_gets_every_transfer_whole_that_has_begun(outbox: Outbox) -> None:
@@ -277,16 +243,12 @@ def a_push_waits_on_a_link_of_two_seconds(outbox: Outbox, clock: Clock) -> None:
     outbox.clock(1 + TAU + 1)
 
 
-def test_a_push_that_cannot_arrive_in_time_any_more_is_left_out_once(outbox: Outbox, clock: Clock) -> None:
+def test_a_push_that_cannot_arrive_in_time_any_more_is_left_out(outbox: Outbox, clock: Clock) -> None:
     a_push_waits_on_a_link_of_two_seconds(outbox, clock)
     clock.now = 3.5
     # Of the 3 s of the push of step 3, 1.4 s are over, 2 s are needed.
     assert outbox.take() is None
     assert outbox.pushes == 0, "its values are not kept"
-    # The next one waits as long, and is sent all the same: the link may be faster by now.
-    push(outbox, 3, 4, chunks=1)
-    clock.now = 5.0
-    assert take(outbox) == ["push 3@4"]
 
 
 def test_at_the_end_of_the_job_no_push_is_left_out(outbox: Outbox, clock: Clock) -> None:
@@ -405,20 +367,10 @@ def test_small_messages_pass_a_full_window(full: Outbox) -> None:
     assert take(full) == ["progress"]
 
 
-def test_the_end_of_a_transfer_passes_a_full_window_and_the_next_push_waits_for_it(full: Outbox) -> None:
+def test_the_end_of_a_transfer_passes_a_full_window_and_the_next_push_is_chosen_when_the_window_opens(full: Outbox) -> None:
     large_push(full, 1, 2)
     full.merged(0, 1)
     assert take(full) == ["push 0@1 cancelled"]
-    assert full.take() is None
-    full.taken(FIRST_BYTES)
-    assert take(full) == ["push 1@2"]
-
-
-def test_a_push_that_waits_for_the_window_can_still_be_overtaken(full: Outbox) -> None:
-    """The next push is chosen when the window opens, and not before."""
-    full.merged(0, 1)
-    take(full)
-    large_push(full, 1, 2)
     assert full.take() is None
     large_push(full, 2, 3)
     full.taken(FIRST_BYTES)
@@ -503,13 +455,8 @@ def test_a_process_says_how_things_are_after_hello_and_then_only_when_it_says_no
     assert now_sent(outbox) == ["alive"]
     clock.now += HEARTBEAT - 0.1
     assert now_sent(outbox) == []
-
-
-def test_a_change_is_said_at_once(clock: Clock) -> None:
-    outbox = of_alive_process(clock)
-    now_sent(outbox)
     outbox.tell_alive()
-    assert now_sent(outbox) == ["alive"]
+    assert now_sent(outbox) == ["alive"], "a change is said at once"
 
 
 def test_nothing_is_said_after_the_last_message(clock: Clock) -> None:

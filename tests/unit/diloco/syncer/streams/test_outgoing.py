@@ -69,13 +69,15 @@ def holding(*fragments: int, t: int = 0) -> Outgoing:
 # --- versions -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_broadcast_says_which_merge_had_the_learners_contribution_last() -> None:
+async def test_a_broadcast_says_its_base_and_which_merge_had_the_learners_contribution_last_and_a_whole_value_holds_all_bytes() -> None:
+    value = memoryview(bytes(range(16)))
     outgoing = holding(0, t=4)
     outgoing.broadcast(version(6, base=4), merged=6)
-    outgoing.broadcast(whole(7, fragment=1), merged=3)
+    outgoing.broadcast(whole(7, fragment=1, value=value), merged=3)
     outgoing.close()
-    chunks = [as_to_learner(message).chunk async for message in outgoing.messages()]
-    assert {chunk.fragment: chunk.merged for chunk in chunks} == {0: 6, 1: 3}
+    delta, complete = [as_to_learner(message).chunk async for message in outgoing.messages()]
+    assert (delta.base, delta.coding, delta.data, delta.merged) == (4, Chunk.INT4_DELTA, b"dddd", 6)
+    assert (complete.fragment, complete.coding, complete.data, complete.merged) == (1, Chunk.FLOAT32, value.tobytes(), 3)
 
 
 async def test_a_learner_that_holds_the_base_gets_the_delta_and_another_the_whole() -> None:
@@ -85,26 +87,6 @@ async def test_a_learner_that_holds_the_base_gets_the_delta_and_another_the_whol
     assert await sent(up_to_date) == ["delta 0@6"]
     assert await sent(behind) == ["whole 0@6"]
     assert await sent(fresh) == ["whole 0@6"]
-
-
-async def test_a_delta_names_its_base_and_a_whole_value_holds_all_bytes() -> None:
-    value = memoryview(bytes(range(16)))
-    outgoing = holding(0)
-    outgoing.broadcast(version(1, base=0))
-    outgoing.broadcast(whole(2, fragment=1, value=value))
-    outgoing.close()
-    delta, complete = [as_to_learner(message).chunk async for message in outgoing.messages()]
-    assert (delta.base, delta.coding, delta.data) == (0, Chunk.INT4_DELTA, b"dddd")
-    assert (complete.coding, complete.data) == (Chunk.FLOAT32, value.tobytes())
-
-
-async def test_versions_follow_each_other_as_deltas_once_the_learner_holds_one() -> None:
-    outgoing = Outgoing()
-    outgoing.broadcast(version(1, base=0))
-    stream = outgoing.messages()
-    assert await take(stream, 1) == ["whole 0@1"]
-    outgoing.broadcast(version(2, base=1))
-    assert await take(stream, 1) == ["delta 0@2"]
 
 
 async def test_a_delta_that_waits_keeps_no_whole_value_alive_and_a_whole_value_no_delta() -> None:
@@ -126,21 +108,18 @@ async def test_a_delta_that_waits_keeps_no_whole_value_alive_and_a_whole_value_n
 
 
 async def test_deltas_wait_in_order_until_they_are_larger_than_one_whole_value() -> None:
-    outgoing = holding(0)
-    for t in range(1, 5):
-        outgoing.broadcast(version(t, base=t - 1))
+    def after(versions: int) -> Outgoing:
+        outgoing = holding(0)
+        for t in range(1, versions + 1):
+            outgoing.broadcast(version(t, base=t - 1))
+        return outgoing
+
+    outgoing = after(4)
     assert (len(outgoing), outgoing.waiting_bytes) == (4, 16)
-    assert await sent(holding_after(4)) == ["delta 0@1", "delta 0@2", "delta 0@3", "delta 0@4"]
+    assert await sent(after(4)) == ["delta 0@1", "delta 0@2", "delta 0@3", "delta 0@4"]
     outgoing.broadcast(version(5, base=4))
     assert (len(outgoing), outgoing.waiting_bytes) == (1, 16)
     assert await sent(outgoing) == ["whole 0@5"]
-
-
-def holding_after(versions: int) -> Outgoing:
-    outgoing = holding(0)
-    for t in range(1, versions + 1):
-        outgoing.broadcast(version(t, base=t - 1))
-    return outgoing
 
 
 async def test_a_whole_value_that_waits_is_replaced_by_the_newest() -> None:
@@ -175,14 +154,6 @@ async def test_learners_share_one_coded_buffer() -> None:
 
 
 # --- which fragment is next ---------------------------------------------------------------------------------------------
-
-
-async def test_fragments_that_are_one_delta_behind_go_before_those_that_cost_more() -> None:
-    outgoing = holding(0, 1)
-    outgoing.broadcast(whole(1, fragment=2))
-    outgoing.broadcast(version(2, base=0, fragment=0))
-    outgoing.broadcast(version(3, base=0, fragment=1))
-    assert (await sent(outgoing))[0] == "delta 0@2"
 
 
 async def test_what_is_up_to_date_and_what_is_behind_share_the_bytes() -> None:
@@ -249,22 +220,14 @@ async def test_work_overtakes_a_large_fragment_between_two_chunks() -> None:
 
 
 async def test_nothing_passes_an_ordered_message_in_either_direction() -> None:
-    """Done today, markers later."""
+    """Done today, markers later. A delta before it does not carry the next one of its fragment past it."""
     outgoing = holding(0, 1, 2)
-    outgoing.broadcast(whole(1, fragment=5))
+    outgoing.broadcast(version(1, base=0))
     outgoing.pull(1, 3, TAU)
     outgoing.post(ToLearner(done=Done()))
-    outgoing.broadcast(version(4, base=0))
+    outgoing.broadcast(version(4, base=1))
     outgoing.pull(2, 5, TAU)
-    assert await sent(outgoing) == ["pull 1@3", "whole 5@1", "done", "pull 2@5", "delta 0@4"]
-
-
-async def test_a_delta_before_an_ordered_message_does_not_carry_the_next_one_past_it() -> None:
-    outgoing = holding(0)
-    outgoing.broadcast(version(1, base=0))
-    outgoing.post(ToLearner(done=Done()))
-    outgoing.broadcast(version(2, base=1))
-    assert await sent(outgoing) == ["delta 0@1", "done", "delta 0@2"]
+    assert await sent(outgoing) == ["pull 1@3", "delta 0@1", "done", "pull 2@5", "delta 0@4"]
 
 
 @pytest.mark.parametrize("under_way", [False, True])
@@ -299,15 +262,6 @@ async def waits(following: asyncio.Future[ToLearner | DataChunk]) -> bool:
     for _ in range(5):  # passes of the event loop
         await asyncio.sleep(0)
     return not following.done()
-
-
-async def test_a_full_window_holds_chunks_back_until_the_learner_has_taken_some() -> None:
-    outgoing = Outgoing()
-    stream, count = await full(outgoing)
-    following = asyncio.ensure_future(anext(stream))
-    assert await waits(following)
-    outgoing.taken(count)
-    assert described(await following) == "whole 0@1"
 
 
 async def test_small_messages_pass_a_full_window() -> None:
