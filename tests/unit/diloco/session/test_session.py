@@ -6,7 +6,7 @@ import itertools
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from diloco.learner.final_values import complaint
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RestWanted
 from diloco.learner.leave import Leave, LoopError
 from diloco.learner.unit_plan import most_at_once
-from diloco.protocol.diloco_pb2 import Chunk
 from diloco.session.step_timer import StepTimer
 
 
@@ -51,18 +50,6 @@ def test_it_joins_once_it_has_all_parameters_and_tells_the_program_which_came() 
 # --- reads and adoptions ------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_in_the_inbox_is_adopted_as_the_newest_of_each_fragment() -> None:
-    told: list[list[str]] = []
-    learner = ScriptedSession(lambda names: told.append(list(names))).join(5.0)
-    told.clear()
-    learner.comes(learner.broadcast(0, 5, 50.0), learner.broadcast(1, 6, 60.0), learner.broadcast(0, 7, 70.0))
-    learner.train()
-    assert (learner.of(0), learner.of(1), learner.session.t) == ({70.0}, {60.0}, 7)
-    assert told == [["b"], ["a"]] or told == [["a"], ["b"]], "each is written once"
-    learner.train()
-    assert list(learner.progress.steps) == [1, 1]
-
-
 def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diloco.learner.solo.most_at_once", lambda step_seconds: 3)
     learner = ScriptedSession().join(5.0)
@@ -74,73 +61,9 @@ def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.Mon
     assert (learner.of(0), learner.of(1)) == ({51.0}, {80.0})
 
 
-def test_a_pull_is_answered_with_the_values_after_the_step_whatever_is_trained_later() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.train(2)
-    learner.comes(pull(0, 7))
-    learner.train(3)
-    [(generation, header, staged)] = learner.connection.pushed
-    assert (generation, header.kind, header.fragment, header.t) == (1, Chunk.PUSH, 0, 7)
-    assert (header.steps, header.tokens) == (3, 3 * TOKENS)
-    assert (header.samples_done, header.tokens_done, header.steps_done) == (3 * BATCH, 3 * TOKENS, 3)
-    assert set(staged.wait().tolist()) == {8.0}
-
-
-def test_a_pull_beside_an_adoption_waits_for_the_next_step() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.comes(learner.broadcast(0, 5, 50.0), pull(0, 6))
-    learner.train()
-    assert not learner.connection.pushed
-    learner.train()
-    [(_, header, staged)] = learner.connection.pushed
-    assert (header.t, header.steps, set(staged.wait().tolist())) == (6, 1, {51.0})
-
-
-# --- staged ahead -------------------------------------------------------------------------------------------------------
-
-
-def slow() -> ScriptedSession:
-    """It has heard of four outer steps in each of its two steps. Fragment p is exchanged at the outer steps t with t mod 2 == p."""
-    learner = ScriptedSession().join(5.0)
-    for t in (8, 12):
-        learner.comes(pull(0, t))
-        learner.train()
-    learner.connection.pushed.clear()
-    return learner
-
-
-def test_a_slow_unit_keeps_an_answer_for_the_next_pull_with_the_counters_of_its_boundary() -> None:
-    learner = slow()
-    assert len(learner.connection.ahead) == 1, "half of the model at most, and one fragment always"
-    learner.arrays["b"] += 100  # the program trains on
-    header, staged = learner.connection.ahead.take(1, 13, version=4) or (None, None)
-    assert header is not None
-    assert staged is not None
-    assert (header.kind, header.fragment, header.t, header.base) == (Chunk.PUSH, 1, 13, 4)
-    assert (header.steps, header.tokens) == (2, 2 * TOKENS)
-    assert (header.samples_done, header.tokens_done, header.steps_done) == (2 * BATCH, 2 * TOKENS, 2)
-    assert set(staged.wait().tolist()) == {7.0}
-
-
-def test_at_each_boundary_what_is_kept_is_staged_anew_or_let_go() -> None:
-    learner = slow()
-    learner.train()
-    header, _ = learner.connection.ahead.take(1, 13, version=4) or (None, None)
-    assert header is not None
-    assert header.steps == 3
-    assert len(learner.connection.ahead) == 0
-    for t in range(13, 19):  # one outer step in each of its steps: it is slow no more
-        learner.comes(pull(t % 2, t))
-        learner.train()
-    assert len(learner.connection.ahead) == 0
-
-
 def test_the_boundary_of_a_long_step_may_move_more() -> None:
     # 64 MiB, which take 10 ms to copy, for each half second: 2 %
     assert [most_at_once(seconds) // (1 << 20) for seconds in (0.0, 0.1, 0.5, 1.0, 10.0)] == [16, 16, 16, 32, 320]
-
-
-# --- a new generation ---------------------------------------------------------------------------------------------------
 
 
 # --- batches ahead of steps ---------------------------------------------------------------------------------------------
@@ -154,14 +77,6 @@ def test_a_program_fetches_ahead_and_each_step_settles_the_oldest_batches() -> N
     learner.session.step(tokens=3 * TOKENS, batches=3)
     assert (learner.progress.samples_done, learner.progress.tokens_done, learner.progress.local_step) == (4 * BATCH, 4 * TOKENS, 2)
     assert list(learner.progress.steps) == [2, 2], "one step for each update, whatever it was made from"
-
-
-def test_a_second_step_for_one_batch_ends_the_program_and_counts_nothing() -> None:
-    learner = ScriptedSession().join()
-    learner.train()
-    with pytest.raises(LoopError, match="a batch would count twice"):
-        learner.step()
-    assert (learner.session.step_count, learner.progress.tokens_done) == (1, TOKENS)
 
 
 def test_how_far_ahead_a_program_fetches_is_bounded() -> None:
@@ -268,24 +183,21 @@ def test_shards_and_batches_do_not_mix_and_shards_want_steps() -> None:
         learner.batch()
 
 
-def test_a_loop_that_trains_on_once_the_job_is_done_gets_the_final_parameters_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_trains_on_once_the_job_is_done_gets_the_final_parameters_back_and_is_warned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     told: list[str] = []
-    learner = ScriptedSession(told.extend).join(5.0)
-    for _ in range(3):
-        learner.batch()
-    learner.comes(learner.broadcast(1, 9, 9.0), Finished(10))
-    learner.step()
-    assert (learner.of(0), learner.of(1)) == ({5.0}, {9.0})
+    learner = a_session_of_a_job_that_is_done(told.extend)
     told.clear()
-    learner.step()
-    learner.step()
+    for _ in range(2):
+        learner.step()
     assert (learner.of(0), learner.of(1), sorted(set(told))) == ({5.0}, {9.0}, ["a", "b"])
     assert (learner.session.step_count, learner.progress.tokens_done) == (1, TOKENS)
     assert caplog.text.count("trained on once the job was done: its final parameters are put back") == 1
 
 
-def a_session_of_a_job_that_is_done() -> ScriptedSession:
-    learner = ScriptedSession().join(5.0)
+def a_session_of_a_job_that_is_done(on_adopt: Callable[[Sequence[str]], None] | None = None) -> ScriptedSession:
+    learner = ScriptedSession(on_adopt).join(5.0)
     learner.batch()
     learner.comes(learner.broadcast(1, 9, 9.0), Finished(10))
     learner.step()
@@ -421,33 +333,12 @@ def test_the_programs_own_handler_of_sigterm_is_back_after_close() -> None:
 # --- misuse, the end ----------------------------------------------------------------------------------------------------
 
 
-def test_tokens_and_batches_must_be_numbers_that_can_be() -> None:
+def test_a_batch_without_samples_and_an_end_without_a_reason_are_refused() -> None:
     learner = ScriptedSession().join()
-    with pytest.raises(ValueError, match="tokens must not be negative, not -1"):
-        learner.session.step(tokens=-1)
     with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
         next(learner.session.batches(lambda numbers: numbers, 0))
-    assert learner.session.step_count == 0
-
-
-def test_the_end_brings_the_final_values_and_no_answers_any_more() -> None:
-    told: list[str] = []
-    learner = ScriptedSession(told.extend).join(5.0)
-    learner.train()
-    told.clear()
-    learner.comes(pull(0, 9), learner.broadcast(1, 9, 9.0), Finished(10))
-    learner.train()
-    assert (learner.of(0), learner.of(1), learner.session.done, learner.session.t) == ({5.0}, {9.0}, True, 10)
-    assert (sorted(told), learner.connection.pushed) == (["a", "b"], [])
-    with pytest.raises(StopIteration):
-        learner.batch()
-    learner.session.evaluate(0.5, 40)
-    learner.session.close()
-    learner.session.close()
-    assert [(one.held_out_loss, one.t) for one in learner.connection.evaluations] == [(0.5, 10)]
-    [bye] = learner.connection.closed
-    assert bye is not None
-    assert (bye.drained, bye.samples_done, bye.tokens_done) == (False, 2 * BATCH, 2 * TOKENS)
+    with pytest.raises(ValueError, match="the end of a job needs a reason"):
+        learner.session.finish("")
 
 
 def test_a_loss_that_is_not_given_is_no_number() -> None:
@@ -473,14 +364,6 @@ def test_progress_follows_the_job_and_not_the_local_steps() -> None:
 
 
 # --- the end ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_end_of_a_job_needs_a_reason_for_people() -> None:
-    learner = ScriptedSession().join()
-    with pytest.raises(ValueError, match="the end of a job needs a reason"):
-        learner.session.finish("")
-    learner.session.finish("loss below 2.0")
-    assert learner.connection.finishes == ["loss below 2.0"]
 
 
 def test_after_finish_close_waits_for_the_end_of_the_job() -> None:
