@@ -2,7 +2,7 @@
 
 import pytest
 from diloco.algorithm.events import Metadata
-from diloco.algorithm.members import Member, Members
+from diloco.algorithm.members import LONGEST_STEP, SHORTEST_STEP, Member, Members, usable_step_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,15 @@ def a_member(heard: float = 100.0, seconds: float = 1.0) -> Member:
 
 def test_a_unit_is_silent_after_three_of_its_longest_steps() -> None:
     assert a_member(heard=100.0, seconds=10.0).silent_at == 100.0 + 3 * 10.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usable"),
+    [(SHORTEST_STEP, True), (LONGEST_STEP, True), (1.0, True), (SHORTEST_STEP / 2, False), (LONGEST_STEP * 2, False), (float("nan"), False),
+     (float("inf"), False), (0.0, False), (-1.0, False)],
+)  # fmt: skip
+def test_the_time_of_a_step_has_bounds(seconds: float, usable: bool) -> None:
+    assert usable_step_seconds(seconds) == usable
 
 
 def test_a_declared_pause_is_no_silence_where_the_quorum_depends_on_an_answer() -> None:

@@ -242,7 +242,7 @@ def test_a_program_that_leaves_its_loop_early_is_said_to_have(tmp_path: Path, ca
         learner.start()
         with pytest.raises(SystemExit):
             learner.wait()
-        until(lambda: (unit := syncer.unit("u")) is not None and unit.state == UnitReport.DISCONNECTED, "its Bye")
+        until(lambda: syncer.unit("u").state == UnitReport.DISCONNECTED, "its Bye")
         unit = syncer.unit("u")
         assert unit.message == "left its training loop before the job was done"
     assert "the job goes on without it" in caplog.text

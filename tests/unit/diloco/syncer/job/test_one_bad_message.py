@@ -16,7 +16,6 @@ from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, traini
 from builders.scripted_learner import ScriptedLearner
 from builders.shardings import Sharding, rows
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.members import LONGEST_STEP, SHORTEST_STEP, usable_step_seconds
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport
 from diloco.protocol.framing import split
 
@@ -70,43 +69,6 @@ def test_a_last_chunk_that_differs_from_the_first_ends_its_sender_only(tmp_path:
         with ScriptedLearner(syncer, unit="other") as other:
             other.hello().hear("welcome")
             trains(syncer, other)
-
-
-@pytest.mark.slow
-def test_a_first_chunk_of_an_unknown_coding_or_kind_ends_its_sender_only(tmp_path: Path) -> None:
-    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="first") as first:
-        seeded(first)
-        for unit, changes in (("coding", {"kind": Chunk.PUSH, "coding": 99}), ("kind", {"kind": 99, "coding": Chunk.FLOAT32})):
-            with ScriptedLearner(syncer, unit=unit) as bad:
-                bad.hello().hear("welcome")
-                chunk = Chunk(fragment=0, t=1, total=4, data=b"abcd", **changes)  # type: ignore[arg-type]
-                is_refused(bad.say(FromLearner(chunk=chunk)), "99")
-        trains(syncer, first)
-
-
-def test_step_times_whose_sums_overflow_are_unknown(tmp_path: Path) -> None:
-    """1 / 1e-308 s is 1e308 steps per second; two of them are more than a float holds."""
-    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="a") as a, ScriptedLearner(syncer, unit="b") as b:
-        seeded(a)
-        until(lambda: syncer.report().seeded, "the seed")
-        b.hello().hear("welcome")
-        for step, seconds in enumerate((1e-308, 5e-324, 1e308, 1e-308), 1):
-            for raw in (a, b):
-                raw.step(step, step_seconds=seconds).want(1).hear("work")
-        report = syncer.report()
-        assert report.t > 0
-        core = syncer.core
-        assert core.step_seconds == 0
-        assert {one.unit: one.step_seconds for one in report.units} == {"a": 0, "b": 0}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "usable"),
-    [(SHORTEST_STEP, True), (LONGEST_STEP, True), (1.0, True), (SHORTEST_STEP / 2, False), (LONGEST_STEP * 2, False), (float("nan"), False),
-     (float("inf"), False), (0.0, False), (-1.0, False)],
-)  # fmt: skip
-def test_the_time_of_a_step_has_bounds(seconds: float, usable: bool) -> None:
-    assert usable_step_seconds(seconds) == usable
 
 
 @pytest.mark.slow

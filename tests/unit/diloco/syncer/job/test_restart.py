@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, same_bytes, training, until, weights
-from builders.full_volume import with_free_bytes
 from builders.ports import held_port
 from builders.scripted_learner import ScriptedLearner
 from diloco.contract import Exit
@@ -95,64 +94,59 @@ def test_learners_go_on_with_their_sessions_by_themselves_and_the_job_completes(
     assert [learner.session and connection_of(learner.session)._generation for learner in units] == [1, 1]
 
 
-@pytest.mark.slow
-def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path, learners: list[LocalLearner]) -> None:
-    place = place_for(tmp_path)
-    train_until(place, 10)
-    damaged, older = stored(place).paths()
-    file = damaged / snapshots.TENSORS_FILE
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with LocalSyncer(place) as syncer:
-        report = syncer.report()
-        assert f"t{report.t}" == older.name.rpartition("-")[2]
-        assert "went on from the older snapshot" in report.message
-        assert damaged.name in report.message
-        learners.append(LocalLearner(place, syncer.address, "u").start())
-        until(lambda: syncer.report().t > report.t + 5, "training to go on")
-
-
-@pytest.mark.slow
-def test_the_loss_history_goes_on_after_a_restart_and_forgets_what_is_not_trained_any_more(
+def test_a_corrupt_newest_snapshot_is_passed_over_and_said_and_the_loss_history_forgets_what_is_not_trained_any_more(
     tmp_path: Path, learners: list[LocalLearner]
 ) -> None:
     place = place_for(tmp_path)
     train_until(place, 30)
-    path, _ = stored(place).paths()
+    damaged, older = stored(place).paths()
     loaded = newest(place)
     before = LossHistory(loaded.meta["losses"]).training.points
     assert before[0].t < 30 <= before[-1].t == loaded.t
-    (path / snapshots.TENSORS_FILE).write_bytes(b"")
+    (damaged / snapshots.TENSORS_FILE).write_bytes(b"")
     readable = newest(place)
     with LocalSyncer(place) as syncer:
-        older = syncer.report()
-        assert older.t == readable.t < loaded.t
-        assert tuple((point.t, point.loss) for point in older.losses) == LossHistory(readable.meta["losses"]).training.points
-        assert older.losses[-1].t <= older.t
+        report = syncer.report()
+        assert (report.t, readable.path) == (readable.t, older)
+        assert "went on from the older snapshot" in report.message
+        assert damaged.name in report.message
+        assert tuple((point.t, point.loss) for point in report.losses) == LossHistory(readable.meta["losses"]).training.points
+        assert report.losses[-1].t <= report.t < loaded.t
         learners.append(LocalLearner(place, syncer.address, "u").start())
         after = until(lambda: (r := syncer.report()).losses[-1].t > loaded.t and r, "training to go on")
     steps = [point.t for point in after.losses]
     assert steps == sorted(set(steps))
 
 
-@pytest.mark.slow
-def test_a_snapshot_that_does_not_say_its_loss_history_is_refused(tmp_path: Path) -> None:
-    place = place_for(tmp_path)
-    train_until(place, 5)
+def without_a_loss_history(place: Place) -> None:
     loaded = newest(place)
     stored(place).save(loaded.t, TensorParts([loaded.tensors]), {key: value for key, value in loaded.meta.items() if key != "losses"})
-    with pytest.raises(BadState, match="was not written by this program: KeyError: 'losses'"), LocalSyncer(place):
-        pass
+
+
+def truncated(place: Place) -> None:
+    """All of them: that is no fresh start."""
+    for path in stored(place).paths():
+        (path / snapshots.TENSORS_FILE).write_bytes(b"")
+
+
+def of_another_job_with_fewer_steps(place: Place) -> None:
+    place.job = place_for(place.directory, 5).job.model_copy(update={"uid": "another"})
 
 
 @pytest.mark.slow
-def test_a_truncated_only_snapshot_is_not_taken_for_a_fresh_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (without_a_loss_history, "was not written by this program: KeyError: 'losses'"),
+        (truncated, "2 snapshots are in "),
+        (of_another_job_with_fewer_steps, r"beyond training\.steps, which is 5"),
+    ],
+)
+def test_a_syncer_that_cannot_go_on_from_its_snapshots_does_not_begin(tmp_path: Path, spoil: Callable[[Place], None], why: str) -> None:
     place = place_for(tmp_path)
     train_until(place, 10)
-    for path in stored(place).paths():
-        (path / snapshots.TENSORS_FILE).write_bytes(b"")
-    with pytest.raises(BadState, match="2 snapshots are in "), LocalSyncer(place):
+    spoil(place)
+    with pytest.raises(BadState, match=why), LocalSyncer(place):
         pass
 
 
@@ -168,30 +162,21 @@ def test_a_restored_syncer_never_asks_for_a_seed_and_takes_no_learner_of_another
         assert other.code == Exit.REFUSED_LAYOUT
 
 
-def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since(tmp_path: Path) -> None:
+def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since_and_another_job_begins_without_them(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as newer:
-        newer.join()
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as first:
+        first.join().seed()
+        until(lambda: syncer.report().snapshot_t == 0, "a snapshot")
+        first.cut()
+        with ScriptedLearner(syncer, unit="u", attempt=2) as newer:
+            newer.join()
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as older:
         refused = older.hello().hear("refused").refused
         assert "attempt 1 of unit u is fenced: attempt 2 has joined" in refused.message
-
-
-@pytest.mark.slow
-def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Path) -> None:
-    place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer:
-        learner = LocalLearner(place, syncer.address, "u", attempt=7).start()
-        until(lambda: syncer.report().snapshot_t >= 5, "a snapshot")
-        learner.drain()
-        learner.wait()
-    again = Place(tmp_path, job_file(place.job.training, uid="another"))
-    with LocalSyncer(again) as syncer:
+    another = Place(tmp_path, job_file(place.job.training, uid="another"))
+    with LocalSyncer(another) as syncer, ScriptedLearner(syncer, unit="u") as learner:
         assert "uid" in syncer.report().message
-        learner = LocalLearner(again, syncer.address, "u", attempt=1).start()
-        until(lambda: learner.steps > 3, "the first attempt of the new job to train")
-        learner.drain()
-        learner.wait()
+        learner.welcomed(job_uid="another")
 
 
 @pytest.mark.slow
@@ -229,35 +214,18 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
 
 
-def leave_half_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less than the MiB that a manifest may need."""
-    with_free_bytes(monkeypatch, 1 << 19)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fill", "said"),
-    [
-        (refuse_writes, "No space left on device"),
-        (leave_half_a_mebibyte, "could not be written to {state}/snapshots: it needs 1.0 MiB, and 524,288 bytes are free"),
-    ],
-    ids=["a write fails", "there is too little room to begin one"],
-)
 def test_a_full_disk_does_not_stop_training_and_heals(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    learners: list[LocalLearner],
-    fill: Callable[[pytest.MonkeyPatch], None],
-    said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
 ) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
         with monkeypatch.context() as full:
-            fill(full)
+            refuse_writes(full)
             learners.append(LocalLearner(place, syncer.address, "u").start())
             report = until(lambda: (r := syncer.report()).t > 20 and r.snapshot_error and r, "training to go on")
             assert report.snapshot_t == -1
-            assert said.format(state=place.state) in report.snapshot_error
+            assert "No space left on device" in report.snapshot_error
             assert "spec.syncer.storage.size" in report.snapshot_error
             assert list((place.state / "snapshots").iterdir()) == []
         report = until(lambda: (r := syncer.report()).snapshot_t > 20 and r, "a snapshot after all")
@@ -297,16 +265,23 @@ def test_the_last_step_has_one_snapshot_and_the_result_names_it(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_finished_job_completes_at_once_serves_who_missed_the_end_and_keeps_one_snapshot_of_it(tmp_path: Path) -> None:
+def test_a_finished_job_completes_at_once_serves_who_missed_the_end_and_keeps_one_snapshot_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, port = place_for(tmp_path, steps=10), held_port()
     with LocalSyncer(place, port=port) as syncer:
         other = LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-    (name,) = final_snapshots(place, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(SnapshotStore, "drop_old", lambda _: None)
+        loaded = newest(place)
+        stored(place).save(10, TensorParts([loaded.tensors]), loaded.meta)
+    assert len(final_snapshots(place, 10)) == 2, "as a crash leaves them"
     first = place.final()
     (place.directory / "termination-log").unlink()
     with LocalSyncer(place, AT_ONCE, port=port) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE
+    (name,) = final_snapshots(place, 10)
     assert (place.final().step, place.final().tokens, place.final().held_out_loss) == (10, first.tokens, 0.5)
     late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
     until(lambda: late._thread.is_alive(), "the learner to try to connect")
@@ -317,22 +292,6 @@ def test_a_finished_job_completes_at_once_serves_who_missed_the_end_and_keeps_on
     assert same_bytes(late.arrays, other.arrays)
     assert final_snapshots(place, 10) == [name]
     assert newest(place).meta["evaluations"].keys() == {"u", "late"}
-
-
-@pytest.mark.slow
-def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_for(tmp_path, steps=10)
-    with LocalSyncer(place) as syncer:
-        LocalLearner(place, syncer.address, "u").start().wait()
-        assert syncer.wait() is RunOutcome.COMPLETE
-    with monkeypatch.context() as patch:
-        patch.setattr(SnapshotStore, "drop_old", lambda _: None)
-        loaded = newest(place)
-        stored(place).save(10, TensorParts([loaded.tensors]), loaded.meta)
-    assert len(final_snapshots(place, 10)) == 2
-    with LocalSyncer(place, AT_ONCE) as syncer:
-        assert syncer.wait() is RunOutcome.COMPLETE
-    assert len(final_snapshots(place, 10)) == 1
 
 
 @pytest.mark.slow
@@ -407,16 +366,6 @@ def test_a_job_that_has_passed_the_steps_to_which_it_was_lowered_is_complete_whe
         assert syncer.wait() is RunOutcome.COMPLETE
     assert (place.final().step, place.final().steps, place.final().held_out_loss) == (reached, reached - 10, 0.5)
     assert learner.steps == 0
-
-
-@pytest.mark.slow
-def test_a_snapshot_of_another_job_that_is_beyond_the_steps_of_this_one_is_refused(tmp_path: Path) -> None:
-    place = place_for(tmp_path)
-    train_until(place, 20)
-    place.job = job_file(training(10, checkpoint={"every_steps": 5, "keep": 2})).model_copy(update={"uid": "another"})
-    place.write()
-    with pytest.raises(BadState, match=r"beyond training\.steps, which is 10"), LocalSyncer(place):
-        pass
 
 
 def test_a_unit_that_finds_a_restarted_syncer_after_another_has_brought_the_job_to_its_end_hears_of_it(tmp_path: Path) -> None:

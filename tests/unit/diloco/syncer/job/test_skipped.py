@@ -33,7 +33,7 @@ def test_the_work_of_a_contribution_that_is_refused_at_the_merge_is_free_again(t
         assert syncer.call(ledger).leased == 40
         pull = learner.step(1).pulled()
         learner.push(pull, np.full(learner.fragments[0].size, 1e30, np.float32), samples_done=8)
-        until(lambda: (unit := syncer.unit("u-0")) is not None and unit.refused.get("Outlier") == 1, "the refusal")
+        until(lambda: syncer.unit("u-0").refused.get("Outlier") == 1, "the refusal")
         assert (syncer.call(ledger).leased, syncer.call(ledger).free, syncer.call(ledger).committed) == (0, 40, 0)
 
 

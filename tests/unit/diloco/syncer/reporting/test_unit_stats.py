@@ -27,6 +27,8 @@ def test_a_pause_is_no_slow_step() -> None:
     unit.joined(1, 0.0)
     for second in range(1, 10):
         unit.progressed(second, 1.0, 2.0, 100 * second, float(second))
+    unit.progressed(10, 1e308, 2.0, 1000, 9.5)
+    assert unit.step_seconds == 1.0, "no step takes that long: it is left out"
     unit.alive(9, "evaluates", 60.0, 10.0)
     unit.alive(9, "", 0.0, 50.0)
     unit.progressed(10, 1.0, 2.0, 1000, 51.0)
