@@ -19,8 +19,6 @@ RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job sha
 RANKS_STATES    a folder: train with momentum, which peers may take. <unit>.<attempt>.<rank> gets a JSON line {"began", "steps", "momentum",
                 "parameters"} once the rank has joined, {"step", "momentum"} for each local step, and {"version", "adopted"} whenever it
                 has adopted a broadcast, also while it joins; values are {tensor: [first row, hex]}
-RANKS_HOLDS     a file: the small rest is held back on its way to a taker until it is there; <file>.reached says that it has come so far
-RANKS_REFUSES_OF_<rank>  so many copies cannot be taken by this rank: "parts" of the first, or "rests"; "parts:1"
 
 At the end each rank prints one JSON line: {"rank", "steps", "rows": {tensor: [first row, hex of the values]}}.
 """
@@ -108,16 +106,12 @@ class RowStore(ArrayStore):
 
 
 class Kept:
-    """A `Staged` and a `StagedRest`. What is `held` waits for a file."""
+    """A `Staged` and a `StagedRest`."""
 
-    def __init__(self, value: Any, held: str = "") -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
-        self.held = held
 
     def wait(self) -> Any:
-        if self.held:
-            Path(f"{self.held}.reached").touch()
-            _wait_for(Path(self.held))
         return self.value
 
     def release(self) -> None:
@@ -135,8 +129,6 @@ class RowState:
         self.momentum = {name: np.zeros_like(value) for name, value in store.arrays.items()}
         self.steps = 0
         self._new: dict[str, Float32Array] = {}
-        what, _, count = os.environ.get(f"RANKS_REFUSES_OF_{store.rank}", ":0").partition(":")
-        self._refuses, self._refusals = what, int(count)
 
     def with_momentum(self, name: str, change: Float32Array) -> Float32Array:
         self.momentum[name] = np.float32(0.5) * self.momentum[name] + change
@@ -156,28 +148,21 @@ class RowState:
         return Kept(np.concatenate([self._rows(one.piece, of[one.name]).ravel() for one in arrays]))
 
     def stage_rest(self) -> Kept:
-        return Kept({"steps": self.steps}, os.environ.get("RANKS_HOLDS", ""))
+        return Kept({"steps": self.steps})
 
     def begin(self) -> None:
         self._new = {name: np.zeros_like(value) for name, value in self._store.arrays.items()}
 
     def put(self, array: PieceArray, values: Float32Array) -> None:
-        self._refuse("parts")
         self._rows(array.piece, self._new if array.name else self._store.arrays)[...] = values.reshape(array.piece.size)
 
     def check(self, rest: Any) -> None:
-        self._refuse("rests")
         if not isinstance(rest, dict) or "steps" not in rest:
             raise StateError("the donor has counted no steps")
 
     def finish(self, rest: Any) -> None:
         self.check(rest)
         self.momentum, self.steps = dict(self._new), rest["steps"]
-
-    def _refuse(self, what: str) -> None:
-        if self._refuses == what and self._refusals:
-            self._refusals -= 1
-            raise StateError("it is not taken, as requested")
 
     def _rows(self, piece: Piece, values: Mapping[str, Float32Array]) -> Float32Array:
         start = (piece.start[0] - self._store.first[piece.tensor], *piece.start[1:])

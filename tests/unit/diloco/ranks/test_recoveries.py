@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 from collections.abc import Iterable, Iterator
@@ -63,11 +62,6 @@ class Job:
 
         begun: list[dict[str, Any]] = until(found, f"all ranks of {unit.name} begin")
         return begun
-
-    def adopted_to_begin_with(self, unit: RankUnit) -> list[dict[str, tuple[int, list[Any]]]]:
-        """Per rank and tensor, the outer step of the last broadcast that it adopted before it began, and its values."""
-        lines = [itertools.takewhile(lambda line: "began" not in line, self.lines(unit, rank)) for rank in range(unit.ranks)]
-        return [{name: (line["version"], said) for line in each for name, said in line["adopted"].items()} for each in lines]
 
     def took(self, unit: RankUnit, donor: RankUnit) -> None:
         """The unit has begun with the momentum of the donor, each rank's rows as they were after one step of that rank."""
@@ -140,37 +134,3 @@ def test_a_killed_unit_comes_back_with_the_state_of_a_peer_of_any_number_of_rank
     said = job.recovery(second)
     assert (said.unit, said.stored, said.round, list(said.failed), said.why) == ("donor", False, 1, [], "")
     job.agree(donor, second)
-
-
-@pytest.mark.parametrize("what", ["parts", "rests"])
-def test_what_one_rank_cannot_take_is_taken_by_none_and_another_donor_is_asked(job: Job, what: str) -> None:
-    donors = {name: job.trains(job.unit(name, 1)) for name in ("a", "b")}
-    taker = job.unit("u", 2, RANKS_REFUSES_OF_1=f"{what}:1")
-    said = job.recovery(taker)
-    [failed] = said.failed
-    assert {failed, said.unit} == {"a", "b"}
-    assert said.round == 2
-    job.took(taker, donors[said.unit])
-
-
-def test_broadcasts_that_come_while_a_unit_of_ranks_takes_a_state_are_replayed_over_it(job: Job, tmp_path: Path) -> None:
-    held = tmp_path / "held"
-    # Its steps are so long that what was read of it comes before the next broadcast of the same fragment.
-    donor = job.trains(job.unit("donor", 2, RANKS_HOLDS=str(held), RANKS_STEP_MS="100"))
-    taker = job.unit("u", 2)
-    until(Path(f"{held}.reached").exists, "all but the small rest is sent")
-    # What was read of the donor is of outer steps up to this one, so each tensor must be replayed once the taker adopts a newer one.
-    t = job.processes.report(lambda report: report.t > 0, "it merges").t
-
-    def all_is_newer() -> bool:
-        return all(each and all(version > t for version, _ in each.values()) for each in job.adopted_to_begin_with(taker))
-
-    until(all_is_newer, "all is merged again, and adopted by the taker")
-    held.touch()
-    begun = job.begun(taker)
-    for line, adopted in zip(begun, job.adopted_to_begin_with(taker), strict=True):
-        assert line["parameters"] == {name: values for name, (_, values) in adopted.items()}, (
-            "each rank begins with what was broadcast last"
-        )
-    job.took(taker, donor)
-    job.agree(donor, taker)

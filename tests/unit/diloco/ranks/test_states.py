@@ -211,12 +211,15 @@ def test_any_number_of_ranks_takes_what_each_of_another_one_has_stored(
             np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected.momentum[piece.tensor]))
 
 
-def test_a_rank_that_cannot_write_is_named_and_nothing_is_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("give", [Unit.parts, stored], ids=["to a peer", "to a file"])
+def test_a_rank_that_cannot_read_its_part_is_named(tmp_path: Path, give: Callable[[Unit], object]) -> None:
     unit = Unit(2)
     unit.uri = f"file://{tmp_path}"
     unit.ranks[1].refuses = "stage"
     with pytest.raises(StateError, match="rank 1: it is sharded in another way"):
-        stored(unit)
+        give(unit)
+    unit.ranks[1].refuses = ""
+    assert unit.parts(), "the next state is given"
 
 
 def test_each_element_is_read_of_one_rank_where_several_hold_it() -> None:
@@ -268,11 +271,6 @@ def test_a_fragment_that_comes_anew_after_its_adoption_is_taken() -> None:
     assert taker.taken[1:] == [TakeState(2, (0, 1))]
 
 
-def test_nothing_of_a_copy_is_in_the_model_before_all_ranks_take_it() -> None:
-    donor, taker = Unit(2, seed=7), Unit(2).forget()
-    taker.takes(donor, lambda _: assert_empty(taker))
-
-
 def assert_empty(unit: Unit) -> None:
     assert not any(array.any() for rank in unit.ranks for arrays in (rank.momentum, rank.arrays_of_model) for array in arrays.values())
 
@@ -295,15 +293,6 @@ def test_a_rank_that_has_not_found_that_a_copy_fits_does_not_take_it() -> None:
     assert list(rank.parameters(3, ())) == []
 
 
-def test_a_rank_that_cannot_read_its_part_is_named() -> None:
-    unit = Unit(2)
-    unit.ranks[1].refuses = "stage"
-    with pytest.raises(StateError, match="rank 1: it is sharded in another way"):
-        unit.parts()
-    unit.ranks[1].refuses = ""
-    assert unit.parts(), "the next state is stored"
-
-
 @pytest.mark.parametrize(
     ("rank", "refuses", "said"),
     [
@@ -317,11 +306,11 @@ def test_a_state_that_one_rank_cannot_take_is_nobodys(rank: int, refuses: str, s
     donor, taker = Unit(3, seed=7), Unit(3).forget()
     taker.ranks[rank].refuses = refuses
     with pytest.raises(StateError, match=said):
-        taker.takes(donor)
+        taker.takes(donor, lambda _: assert_empty(taker))
     assert_empty(taker)
     assert not taker.taken
     taker.ranks[rank].refuses = ""
-    taker.takes(donor)
+    taker.takes(donor, lambda _: assert_empty(taker))
     assert [one.taken for one in taker.ranks] == [1, 1, 1], "another copy may follow"
 
 
@@ -435,4 +424,3 @@ def test_a_part_of_one_array_fits_into_one_message() -> None:
     array = StateArray(name="n" * 64, dtype="bfloat16")
     message = FromLeader(state=StateOrder(number=1 << 40, write=StateWrite(array=array, values=values)))
     assert message.ByteSize() < MOST_BYTES
-    assert math.prod((512, 512)) == PART_ELEMENTS
