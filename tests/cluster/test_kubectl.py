@@ -226,6 +226,12 @@ def test_a_wrong_job_is_refused_with_field_and_rule(plane: ControlPlane, empty: 
     assert words in said, said
 
 
+def test_each_of_several_causes_of_one_job_is_named(plane: ControlPlane, empty: str) -> None:
+    said = refusal(plane, empty, a_manifest(min=7, quorum=8))
+    assert re.search(r"\* spec\.learners\.min: .*learners\.min must not exceed learners\.max", said), said
+    assert re.search(r"\* spec\.training\.quorum: .*training\.quorum must not exceed learners\.min", said), said
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [("spec.learner", {"min": 1}), ("spec.pools[1].learners.minimum", 1), ("spec.training.checkpoint.every", 5), ("specs", {})],

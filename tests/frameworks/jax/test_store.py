@@ -66,17 +66,6 @@ def test_a_stack_of_layers_is_the_layout_of_layers_kept_apart() -> None:
     }
 
 
-def test_a_written_layer_is_read_again_and_the_other_layers_stay() -> None:
-    store = TreeStore(tree(), canonical=STACKED)
-    value = np.arange(10, dtype=np.float32).reshape(5, 2)
-    value.setflags(write=False)
-    store.write({"block.1.w": value})
-    np.testing.assert_array_equal(store.read(["block.1.w"])["block.1.w"], value)
-    stacked = np.asarray(store.hand_out()["blocks"]["w"])
-    np.testing.assert_array_equal(stacked[1], value.T)
-    assert not stacked[[0, 2]].any()
-
-
 def test_a_write_makes_only_the_touched_leaves_anew() -> None:
     before = tree()
     store = TreeStore(before, canonical=STACKED)

@@ -64,14 +64,6 @@ def test_a_compiled_module_has_the_layout_of_the_plain_one() -> None:
     assert ModuleStore(compiled).specs() == ModuleStore(module).specs()
 
 
-def test_a_stacked_parameter_is_exchanged_layer_by_layer() -> None:
-    module = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2, 2, 3))})
-    store = ModuleStore(module, canonical={"w": Canonical("block.{layer}.w", stacked=True)})
-    store.write({"block.1.w": np.ones((2, 3), np.float32)})
-    assert module["w"].detach().sum(dim=(1, 2)).tolist() == [0, 6]
-    np.testing.assert_array_equal(store.read(["block.1.w"])["block.1.w"], np.ones((2, 3)))
-
-
 def test_parameters_in_any_order_of_memory_are_staged_and_overwritten() -> None:
     module = nn.ParameterDict(
         {

@@ -152,9 +152,20 @@ def test_pieces_that_do_not_make_up_the_model_end_the_unit(place: Place) -> None
 # --- strangers ----------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_of_a_stranger_end_only_its_connection(unit: Unit) -> None:
+@pytest.mark.parametrize(
+    "message",
+    [None, b"\xff\xff\xff\xff", b"\x00\x00\x00\x03\xff\xff\xff", b"\x00\x00\x00\x00"],
+    ids=["no TLS", "huge", "garbage", "empty"],
+)
+def test_what_is_no_message_of_a_rank_ends_only_its_connection(unit: Unit, message: bytes | None) -> None:
+    """Also of a process that has the unit's certificate."""
     meeting = unit.meets(unit.leader)
-    say_what_is_no_tls(unit.port)
+    if message is None:
+        say_what_is_no_tls(unit.port)
+    else:
+        with connected(unit.port, unit.files) as stranger:
+            stranger.sendall(message)
+            assert stranger.recv(4096) == b""
     unit.meets(unit.follower(1))
     unit.meets(unit.follower(2))
     assert meeting.result(WAIT_TIMEOUT).session == b"session"
@@ -174,19 +185,6 @@ def test_ranks_meet_beside_two_hundred_silent_connections_while_more_keep_coming
         until(lambda: silent.still_open() <= 64 + unit.ranks, "the leader to close the oldest connections")
     unit.leader.left()
     until(lambda: open_descriptors() <= before, "every connection to be closed at both ends")
-
-
-@pytest.mark.parametrize(
-    "message", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x03\xff\xff\xff", b"\x00\x00\x00\x00"], ids=["huge", "garbage", "empty"]
-)
-def test_a_process_with_the_units_certificate_that_says_nonsense_is_cut_off(unit: Unit, message: bytes) -> None:
-    meeting = unit.meets(unit.leader)
-    with connected(unit.port, unit.files) as stranger:
-        stranger.sendall(message)
-        assert stranger.recv(4096) == b""
-    unit.meets(unit.follower(1))
-    unit.meets(unit.follower(2))
-    assert meeting.result(WAIT_TIMEOUT).session == b"session"
 
 
 @pytest.mark.parametrize("who", ["another unit", "another attempt", "another job", "nobody"])

@@ -79,20 +79,19 @@ def test_units_of_any_number_of_ranks_end_with_the_same_bytes(jobs: Jobs, compre
     assert (result.step, result.held_out_loss) == (40, 0.25)
 
 
-def test_a_unit_whose_program_takes_several_batches_a_step_counts_them_all(job: Processes) -> None:
+@pytest.mark.parametrize(
+    ("environment", "of_a_rank", "of_all"),
+    [({"RANKS_BATCHES": "3"}, 6, 12), ({"RANKS_SAME": "1"}, 2, 2)],
+    ids=["several batches a step", "ranks that train the same samples"],
+)
+def test_a_step_counts_each_sample_that_the_ranks_train_once(
+    job: Processes, environment: dict[str, str], of_a_rank: int, of_all: int
+) -> None:
     job.syncer()
-    unit = RankUnit(job, "u", 2).start(RANKS_BATCHES="3")
-    # A sample has 16 tokens, and a step of the unit 2 ranks x 3 batches x 2 samples.
-    assert tokens_of_a_step(job) == 16 * 12
-    assert [len(line["numbers"]) for [line] in unit.first_steps(1)] == [6, 6]
-
-
-def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processes) -> None:
-    job.syncer()
-    unit = RankUnit(job, "u", 2).start(RANKS_SAME="1")
-    assert tokens_of_a_step(job) == 16 * 2
-    drawn = [[line["numbers"] for line in steps] for steps in unit.first_steps(20)]
-    assert drawn[0] == drawn[1]
+    unit = RankUnit(job, "u", 2).start(**environment)
+    assert tokens_of_a_step(job) == 16 * of_all, "a sample has 16 tokens"
+    drawn = [line["numbers"] for [line] in unit.first_steps(1)]
+    assert ([len(numbers) for numbers in drawn], len(set().union(*drawn))) == ([of_a_rank] * 2, of_all)
 
 
 @pytest.mark.full

@@ -21,6 +21,13 @@ def save(store: SnapshotStore, t: int) -> Path:
     return store.save(t, TensorParts([{"x": np.full(3, t, dtype=np.float32)}]), {"epoch": t})
 
 
+def with_copies(uri: str, local: SnapshotStore, *steps: int, keep: int = 3) -> RemoteSnapshots:
+    remote = RemoteSnapshots(uri, keep)
+    for t in steps:
+        remote.upload(save(local, t))
+    return remote
+
+
 def names(uri: str) -> list[str]:
     fs, base = fsspec.core.url_to_fs(uri)
     return sorted(str(entry).rpartition("/")[2] for entry in fs.ls(base, detail=False))
@@ -37,35 +44,24 @@ def restored(uri: str, folder: Path) -> int:
 
 
 def test_lost_volume_is_restored_from_the_newest_copy(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    for t in (1, 2):
-        remote.upload(save(local, t))
+    with_copies(uri, local, 1, 2)
     assert restored(uri, tmp_path / "new") == 2
 
 
-def test_volume_that_has_snapshots_is_left_alone(uri: str, local: SnapshotStore) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    remote.upload(save(local, 1))
-    assert remote.restore(local) is None
+def test_nothing_is_restored_where_there_is_none_or_to_a_volume_that_has_snapshots(uri: str, local: SnapshotStore) -> None:
+    assert RemoteSnapshots(uri, 3).restore(local) is None
+    assert local.paths() == []
+    assert with_copies(uri, local, 1).restore(local) is None
     assert len(local.paths()) == 1
 
 
-def test_nothing_to_restore_is_none(uri: str, local: SnapshotStore) -> None:
-    assert RemoteSnapshots(uri, 3).restore(local) is None
-    assert local.paths() == []
-
-
 def test_only_the_newest_copies_are_kept(uri: str, local: SnapshotStore) -> None:
-    remote = RemoteSnapshots(uri, 2)
-    for t in range(1, 6):
-        remote.upload(save(local, t))
+    with_copies(uri, local, *range(1, 6), keep=2)
     assert names(uri) == ["snapshot-00000004-t4", "snapshot-00000005-t5"]
 
 
 def test_of_one_step_one_copy_stays(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    for t in (1, 2):
-        remote.upload(save(local, t))
+    remote = with_copies(uri, local, 1, 2)
     remote.upload(local.save(2, TensorParts([{"x": np.full(3, 7, dtype=np.float32)}]), {}))
     assert names(uri) == ["snapshot-00000001-t1", "snapshot-00000003-t2"]
 
@@ -73,8 +69,7 @@ def test_of_one_step_one_copy_stays(uri: str, local: SnapshotStore, tmp_path: Pa
 def test_new_manifest_is_copied_without_the_tensors(
     uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    remote.upload(save(local, 1))
+    remote = with_copies(uri, local, 1)
     path = local.save(1, TensorParts([{"x": np.full(3, 1, dtype=np.float32)}]), {"epoch": 1, "evaluations": 2})
     fs, _ = fsspec.core.url_to_fs(uri)
     real, put = type(fs).put_file, []
@@ -104,9 +99,7 @@ def test_upload_may_be_repeated(uri: str, local: SnapshotStore, tmp_path: Path) 
 
 
 def test_saves_after_a_restore_come_after_what_was_restored(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    for t in (1, 2):
-        remote.upload(save(local, t))
+    remote = with_copies(uri, local, 1, 2)
     fresh = SnapshotStore(tmp_path / "new", 3)
     remote.restore(fresh)
     remote.upload(save(fresh, 3))
@@ -114,9 +107,7 @@ def test_saves_after_a_restore_come_after_what_was_restored(uri: str, local: Sna
 
 
 def test_interrupted_upload_is_no_snapshot_and_is_cleared_by_the_next(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    for t in (1, 2):
-        remote.upload(save(local, t))
+    remote = with_copies(uri, local, 1, 2)
     fs, base = fsspec.core.url_to_fs(uri)
     fs.rm(f"{base}/snapshot-00000002-t2/{MANIFEST_FILE}")
     assert restored(uri, tmp_path / "new") == 1
@@ -127,9 +118,7 @@ def test_interrupted_upload_is_no_snapshot_and_is_cleared_by_the_next(uri: str, 
 def test_damaged_copy_is_skipped_for_the_one_before(
     uri: str, local: SnapshotStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    for t in (1, 2):
-        remote.upload(save(local, t))
+    with_copies(uri, local, 1, 2)
     fs, base = fsspec.core.url_to_fs(uri)
     fs.pipe_file(f"{base}/snapshot-00000002-t2/{TENSORS_FILE}", b"garbage")
     assert restored(uri, tmp_path / "new") == 1
@@ -138,8 +127,7 @@ def test_damaged_copy_is_skipped_for_the_one_before(
 
 
 def test_damaged_copies_only_are_an_error_that_names_each(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    remote.upload(save(local, 1))
+    remote = with_copies(uri, local, 1)
     fs, base = fsspec.core.url_to_fs(uri)
     fs.pipe_file(f"{base}/snapshot-00000001-t1/{TENSORS_FILE}", b"garbage")
     with pytest.raises(SnapshotError, match=r"1 snapshot is in .*, and none can be used \(snapshot-00000001-t1: "):
@@ -150,8 +138,7 @@ def test_damaged_copies_only_are_an_error_that_names_each(uri: str, local: Snaps
 def test_failed_upload_is_reported_and_leaves_both_sides_usable(
     uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int
 ) -> None:
-    remote = RemoteSnapshots(uri, 3)
-    remote.upload(save(local, 1))
+    remote = with_copies(uri, local, 1)
     path = save(local, 2)
     fs, _ = fsspec.core.url_to_fs(uri)
     real = type(fs).put_file

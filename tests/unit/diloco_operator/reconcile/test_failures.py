@@ -97,7 +97,7 @@ test_ends = timelines(
     ),
     job_goes_on_without_a_unit_that_was_given_up=given(
         two_units(),
-        at(0, *GIVEN_UP, t.all_contribute, t.seen("training", lambda stage: "Training" in stage.true(), True)),
+        at(0, *GIVEN_UP, t.all_contribute, t.seen("true", lambda stage: {"Training", "Degraded"} <= stage.true(), True)),
         at(0, t.condition("Degraded", reason="LearnersLost", message=has("v5p-1 has failed"))),
     ),
     failures_outside_the_window_are_forgotten=given(

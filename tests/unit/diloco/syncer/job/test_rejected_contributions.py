@@ -21,8 +21,7 @@ ARMED = 20 * ARMED_AFTER
 
 
 def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
-    found = syncer.unit(unit)
-    return dict(found.refused) if found is not None else {}
+    return dict(syncer.unit(unit).refused)
 
 
 def largest(syncer: LocalSyncer) -> float:

@@ -22,8 +22,7 @@ def place_for(path: Path) -> Place:
 
 
 def resting(syncer: LocalSyncer, unit: str) -> bool:
-    found = syncer.unit(unit)
-    return found is not None and found.resting_seconds > 0
+    return syncer.unit(unit).resting_seconds > 0
 
 
 @pytest.mark.slow
@@ -46,7 +45,7 @@ def test_a_learner_whose_quorum_is_missing_rests_says_so_and_trains_on_with_the_
 
         def heard_lately_in_a_long_rest() -> bool:
             found = syncer.unit("early")
-            return found is not None and found.resting_seconds > 1.5 and found.seconds_since_heard < 1.0
+            return found.resting_seconds > 1.5 and found.seconds_since_heard < 1.0
 
         until(heard_lately_in_a_long_rest, "it to say that it is there, so that it does not stall")
         assert syncer.unit("early").state == UnitReport.CONTRIBUTING

@@ -66,6 +66,17 @@ def test_a_report_holds_the_losses_over_outer_steps() -> None:
     assert [(point.t, point.loss) for point in report.held_out_losses] == [(2, 4.75)]
 
 
+def test_the_tokens_of_a_result_are_those_of_all_its_units() -> None:
+    ledger, unit_stats, trained = Ledger(), UnitStatsTable(), {"u": 320, "v": 75, "w": 0}
+    for unit, tokens in trained.items():
+        unit_stats.of(unit).joined(1, 0.0)
+        ledger.begin(f"{unit}/1", unit)
+        ledger.commit(f"{unit}/1", UnitWork(0, tokens, 2))
+    result = make_result(facts(), core(), ledger, unit_stats)
+    assert {one.unit: one.tokens for one in result.units} == trained
+    assert result.tokens == 320 + 75
+
+
 def test_a_result_fits_into_a_termination_message_whatever_the_number_of_units() -> None:
     unit_stats = UnitStatsTable()
     for index in range(300):
