@@ -169,6 +169,22 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
 
 
 @pytest.mark.slow
+def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_unit(place: Place, learners: list[LocalLearner]) -> None:
+    with LocalSyncer(place) as syncer:
+        learners.append(learner := LocalLearner(place, syncer.address, "u").start())
+        until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
+        assert learner.session is not None
+        link = connection_of(learner.session)
+        call = link._call
+        with ScriptedLearner(syncer, unit="v") as replay:
+            replay.say(FromLearner(hello=link._make_hello()))
+            assert replay.status() is grpc.StatusCode.UNAUTHENTICATED
+        before = learner.steps
+        until(lambda: learner.steps > before + 3, "it to train on")
+        assert link._call is call, "its stream is the one that it was"
+
+
+@pytest.mark.slow
 def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_reconnect_and_no_sample(
     place: Place, learners: list[LocalLearner]
 ) -> None:
