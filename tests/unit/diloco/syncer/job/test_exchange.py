@@ -367,7 +367,7 @@ def test_a_unit_is_lost_a_minute_after_its_process_was_last_heard_from_and_a_dec
             return -1.0 if u is None or u.heard is None else of(u)
 
         def lost_in() -> float:
-            return syncer.call(seconds_left, lambda u: u.lost_at - time.monotonic())
+            return float(syncer.call(seconds_left, lambda u: u.lost_at - time.monotonic()))
 
         until(lambda: 0 < lost_in() <= 60, "the report")
         learner.say(FromLearner(alive=Alive(local_step=1)))
