@@ -9,9 +9,8 @@ Four lanes; the next message comes from the first that has one:
 | progress | Progress | the newest only | each replaces the one before; it takes turns with the chunks, so that both go on |
 | ordered | SEED, PUSH, Bye | as added; pushes between two others: newest first | Bye says that everything before it was sent |
 
-Pushes are the only messages that overtake one another. Each belongs to one exchange, and says which, so the syncer needs no order among
-them. The newest one has the most time left until its merge. A message that separates what was read before it from what was read after it
-(a marker of a consistent snapshot) belongs into the ordered lane, where no push passes it.
+`PushOrder` has the ordered lane. A message that separates what was read before it from what was read after it (a marker of a consistent
+snapshot) belongs there, where no push passes it.
 
 Chunks wait for the window besides: what has left this queue can be neither dropped nor overtaken.
 
@@ -20,7 +19,6 @@ See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -28,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from diloco.contract import HEARTBEAT
-from diloco.learner.push_times import PushTimes
+from diloco.learner.push_order import PushOrder, Transfer
 from diloco.protocol.chunks import DataChunk, divide, to_wire
 from diloco.protocol.diloco_pb2 import Alive, Chunk, FromLearner, Progress, Taken
 from diloco.protocol.framing import cancellation, is_last
@@ -36,7 +34,7 @@ from diloco.protocol.window import Receipts, Window
 
 
 @dataclass(slots=True, eq=False)
-class _Transfer:
+class _Messages:
     """Messages that are sent one after the other."""
 
     messages: Iterator[FromLearner | DataChunk]
@@ -44,19 +42,14 @@ class _Transfer:
     """The header of a push: which exchange it belongs to."""
     begun: bool = False
     """Whether a message of it was taken."""
-    begun_at: float = 0.0
-    """When it was chosen."""
     rest: DataChunk | None = None
     """What is to be sent next of the last chunk of `messages`."""
-    over: bool = False
-    """Nothing of it is needed any more."""
     ended: Callable[[], None] = lambda: None
     """To be called once nothing is taken from `messages` any more."""
 
 
 class Outbox:
-    """The messages for one stream. Pushes are dropped, also in the middle of their transfer, once their exchange is known to be over, so
-    that a slow link carries what can still be merged."""
+    """The messages for one stream. Pushes are dropped, also in the middle of their transfer, once their exchange is known to be over."""
 
     def __init__(
         self,
@@ -65,11 +58,9 @@ class Outbox:
         now: Callable[[], float] = time.monotonic,
         alive: Callable[[], Alive] | None = None,
     ) -> None:
-        """Begin with `overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes are
-        kept at most beside one more. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
+        """Begin with `overlap_steps`: tau. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
         thread and not for long; None: the syncer is told nothing of it."""
         self._changed = threading.Condition()
-        self._overlap_steps = overlap_steps
         self._now = now
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
@@ -77,18 +68,13 @@ class Outbox:
         self._alive_at = now()
         """When Alive is due."""
         self._chunk_is_next = False
-        self._sending: _Transfer | None = None
+        self._order: PushOrder[_Messages] = PushOrder(overlap_steps, now, self._drop)
         self._making_chunk = False
-        """Whether the sending thread takes a message from `_sending` at this moment."""
-        self._last_ends: _Transfer | None = None
-        """The push that the message that was taken last ends, to a syncer that does not say what has arrived."""
+        """Whether the sending thread takes a message of what is under way at this moment."""
+        self._last_began: float | None = None
+        """When the push began that the message that was taken last ends, to a syncer that does not say what has arrived."""
         self._arriving: deque[tuple[int, float]] = deque()
         """Pushes of which everything was sent: (where in the window they end, when they began)."""
-        self._ordered: list[_Transfer] = []
-        self._clock = 0
-        self._merged: dict[int, int] = {}
-        self._all_over = False
-        self._times = PushTimes(overlap_steps, now)
         self._syncer_takes_cancelled = False
         self._acknowledges = False
         self._window = Window()
@@ -119,36 +105,23 @@ class Outbox:
     def seed(self, chunks: Iterator[DataChunk]) -> None:
         """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
-            self._ordered.append(_Transfer(chunks))
+            self._order.post(_Messages(chunks))
             self._changed.notify_all()
 
     def push(self, header: Chunk, chunks: Iterator[DataChunk], ended: Callable[[], None]) -> None:
         """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
-        is taken from `chunks` any more: all was sent, or the push was dropped.
-
-        Replaces a push of the same fragment, and the oldest ones that wait if these are too many. What is dropped is freed, and its
-        iterator is asked for nothing more.
+        is taken from `chunks` any more: all was sent, or the push was dropped. What is dropped is freed, and its iterator is asked for
+        nothing more.
         """
         with self._changed:
-            # A fragment has one exchange at a time: a pull for a new one says that the one before is over.
-            for transfer in self._pushes():
-                if transfer.push is not None and transfer.push.fragment == header.fragment:
-                    transfer.over = True
-            self._times.added(header.t)
-            self._ordered.append(_Transfer(chunks, push=header, ended=ended))
-            # Exchanges of tau + 1 outer steps are open at once. A push under way is one of theirs, or else it will be over soon.
-            most = self._overlap_steps + (self._sending is None or not self._overlap_steps)
-            waiting = sorted((transfer for transfer in self._ordered if transfer.push is not None), key=_outer_step)
-            for transfer in waiting[: max(0, len(waiting) - most)]:
-                transfer.over = True
-            self._drop_what_is_over()
+            self._order.push(header.fragment, header.t, _Messages(chunks, push=header, ended=ended))
             self._changed.notify_all()
 
     def finish(self, last: FromLearner | None = None) -> None:
         """End the stream after everything that is queued, and `last`."""
         with self._changed:
             if last is not None:
-                self._ordered.append(_Transfer(iter((last,))))
+                self._order.post(_Messages(iter((last,))))
             self._finishing = True
             self._changed.notify_all()
 
@@ -156,9 +129,7 @@ class Outbox:
         """Abandon the stream: send nothing any more."""
         with self._changed:
             self._abandoned = True
-            for transfer in self._ordered:
-                transfer.ended()
-            self._ordered.clear()
+            self._order.clear()
             # Otherwise the sending thread is inside the iterator, and needs its values until it comes back: it ends the transfer itself.
             if not self._making_chunk:
                 self._end_sending()
@@ -183,7 +154,7 @@ class Outbox:
         with self._changed:
             self._window.taken(total, self._now())
             while self._arriving and self._window.has_arrived(self._arriving[0][0]):
-                self._times.took(self._now() - self._arriving.popleft()[1])
+                self._order.arrived(self._arriving.popleft()[1])
             self._changed.notify_all()
 
     def took(self, count: int) -> None:
@@ -196,38 +167,36 @@ class Outbox:
     def clock(self, t: int) -> None:
         """Note that the syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
         with self._changed:
-            self._clock = max(self._clock, t)
-            self._times.clock(t)
-            self._drop_what_is_over()
+            self._order.clock(t)
+            self._changed.notify_all()
 
     def ends_at(self, t: int) -> None:
         """Note that outer step `t` is the job's last one."""
         with self._changed:
-            self._times.ends_at(t)
+            self._order.ends_at(t)
 
     def merged(self, fragment: int, t: int) -> None:
         """Note that version `t` of the fragment has come: its exchanges up to `t` are over."""
         with self._changed:
-            self._merged[fragment] = t
-            self._clock = max(self._clock, t)
-            self._drop_what_is_over()
+            self._order.merged(fragment, t)
+            self._changed.notify_all()
 
     def all_merged(self) -> None:
         """Note that the job is at its last outer step: no push is needed any more."""
         with self._changed:
-            self._all_over = True
-            self._drop_what_is_over()
+            self._order.all_merged()
+            self._changed.notify_all()
 
     @property
     def pushes(self) -> int:
         """Pushes that wait or are under way, and whose values are therefore kept."""
         with self._changed:
-            return len(self._pushes())
+            return len(self._order.pushes)
 
     def wait_until_delivered(self, seconds: float) -> bool:
         """Wait until no push waits or is under way any more, at most so long. Whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._abandoned or not self._pushes(), seconds)
+            return self._changed.wait_for(lambda: self._abandoned or not self._order.pushes, seconds)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
@@ -248,9 +217,9 @@ class Outbox:
     def sent(self) -> None:
         """Note that the message that was taken last has left this process."""
         with self._changed:
-            if self._last_ends is not None:
-                self._times.took(self._now() - self._last_ends.begun_at)
-                self._last_ends = None
+            if self._last_began is not None:
+                self._order.arrived(self._last_began)
+                self._last_began = None
 
     def take(self) -> FromLearner | bytes | None:
         """Return the next message, a chunk as its bytes; None: there is none now. For one thread, which calls `sent` after each message."""
@@ -267,18 +236,18 @@ class Outbox:
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
-            made, data, last = _on_wire(_next_of(transfer, most))
+            made, data, last = _on_wire(_next_of(transfer.what, most))
             with self._changed:
                 self._making_chunk = False
                 end = self._window.sent(data, self._now())
                 if last or self._abandoned:
                     self._end_sending()
-                    if transfer.push is not None and self._acknowledges:
+                    if transfer.what.push is not None and self._acknowledges:
                         self._arriving.append((end, transfer.begun_at))
-                    elif transfer.push is not None:
-                        self._last_ends = transfer
+                    elif transfer.what.push is not None:
+                        self._last_began = transfer.begun_at
                 if made is not None:
-                    transfer.begun = True
+                    transfer.what.begun = True
                     self._chunk_is_next = False
                     return made
 
@@ -298,36 +267,26 @@ class Outbox:
             self._chunk_is_next = True
             return message
         # A transfer that has begun is not just left: the syncer keeps its chunks until the last one, or until it hears that none comes.
-        if not self._may_end_unfinished() or (sending := self._sending) is None:
+        if not self._may_end_unfinished() or (sending := self._order.sending) is None:
             return None
-        assert sending.push is not None
-        if sending.begun:
-            self._times.given_up_after(self._now() - sending.begun_at)
         self._end_sending()
-        return FromLearner(chunk=cancellation(sending.push)) if sending.begun else None
-
-    def _next_transfer(self) -> _Transfer | None:
-        if not self._may_send():
+        if not sending.what.begun or sending.what.push is None:
             return None
-        if self._sending is None and self._ordered:
-            pushes = list(itertools.takewhile(lambda transfer: transfer.push is not None, self._ordered))
-            # The newest has the most time left until its merge.
-            chosen = max(pushes, key=_outer_step) if pushes else self._ordered[0]
-            if chosen.push is not None and not self._times.worth_sending(chosen.push.t):
-                for transfer in pushes:  # the others are older
-                    transfer.over = True
-                self._drop_what_is_over()
-                return self._next_transfer()
-            chosen.begun_at = self._now()
-            self._ordered.remove(chosen)
-            self._sending = chosen
-        return self._sending
+        self._order.gave_up(sending.begun_at)
+        return FromLearner(chunk=cancellation(sending.what.push))
+
+    def _next_transfer(self) -> Transfer[_Messages] | None:
+        return self._order.begin() if self._may_send() else None
+
+    def _drop(self, messages: _Messages) -> None:
+        messages.ended()
+        self._changed.notify_all()
 
     def _end_sending(self) -> None:
-        sending, self._sending = self._sending, None
+        sending, self._order.sending = self._order.sending, None
         self._changed.notify_all()
         if sending is not None:
-            sending.ended()
+            sending.what.ended()
 
     def _has_message(self) -> bool:
         """Return whether `take` has something to do."""
@@ -344,44 +303,23 @@ class Outbox:
 
     def _may_end_unfinished(self) -> bool:
         """Return whether what is under way is over, and the syncer is to hear of it, or need not."""
-        return self._sending is not None and self._sending.over and (self._syncer_takes_cancelled or not self._sending.begun)
+        sending = self._order.sending
+        return sending is not None and sending.over and (self._syncer_takes_cancelled or not sending.what.begun)
 
     def _may_send(self) -> bool:
         """Return whether there is a chunk to be sent and the window is open for it."""
-        return bool(self._sending or self._ordered) and self._window.is_open(self._now())
+        return bool(self._order.sending or self._order.waits) and self._window.is_open(self._now())
 
     def _is_at_end(self) -> bool:
         """Return whether nothing will be sent any more."""
-        return self._abandoned or (self._finishing and not self._sending and not self._ordered)
-
-    # --- what is over -------------------------------------------------------------------------------------------------
-
-    def _is_over(self, push: Chunk) -> bool:
-        return self._all_over or push.t <= self._merged.get(push.fragment, -1) or push.t + self._overlap_steps < self._clock
-
-    def _drop_what_is_over(self) -> None:
-        for transfer in self._pushes():
-            transfer.over = transfer.over or (transfer.push is not None and self._is_over(transfer.push))
-        for transfer in self._ordered:
-            if transfer.over:
-                transfer.ended()
-        self._ordered = [transfer for transfer in self._ordered if not transfer.over]
-        self._changed.notify_all()
-
-    def _pushes(self) -> list[_Transfer]:
-        everything = [self._sending, *self._ordered] if self._sending else self._ordered
-        return [transfer for transfer in everything if transfer.push is not None]
+        return self._abandoned or (self._finishing and not self._order.sending and not self._order.waits)
 
 
-def _outer_step(transfer: _Transfer) -> int:
-    return transfer.push.t if transfer.push is not None else 0
-
-
-def _next_of(transfer: _Transfer, most: int) -> FromLearner | DataChunk | None:
-    """Return the next message of `transfer`, a chunk with at most `most` bytes; None: there is no more."""
-    message = transfer.rest or next(transfer.messages, None)
+def _next_of(messages: _Messages, most: int) -> FromLearner | DataChunk | None:
+    """Return the next one, a chunk with at most `most` bytes; None: there is no more."""
+    message = messages.rest or next(messages.messages, None)
     if isinstance(message, DataChunk):
-        message, transfer.rest = divide(message, most)
+        message, messages.rest = divide(message, most)
     return message
 
 

@@ -147,14 +147,11 @@ class SimulatedJob:
     def wanted(self, unit: SimulatedUnit) -> None:
         """Connect the unit, and send it the parameters."""
         network = self._network
-        held = [0] * self._training.fragments
-
-        def sent(fragment: int) -> None:
-            held[fragment] = self._coordinator.versions[fragment]
 
         def asked() -> None:
             self._listening[unit.name] = None
-            network.copy(unit.name, len(held), sent, lambda: unit.received(held))
+            held = list(self._coordinator.versions)
+            network.copy(unit.name, held, lambda: unit.received(held))
 
         network.connect(unit.name, unit.hardware.path)
         network.tell_syncer(unit.name, asked)

@@ -8,17 +8,21 @@ See docs/decisions/0209-simulator.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from numpy.random import Generator
 
+from diloco.learner.push_order import PushOrder
 from diloco.simulation.link import Link
 from diloco.simulation.path import SEGMENT_BITS, Path
-from diloco.simulation.queues import Answer, Answers, Broadcasts, Version
 from diloco.simulation.timeline import Timeline
+from diloco.syncer.streams.send_order import SendOrder
+
+type Heard = Callable[[], None]
+"""To be called when the other end has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,25 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of a fragment that waits."""
+
+    size: float
+    """Bits."""
+    arrived: Heard
+
+
+@dataclass(slots=True)
 class _Connection:
     """What a unit has that is connected."""
 
     path: Path
-    broadcasts: Broadcasts
-    answers: Answers
+    answers: PushOrder[Heard]
+    broadcasts: SendOrder[_Version, Heard] = field(default_factory=SendOrder)
+    to_copy: set[int] = field(default_factory=set)
+    """Fragments of which it has no value yet."""
+    copied: Heard = lambda: None
+    """To be called once it has one of each."""
 
 
 class Network:
@@ -69,8 +86,8 @@ class Network:
 
     def connect(self, unit: str, path: Path) -> None:
         """Connect the unit, whose process begins, by this way to the syncer."""
-        broadcasts = Broadcasts(self._sizes.fragment, self._sizes.whole)
-        self._connections[unit] = _Connection(path, broadcasts, Answers(self._overlap_steps, lambda: self._timeline.now))
+        answers: PushOrder[Heard] = PushOrder(self._overlap_steps, lambda: self._timeline.now, lambda _: None)
+        self._connections[unit] = _Connection(path, answers)
         for link in (self._up, self._down):
             link.limit(unit, path.rate, local=path.local)
 
@@ -88,13 +105,13 @@ class Network:
     def tell_syncer(self, unit: str, heard: Callable[[], None]) -> None:
         """Let the unit say something; `heard` is called when the syncer has it."""
         connection = self._connections[unit]
-        queued = self._up.queue_seconds(unit, connection.path, more=bool(connection.answers))
+        queued = self._up.queue_seconds(unit, connection.path, more=connection.answers.waits)
         self._to_syncer.send(unit, connection.path, SEGMENT_BITS, heard, queued)
 
     def tell_unit(self, unit: str, heard: Callable[[], None]) -> None:
         """Let the syncer say something; `heard` is called when the unit has it."""
         if (connection := self._connections.get(unit)) is not None:
-            queued = self._down.queue_seconds(unit, connection.path, more=bool(connection.broadcasts))
+            queued = self._down.queue_seconds(unit, connection.path, more=connection.broadcasts.has_version)
             self._to_units.send(unit, connection.path, SEGMENT_BITS, heard, queued)
 
     def pull(self, unit: str, fragment: int, t: int, heard: Callable[[], None]) -> None:
@@ -103,85 +120,93 @@ class Network:
             return
 
         def asked() -> None:
-            self._cut_short(unit, connection, over=connection.answers.at_step(t))
+            connection.answers.clock(t)
+            self._cut_short(unit, connection)
             heard()
 
-        if connection.broadcasts.waits(fragment):
-            connection.broadcasts.hold(fragment, t, self._overlap_steps, asked)
-        else:
-            self.tell_unit(unit, asked)
+        connection.broadcasts.pull(fragment, t, self._overlap_steps, asked)
+        self._tell_pulls(unit, connection)
+
+    def _tell_pulls(self, unit: str, connection: _Connection) -> None:
+        """Send the pulls whose turn has come."""
+        while (pull := connection.broadcasts.next_pull()) is not None:
+            self.tell_unit(unit, pull)
 
     # --- fragments ----------------------------------------------------------------------------------------------------
 
-    def answer(self, unit: str, fragment: int, t: int, arrived: Callable[[], None]) -> None:
+    def answer(self, unit: str, fragment: int, t: int, arrived: Heard) -> None:
         """Send an answer to the pull of outer step t, when its turn comes."""
         connection = self._connections[unit]
-        connection.answers.add(Answer(t, fragment, arrived))
+        connection.answers.push(fragment, t, arrived)
+        self._cut_short(unit, connection)
         self._send_up(unit, connection)
 
-    def broadcast(self, unit: str, fragment: int, t: int, arrived: Callable[[], None]) -> None:
+    def broadcast(self, unit: str, fragment: int, t: int, arrived: Heard) -> None:
         """Send version t of the fragment, when its turn comes."""
+        if (connection := self._connections.get(unit)) is not None:
+            self._add(unit, connection, fragment, t, arrived, whole=False)
+            self._send_down(unit, connection)
+
+    def copy(self, unit: str, versions: Sequence[int], done: Heard) -> None:
+        """Send the whole value of each fragment, of these versions or newer ones. `done`: they are there."""
         if (connection := self._connections.get(unit)) is None:
             return
+        connection.to_copy, connection.copied = set(range(len(versions))), done
+        for fragment, version in enumerate(versions):
+            self._add(unit, connection, fragment, version, lambda: None, whole=True)
+        self._send_down(unit, connection)
+
+    def _add(self, unit: str, connection: _Connection, fragment: int, t: int, arrived: Heard, *, whole: bool) -> None:
+        """Let a version wait for its turn, as a delta too unless the unit has to get it `whole`."""
 
         def come() -> None:
-            self._cut_short(unit, connection, over=connection.answers.merged(fragment, t))
+            connection.answers.merged(fragment, t)
+            self._cut_short(unit, connection)
             arrived()
+            if fragment in connection.to_copy:
+                connection.to_copy.discard(fragment)
+                if not connection.to_copy:
+                    connection.copied()
 
-        connection.broadcasts.add(fragment, t, come)
-        self._send_down(unit, connection)
-
-    def copy(self, unit: str, fragments: int, sent: Callable[[int], None], done: Callable[[], None]) -> None:
-        """Send the whole value of each fragment. `sent`: with each, when its newest value is on its way; `done`: they are there."""
-        if (connection := self._connections.get(unit)) is None:
-            return
-        to_come = set(range(fragments))
-
-        def come(fragment: int) -> None:
-            to_come.discard(fragment)
-            if not to_come:
-                done()
-
-        for fragment in range(fragments):
-            connection.broadcasts.add_whole(fragment, partial(sent, fragment), partial(come, fragment))
-        self._send_down(unit, connection)
+        delta = None if whole else _Version(self._sizes.fragment, come)
+        connection.broadcasts.add(fragment, t, delta, _Version(self._sizes.whole, come))
 
     def _send_down(self, unit: str, connection: _Connection) -> None:
         """Send what is next to the unit."""
         broadcasts, path = connection.broadcasts, connection.path
-        while broadcasts and self._down.is_free(unit):
-            version = broadcasts.choose()
-            version.begun()
+        while broadcasts.has_version and self._down.is_free(unit):
+            version = broadcasts.begin()
 
-            def gone(version: Version = version) -> None:
-                broadcasts.under_way = None
-                self._to_units.send(unit, path, version.bits, version.arrived)
-                if (pull := broadcasts.released(version.fragment)) is not None:
-                    self.tell_unit(unit, pull)
+            def gone(version: _Version = version) -> None:
+                broadcasts.sending = None
+                self._to_units.send(unit, path, version.size, version.arrived)
+                self._tell_pulls(unit, connection)
                 self._send_down(unit, connection)
 
-            self._down.send(unit, path.sent(version.bits), gone)
+            self._down.send(unit, path.sent(version.size), gone)
 
     def _send_up(self, unit: str, connection: _Connection) -> None:
         """Send what is next from the unit."""
         answers, path = connection.answers, connection.path
-        if not self._up.is_free(unit) or (answer := answers.choose()) is None:
+        if not self._up.is_free(unit) or (answer := answers.begin()) is None:
             return
 
         def there() -> None:
-            answer.arrived()
-            self._timeline.at(self._timeline.now + path.latency, partial(answers.took, answer))
+            answer.what()
+            self._timeline.at(self._timeline.now + path.latency, partial(answers.arrived, answer.begun_at))
 
         def gone() -> None:
-            answers.under_way = None
+            answers.sending = None
             self._to_syncer.send(unit, path, self._sizes.fragment, there)
             self._send_up(unit, connection)
 
         self._up.send(unit, path.sent(self._sizes.fragment), gone)
 
-    def _cut_short(self, unit: str, connection: _Connection, *, over: bool) -> None:
+    def _cut_short(self, unit: str, connection: _Connection) -> None:
         """End the answer that is under way, if it is over."""
-        if over:
+        if (sending := connection.answers.sending) is not None and sending.over:
+            connection.answers.sending = None
+            connection.answers.gave_up(sending.begun_at)
             self._up.cut_short(unit, connection.path, lambda: self._send_up(unit, connection))
 
 

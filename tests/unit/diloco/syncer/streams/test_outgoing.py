@@ -150,7 +150,10 @@ async def test_learners_share_one_coded_buffer() -> None:
     queues = [holding(0), holding(0)]
     for outgoing in queues:
         outgoing.broadcast(shared)
-    assert all(outgoing._choose().transfer()[1] is payload for outgoing in queues)
+        outgoing.close()
+    chunks = [message for outgoing in queues async for message in outgoing.messages()]
+    assert all(isinstance(chunk, DataChunk) and memoryview(chunk.data).obj is payload.obj for chunk in chunks)
+    assert len(chunks) == len(queues)
 
 
 # --- which fragment is next ---------------------------------------------------------------------------------------------
