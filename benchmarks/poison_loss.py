@@ -103,7 +103,7 @@ class Leased(LockStep):
         if not isinstance(decoded, Decoded):
             self.core.reject(unit, offer, now)
             return decoded
-        if refusal := self.core.contribute(unit, offer, decoded, now, self._work.countable_tokens(offer)):
+        if refusal := self.core.contribute(unit, offer, decoded, now, self._work.countable_tokens(unit, offer)):
             return refusal
         self._work.offered(offer)
         return None

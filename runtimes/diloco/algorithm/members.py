@@ -37,7 +37,11 @@ SILENT_STEPS: Final = 3.0
 SILENT_SECONDS: Final = 1.0
 """Not before so many seconds: a shared machine has pauses of that length."""
 FORGETS: Final = 0.99
-"""By this factor the longest recent step shrinks with each step: to half in 69."""
+"""By this factor the longest recent step shrinks with each step, and the shortest grows: to half in 69."""
+BUNCHED_STEPS: Final = 64.0
+"""Steps that a unit may report beyond those for which there was time: reports come in bunches, and clocks of processes stop."""
+FASTEST: Final = 16.0
+"""A unit counts as at most so many times as fast as the median of the others. One on other hardware may well be ten times as fast."""
 SHORTEST_STEP: Final = 1e-6
 LONGEST_STEP: Final = 1e8
 """Seconds between which the duration of a step lies; any other is unknown. Sums and quotients of such numbers stay finite."""
@@ -68,6 +72,14 @@ class Member:
     """Seconds of a local step."""
     longest: float = 0.0
     """Seconds of its longest recent step, see `FORGETS`."""
+    shortest: float = 0.0
+    """Seconds of its shortest recent step; 0: unknown."""
+    least: float = 0.0
+    """Seconds that a step of it takes at least, as the others say, see `FASTEST`; 0: unknown."""
+    counted_at: float = 0.0
+    """When its newest steps were counted."""
+    bunched: float = BUNCHED_STEPS
+    """Steps that it may report now beyond those for which there was time since then."""
     paused_until: float = -math.inf
     """When its declared pause must be over."""
     answer: MovingAverage = field(default_factory=lambda: MovingAverage(SYNC_ALPHA))
@@ -78,10 +90,10 @@ class Member:
     """It was told to rest: the clock waits for the quorum, and it is as far ahead as it may be."""
 
     def report(self, metadata: Metadata, now: float) -> int:
-        """Take metadata and return the number of new local steps in it."""
+        """Take metadata and return how many new local steps in it count: not more than there was time for."""
         new = metadata.local_step - self.local_step
         if self.heard is None:
-            new = min(new, 1)  # steps from before it joined do not drive the clock
+            new, self.counted_at = min(new, 1), now  # steps from before it joined do not drive the clock
         self.heard = now
         self.steps = list(metadata.steps)
         if new <= 0:
@@ -92,7 +104,19 @@ class Member:
             # Durations are averaged, not speeds: one step of a millisecond would be a thousand steps a second.
             self.duration.add(metadata.step_seconds)
             self.longest = max(metadata.step_seconds, FORGETS * self.longest)
-        return new
+            self.shortest = min(metadata.step_seconds, self.shortest / FORGETS or math.inf)
+        return self._countable(new, now)
+
+    def _countable(self, new: int, now: float) -> int:
+        """Return how many of so many new steps count. A unit that claims thousands in each report would run the clock alone."""
+        seconds = max(self.least, self.shortest)
+        since, self.counted_at = now - self.counted_at, now
+        if not seconds:
+            return new
+        most = self.bunched + since / seconds
+        counted = min(new, int(most))
+        self.bunched = min(BUNCHED_STEPS, most - counted)
+        return counted
 
     def pauses(self, until: float, now: float) -> None:
         """Note that its program takes no steps until `until`. One that lies in the past: its pause is over."""
@@ -107,8 +131,8 @@ class Member:
 
     @property
     def speed(self) -> float:
-        """Local steps per second; 0: unknown."""
-        return 1 / self.duration.value if self.duration.value else 0.0
+        """Local steps per second, not more than `FASTEST` allows; 0: unknown."""
+        return 1 / max(self.duration.value, self.least) if self.duration.value else 0.0
 
     @property
     def expected_at(self) -> float:
@@ -212,8 +236,8 @@ class Members:
         return True
 
     def report(self, member: Member, metadata: Metadata, now: float) -> int:
-        """Take metadata and return the number of new local steps in it."""
-        speed, fresh = member.speed if member.counts else 0.0, member.fresh
+        """Take metadata and return how many new local steps in it count."""
+        speed, fresh, unknown = member.speed if member.counts else 0.0, member.fresh, not member.shortest
         new = member.report(metadata, now)
         self.fresh += member.fresh - fresh
         if not member.counts:
@@ -226,6 +250,8 @@ class Members:
             self._with_speed += speed == 0.0
             self._speeds += present - speed
             self._fastest = max(self._fastest, present)
+        if unknown and member.shortest:
+            self._sum_up()  # at once: until the others are known, a unit may save up any number of steps
         return new
 
     def pauses(self, unit: str, until: float, now: float) -> None:
@@ -292,8 +318,17 @@ class Members:
 
     def _sum_up(self) -> None:
         """Sum up anew, as errors of a sum that is only added to and subtracted from would grow."""
+        self._compare()
         speeds = [speed for m in self._members.values() if m.counts and (speed := m.speed)]
         self._speeds, self._with_speed, self._fastest = math.fsum(speeds), len(speeds), max(speeds, default=0.0)
+
+    def _compare(self) -> None:
+        """Find what the lower median of the others says of each unit's steps, see `FASTEST`."""
+        known = [m for m in self._members.values() if m.counts and m.shortest]
+        shortest = sorted([m.shortest for m in known])
+        middle = (len(shortest) - 2) // 2  # of all but one
+        for m in known if len(known) > 1 else ():
+            m.least = shortest[middle if m.shortest > shortest[middle] else middle + 1] / FASTEST
 
 
 def usable_step_seconds(seconds: float) -> bool:

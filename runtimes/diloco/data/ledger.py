@@ -10,10 +10,12 @@ See docs/decisions/0003-sessions-and-work.md. See docs/decisions/0153-guards.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
+from diloco.algorithm.guards import Others, lower_median
 from diloco.data.intervals import IntervalSet, Range
 from diloco.wording import plural
 
@@ -55,13 +57,25 @@ class UnitWork:
         return UnitWork(self.samples - other.samples, self.tokens - other.tokens, self.steps - other.steps)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Usual:
-    """What the lower medians of the units that train leased samples say. One unit that claims too much does not change it, unless it is
-    alone. 0: not known."""
+    """What the lower medians of the units say. One unit that claims too much does not change it, unless it is alone."""
 
     tokens_per_sample: float = 0.0
+    """Of the units that train leased samples; 0: not known."""
     tokens_per_step: float = 0.0
+    """Of the same units; 0: not known."""
+    per_step_of: Mapping[str, float] = field(default_factory=dict)
+    """By unit, tokens of a step, in a job most of whose units feed themselves."""
+
+    def per_step_of_others(self, unit: str) -> float:
+        """Return the lower median of `per_step_of` without this unit; 0: not known."""
+        own = self.per_step_of.get(unit)
+        return (self._others.median(own) or 0.0) if own is not None else lower_median(list(self.per_step_of.values()))
+
+    @cached_property
+    def _others(self) -> Others:
+        return Others(list(self.per_step_of.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +229,17 @@ class Ledger:
 
     @property
     def usual(self) -> Usual:
-        """Return what is usual among the units that have trained enough samples. Nothing is known where most units that have done anything
-        feed themselves: whether a job works with samples is counted in units, since a count of tokens is what one unit can make up."""
-        working = [work for work in self._units.values() if work.samples or work.tokens]
-        believed = [work for work in working if work.samples >= BELIEVED_SAMPLES]
-        if not believed or 2 * sum(not work.samples for work in working) > len(working):
-            return Usual()
-        return Usual(_lower_median([x.tokens / x.samples for x in believed]), _lower_median([x.tokens / max(1, x.steps) for x in believed]))
+        """Return what is usual among the units that have trained enough samples. Where most units that have done anything feed themselves,
+        only each one's steps tell: whether a job works with samples is counted in units, since a count of tokens is what one unit can make
+        up."""
+        working = {unit: work for unit, work in self._units.items() if work.samples or work.tokens}
+        if 2 * sum(not work.samples for work in working.values()) > len(working):
+            return Usual(per_step_of={unit: work.tokens / work.steps for unit, work in working.items() if work.tokens and work.steps})
+        believed = [work for work in working.values() if work.samples >= BELIEVED_SAMPLES]
+        return Usual(
+            lower_median([work.tokens / work.samples for work in believed]),
+            lower_median([work.tokens / max(1, work.steps) for work in believed]),
+        )
 
     def committed(self) -> tuple[Range, ...]:
         """Return all committed numbers."""
@@ -336,10 +354,6 @@ class Ledger:
                 f"{plural(tokens, 'token')}"
             )
         self.repaired = tuple(said)
-
-
-def _lower_median(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _take_first(held: _WorkSession, samples: int) -> list[Range]:

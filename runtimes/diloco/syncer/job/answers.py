@@ -165,7 +165,7 @@ class Answers:
         if why := self._work.contradiction_of(offer):
             core.take(Unusable(self._exchanges.at(now), session.unit, offer))
             return Rejected(Code.PROTOCOL, why)
-        tokens = self._work.countable_tokens(offer)
+        tokens = self._work.countable_tokens(session.unit, offer)
         for effect in core.use(session.unit, offer, decoded, self._exchanges.at(now), tokens):
             assert isinstance(effect, Refused), "nothing else follows from an answer that can be used"
             return self._refuse(session, effect.refusal)

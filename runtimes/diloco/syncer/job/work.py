@@ -35,6 +35,9 @@ COUNTED_MORE = 6.0
 """In a weight, S samples count for at most the tokens of S + 6 sqrt(S) usual ones: three standard deviations of the sum of S samples, if
 the standard deviation of one is twice the mean. Samples as uneven as a lognormal of sigma 1.2 have 1.8."""
 
+FED_MORE = 2.0
+"""In a weight, a step of a job whose units feed themselves counts for at most so many times the tokens of a step of the others."""
+
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
 
@@ -177,14 +180,15 @@ class Work:
         why = work.watermark.contradiction(UnitWork(marks.samples, marks.tokens, marks.steps)) if work is not None else ""
         return f"fragment {offer.fragment} of outer step {offer.t} cannot be true: {why}" if why else ""
 
-    def countable_tokens(self, offer: Offer) -> float:
+    def countable_tokens(self, unit: str, offer: Offer) -> float:
         """Return how many of the tokens of an answer may count in its weight; positive. What its leased samples can hold since the
         session's last contribution to the fragment; without samples, what its steps hold at the usual tokens per step of the units that
-        have some. Infinity where that is not known: most units feed themselves, or the job has only begun."""
+        have some. Where most units feed themselves, `FED_MORE` times what its steps hold at the tokens per step of the others. Infinity
+        where that is not known: the job has only begun, or the unit is alone."""
         marks, usual = offer.marks, self._usual
         work = self._sessions.get(marks.session)
         if work is None or not usual.tokens_per_sample:
-            return math.inf
+            return FED_MORE * usual.per_step_of_others(unit) * offer.steps or math.inf
         if not marks.samples:
             return usual.tokens_per_step * offer.steps
         # A count that stands still is that of a program which feeds itself at times; one sample is next to nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,35 @@ def test_a_unit_that_trained_on_during_a_pause_takes_part(tmp_path: Path) -> Non
         says(raw, 150)
         answer(raw, steps=150, tokens=1200, steps_done=150, tokens_done=1200)
         until(lambda: syncer.unit("u-0").contributions == 1, "the merge")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step_seconds", "least"),
+    [
+        pytest.param(20.0, 20.0, id="more steps than it has time for"),
+        # Those of the other take 20 s.
+        pytest.param(1e-6, 20.0 / 16, id="steps that take no time, a sixteenth of the time of the others"),
+    ],
+)
+def test_a_unit_that_claims_a_thousand_steps_in_each_report_does_not_run_the_clock(
+    tmp_path: Path, step_seconds: float, least: float
+) -> None:
+    """Each report is enough for the quorum of one. One outer step costs 1.5 local steps of the fastest unit, of which 65 count beyond those
+    for which there is time. No exchange begins before outer step 1000."""
+    place = a_place(tmp_path, sync_interval=1000, fragments=1)
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="a") as a, ScriptedLearner(syncer, unit="b") as b:
+        seeded(a)
+        until(lambda: syncer.report().seeded, "the seed")
+        b.hello().hear("welcome")
+        for step in (1, 2, 3):
+            a.step(step).want(1).hear("work")  # with the answer the syncer has taken it
+        until(lambda: syncer.report().t >= 1, "an outer step, from which on its steps are known")
+        began = time.monotonic()
+        for report in range(1, 151):
+            b.step(1000 * report, step_seconds=step_seconds).want(1).hear("work")
+        seconds = time.monotonic() - began
+        assert syncer.report().t <= 3 + (65 + seconds / least) / 1.5
 
 
 def test_steps_that_no_program_takes_are_refused_and_the_unit_goes_on(tmp_path: Path) -> None:
@@ -148,13 +178,13 @@ def test_tokens_count_in_a_weight_up_to_what_the_samples_of_other_units_hold() -
     """Three units have trained samples of 10, 12 and, one of them claims, 60,000 tokens: 12 are usual."""
     ledger = trained_by(a=UnitWork(100, 1000, 10), b=UnitWork(100, 1200, 10), c=UnitWork(100, 6_000_000, 10))
     work, _ = a_session(ledger, 200)
-    assert work.countable_tokens(an_offer(49, 49 * 60_000)) == 12 * (49 + 6 * 7)
+    assert work.countable_tokens("u", an_offer(49, 49 * 60_000)) == 12 * (49 + 6 * 7)
     # Once a contribution is merged, the samples since then.
     work.offered(an_offer(49, 588))
     work.closed(0, 1, {"u/1/1"})
-    assert work.countable_tokens(an_offer(85, 1020)) == 12 * (36 + 6 * 6)
+    assert work.countable_tokens("u", an_offer(85, 1020)) == 12 * (36 + 6 * 6)
     # A count that stands still is no division by zero, and no weight of nothing.
-    assert work.countable_tokens(an_offer(49, 588)) == 12 * (1 + 6)
+    assert work.countable_tokens("u", an_offer(49, 588)) == 12 * (1 + 6)
 
 
 def test_samples_as_uneven_as_a_lognormal_of_sigma_1_2_count_in_full() -> None:
@@ -164,27 +194,35 @@ def test_samples_as_uneven_as_a_lognormal_of_sigma_1_2_count_in_full() -> None:
     work, _ = a_session(trained(samples=1000, tokens=1_000_000), 10_000)
     for samples in (25, 100, 1000):
         sums = random.lognormal(-(1.2**2) / 2, 1.2, (100, samples)).sum(axis=1) * 1000  # a lognormal with mean 1
-        assert (sums > work.countable_tokens(an_offer(samples, 1))).sum() <= 1
+        assert (sums > work.countable_tokens("u", an_offer(samples, 1))).sum() <= 1
 
 
 def test_without_samples_the_usual_tokens_per_step_of_those_that_have_some_count() -> None:
     """They have 100, 300 and 700 tokens per step."""
     ledger = trained_by(a=UnitWork(100, 1000, 10), b=UnitWork(300, 3000, 10), c=UnitWork(700, 7000, 10), own=UnitWork(0, 10**9, 10))
     work, _ = a_session(ledger, 0)
-    assert work.countable_tokens(an_offer(0, 10**6, steps=3)) == 900
+    assert work.countable_tokens("u", an_offer(0, 10**6, steps=3)) == 900
 
 
-def test_all_tokens_count_where_most_units_feed_themselves_and_of_a_job_that_has_only_begun() -> None:
+def test_all_tokens_count_of_a_job_that_has_only_begun() -> None:
     work, _ = a_session(Ledger(), 200)
-    assert work.countable_tokens(an_offer(50, 10**6)) == math.inf
-    assert work.countable_tokens(an_offer(0, 10**6)) == math.inf
+    assert work.countable_tokens("u", an_offer(50, 10**6)) == math.inf
+    assert work.countable_tokens("u", an_offer(0, 10**6)) == math.inf
     work, _ = a_session(trained(samples=63, tokens=630), 200)
-    assert work.countable_tokens(an_offer(50, 10**6)) == math.inf
-    sampled, own = UnitWork(1000, 10_000, 10), UnitWork(0, 1000, 10)
-    work, _ = a_session(trained_by(a=sampled, b=own, c=own), 0)
-    assert work.countable_tokens(an_offer(0, 10**6)) == math.inf
+    assert work.countable_tokens("u", an_offer(50, 10**6)) == math.inf
+
+
+def test_where_most_units_feed_themselves_twice_the_tokens_per_step_of_the_others_count() -> None:
+    """The others have 1000, 100 and 120 tokens per step; what a unit claims of itself is no measure of it."""
+    sampled, own, more = UnitWork(1000, 10_000, 10), UnitWork(0, 1000, 10), UnitWork(0, 1200, 10)
+    work, _ = a_session(trained_by(a=sampled, b=own, c=more), 0)
+    assert work.countable_tokens("u", an_offer(0, 10**6, steps=3)) == 2 * 120 * 3
+    assert work.countable_tokens("u", an_offer(50, 10**6)) == 2 * 120
+    assert work.countable_tokens("c", an_offer(0, 10**6)) == 2 * 100, "without its own 120"
     work, _ = a_session(trained_by(a=sampled, b=own), 0)
-    assert work.countable_tokens(an_offer(0, 10**6)) == 1000
+    assert work.countable_tokens("u", an_offer(0, 10**6)) == 1000
+    work, _ = a_session(trained_by(b=own), 0)
+    assert work.countable_tokens("b", an_offer(0, 10**6)) == math.inf, "it is alone"
 
 
 @pytest.mark.slow
@@ -195,8 +233,8 @@ def test_all_tokens_count_where_most_units_feed_themselves_and_of_a_job_that_has
         pytest.param((64, 64), 20, 1959**2 / (1959**2 + 1280**2), id="tokens beyond the samples"),
         # Two steps at the 640 tokens of each step of the other.
         pytest.param((64, 0), 20, 1 / 2, id="no samples beside a unit that has some"),
-        # 20 times the tokens have 400 times the weight: a job that feeds itself has nothing to compare them with.
-        pytest.param((0, 0), 20, 400 / 401, id="no samples anywhere"),
+        # At most twice the tokens of each step of the other have four times its weight.
+        pytest.param((0, 0), 20, 4 / 5, id="no samples anywhere"),
         pytest.param((64, 64), 1, 1 / 2, id="what is true"),
     ],
 )
