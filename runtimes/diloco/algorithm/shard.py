@@ -98,10 +98,11 @@ class Shard:
         """By unit and outer step: answers that are neither accepted nor dropped."""
         self._computed: dict[int, Update | None] = {}
         """By outer step: updates that are not installed."""
-        largest = max(fragment.size for fragment in self.fragments)
-        self._array_bytes, self._payload_bytes = 4 * largest, codec.payload_bytes(self.coding, largest)
-        self.memory = SpareMemory((self._array_bytes, self._payload_bytes))
+        arrays = {4 * fragment.size for fragment in self.fragments}
+        payloads = {codec.payload_bytes(self.coding, fragment.size) for fragment in self.fragments}
+        self.memory = SpareMemory(arrays | payloads)
         """For arrays and payloads of fragments."""
+        self._rooms = {self.memory.room(size) for size in arrays}, {self.memory.room(size) for size in payloads}
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -300,11 +301,10 @@ class Shard:
 
     def _keep_memory(self, units: int) -> None:
         """Keep memory for so many contributions to an exchange; and a payload of each may be under way."""
-        limits = {self._array_bytes: _EXCHANGES_IN_FLIGHT * units + _ARRAYS_OF_A_MERGE}
-        # In FLOAT32 payloads are as large as arrays.
-        limits[self._payload_bytes] = limits.get(self._payload_bytes, 0) + units + _PAYLOADS_OF_A_MERGE
-        for size, limit in limits.items():
-            self.memory.keep(size, limit)
+        arrays, payloads = self._rooms
+        for room in arrays | payloads:  # in FLOAT32 payloads are as large as arrays
+            of_arrays = _EXCHANGES_IN_FLIGHT * units + _ARRAYS_OF_A_MERGE if room in arrays else 0
+            self.memory.keep(room, of_arrays + (units + _PAYLOADS_OF_A_MERGE if room in payloads else 0))
 
     def _seeded_values(self) -> list[Array]:
         if self._values is None:

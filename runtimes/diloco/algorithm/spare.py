@@ -26,12 +26,22 @@ class SpareMemory:
     """Memory to write to, in pieces of few sizes. From any thread."""
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        """Begin with `sizes`: bytes of the pieces that are kept. None are kept before `keep`."""
-        self._spare: dict[int, list[Bytes]] = {size: [] for size in sorted(set(sizes))}
+        """Begin with `sizes`: bytes of what will be wanted. Pieces of some of them are kept, such that each size has one that is not too
+        large for it; so all that are kept together are at most twice as large as the largest. None are kept before `keep`."""
+        kept: list[int] = []
+        for size in sorted(set(sizes), reverse=True):
+            if not kept or kept[-1] >= _MUCH_SMALLER * size:
+                kept.append(size)
+        self._spare: dict[int, list[Bytes]] = {size: [] for size in reversed(kept)}
         self._limits: dict[int, int] = {}
 
+    def room(self, size: int) -> int:
+        """Return the bytes of the smallest piece with room for `size`; 0: there is none that is not much larger."""
+        room = next((one for one in self._spare if one >= size), 0)
+        return room if room < _MUCH_SMALLER * size else 0
+
     def keep(self, size: int, limit: int) -> None:
-        """Keep of this size as many spare pieces as `limit`, from now on."""
+        """Keep as many spare pieces of this size, which `room` gives, as `limit`, from now on."""
         self._limits[size] = limit
         del self._spare[size][limit:]
 
@@ -41,13 +51,11 @@ class SpareMemory:
 
     def take(self, size: int) -> Bytes:
         """Return `size` bytes of any content."""
-        room = next((one for one in self._spare if one >= size), 0)
-        if room >= _MUCH_SMALLER * size:
-            return np.empty(size, np.uint8)
+        room = self.room(size)
         try:
             whole = self._spare[room].pop()
         except (KeyError, IndexError):
-            whole = np.empty(max(room, size), np.uint8)
+            whole = np.empty(room or size, np.uint8)
         return np.asarray(_Lent(whole, self._back))[:size]
 
     def _back(self, whole: Bytes) -> None:

@@ -12,6 +12,7 @@ from diloco.algorithm import codec, spare
 from diloco.algorithm.effects import Close
 from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.shard import Array, Shard
 from diloco.algorithm.spare import SpareMemory
 from diloco.protocol.diloco_pb2 import Chunk
@@ -46,9 +47,9 @@ class Reader:
         del self.held[:-newest]
 
 
-def a_shard(compression: str) -> Shard:
+def a_shard(compression: str, layout: Layout | None = None) -> Shard:
     training = a_job(fragments=FRAGMENTS, compression=compression, outer_optimizer={"learning_rate": 0.7, "momentum": 0.9})
-    fragments = make_fragments(a_layout(tensors=5, size=300), FRAGMENTS)
+    fragments = make_fragments(layout or a_layout(tensors=5, size=300), FRAGMENTS)
     assert len({fragment.size for fragment in fragments}) == FRAGMENTS
     shard = Shard(fragments, training)
     rng = np.random.default_rng(1)
@@ -95,9 +96,16 @@ def test_memory_that_is_used_again_changes_no_number(compression: str) -> None:
     assert not any(fresh.memory._spare.values())
 
 
+ONE_LARGE = Layout([TensorSpec("large", (3100,)), TensorSpec("small", (300,))])
+"""A fragment ten times as large as the other one."""
+
+
+@pytest.mark.parametrize("layout", [None, ONE_LARGE], ids=["of about one size", "one large"])
 @pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
-def test_exchanges_need_no_new_memory_once_a_round_is_over(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard, reader = a_shard(compression), Reader()
+def test_exchanges_need_no_new_memory_once_a_round_is_over(
+    compression: str, layout: Layout | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, reader = a_shard(compression, layout), Reader()
     for t in range(1, FRAGMENTS * HELD + 1):
         exchange(shard, t, reader)
     made: list[int] = []
