@@ -255,6 +255,7 @@ class Engine:
     def close(self) -> None:
         """Let go of the threads, once `run` and all streams have ended."""
         self.exchanges.close()
+        self._peers.close()
 
     def _wake(self) -> None:
         self._events.put_nowait(None)

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 from diloco.algorithm.codec import Coding
@@ -78,9 +79,11 @@ class _Queued:
 class Outgoing:
     """The messages to one learner."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin with `now`: seconds on a clock that never goes back."""
+    def __init__(self, now: Callable[[], float] = time.monotonic, cutting: Executor | None = None) -> None:
+        """Begin with `now`: seconds on a clock that never goes back. `cutting`: where large payloads are cut; None: in the event loop's
+        threads."""
         self._now = now
+        self._cutting = cutting
         self._window = Window()
         self._receipts = Receipts()
         self._acknowledges = False
@@ -214,7 +217,7 @@ class Outgoing:
         coding = Coding(header.coding)
         if memoryview(payload).nbytes <= INLINE_BYTES:
             return cut(coding, payload, portion)
-        return await asyncio.to_thread(cut, coding, payload, portion)
+        return await asyncio.get_running_loop().run_in_executor(self._cutting, cut, coding, payload, portion)
 
     def _next_chunk(self) -> DataChunk:
         """Return the next chunk of the transfer that is under way."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from diloco.algorithm.effects import Close, Refusal
@@ -42,9 +44,9 @@ class Peer:
     A unit of several ranks has one for each. That of rank 0, the leader, is the unit's: a unit of one process has no other.
     """
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, stream: int, cutting: Executor | None = None) -> None:
         self.stream = stream
-        self.outgoing = Outgoing()
+        self.outgoing = Outgoing(cutting=cutting)
         self.session: UnitSession | None = None
         """None: not joined yet, refused, displaced, or left."""
         self.joining: Joining | None = None
@@ -100,6 +102,8 @@ class Peers:
     def __init__(self) -> None:
         self._peers: dict[int, Peer] = {}
         self._opened = 0
+        # Apart from the threads that write files: records, fences and snapshots do not wait until hundreds of portions are cut.
+        self._cutting = ThreadPoolExecutor(os.cpu_count(), "cut")
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._peers.values()))
@@ -107,8 +111,12 @@ class Peers:
     def open(self) -> Peer:
         """Register a new stream."""
         self._opened += 1
-        peer = self._peers[self._opened] = Peer(self._opened)
+        peer = self._peers[self._opened] = Peer(self._opened, self._cutting)
         return peer
+
+    def close(self) -> None:
+        """Let go of the threads, once all streams have ended."""
+        self._cutting.shutdown(wait=False, cancel_futures=True)
 
     def get(self, stream: int) -> Peer | None:
         return self._peers.get(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
+from builders.shardings import rows
 from diloco.algorithm.core import Core
+from diloco.algorithm.cut import cut
 from diloco.protocol.diloco_pb2 import Pull, UnitReport
 from diloco.syncer.job.exchange import INLINE_ELEMENTS
 
@@ -132,3 +135,20 @@ def test_unit_that_is_lost_while_its_answer_is_decoded_holds_up_no_merge(tmp_pat
         other.push(pull)
         until(lambda: unit(syncer, "other").contributions == 1, "the merge")
         assert unit(syncer, "lost").contributions == 0
+
+
+@pytest.mark.slow
+def test_learners_join_while_portions_of_more_ranks_than_there_are_threads_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner joins once its fence is written, which a thread does."""
+    hold, ranks = Held(cut), min(32, (os.cpu_count() or 1) + 4) + 1
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, LARGE, unit="first") as first:
+        seeded(syncer, first)
+        monkeypatch.setattr("diloco.syncer.streams.outgoing.cut", hold)
+        with ScriptedLearner(syncer, LARGE, unit="ranks", sharding=rows(ranks)) as many:
+            many.join()
+            assert hold.entered.wait(WAIT_TIMEOUT)
+            with ScriptedLearner(syncer, LARGE, unit="second") as second:
+                second.join()
+            hold.release()
+            for stream in many.streams:
+                stream.receive()
