@@ -101,7 +101,9 @@ class TapeWriter:
         self._task: asyncio.Task[None] | None = None
         self._lost = False
         self.bytes = 0
-        """About what was written since the last snapshot was begun."""
+        """About what was written and is covered neither by a durable snapshot nor by the one that is being written."""
+        self._covered = 0
+        """What the snapshot covers that was begun last."""
         self.error = ""
         """Why the tape is lost; empty: it is not."""
         self._begin_segment()
@@ -147,7 +149,7 @@ class TapeWriter:
             self._lost, self._based = False, False
             self._set_error("")
         self._segment += 1
-        self.bytes = 0
+        self._covered, self.bytes = self.bytes, 0
         self._begin_segment()
         return Position(min([self._segment, *self._under_way.values()]), self._next)
 
@@ -155,6 +157,7 @@ class TapeWriter:
         """Note that the snapshot begun at `position` is durable: what it covers gives its values back, and merges may follow on it. Or it
         is not."""
         if not durable:
+            self.bytes += self._covered
             if not self._based:
                 self._lose("the snapshot on which the tape would follow could not be written")
             return

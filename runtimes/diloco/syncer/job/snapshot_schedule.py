@@ -14,6 +14,8 @@ from diloco.tape.writer import Position, TapeWriter
 
 LEAST_VALUES = 64 << 20
 """Bytes of values that the tape of a small model may hold."""
+_RETRY = 8
+"""A snapshot that could not be written is tried again once the tape has grown by this part of what it may hold."""
 ARRAYS_OF_SNAPSHOT = 2
 """A snapshot holds value and momentum, and remainders with int4."""
 
@@ -41,6 +43,8 @@ class SnapshotSchedule:
         self._durable = durable
         self._due = due
         self._most_values = _most_values(core)
+        self._due_beyond = self._most_values
+        """A snapshot is due with a larger tape."""
         self._tape_was_lost = False
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -58,11 +62,11 @@ class SnapshotSchedule:
         if self._tape.lost and not self._tape_was_lost:
             self._due = True  # merges are written again after it
         self._tape_was_lost = self._tape.lost
-        if core.seeded and self._tape.bytes > self._most_values:
+        if core.seeded and self._tape.bytes > self._due_beyond:
             self._due = True  # the volume holds no more than that besides snapshots
         if self._due and not self._snapshots.busy:
             self._due = False
-            self._most_values = _most_values(core)
+            self._most_values = self._due_beyond = _most_values(core)
             position, before = self._tape.begin_snapshot(), self._snapshots.newest
             self._snapshots.begin(self._data(core, position), lambda: self._written(position, before))
 
@@ -78,6 +82,8 @@ class SnapshotSchedule:
         await self._tape.snapshot_ended(position, durable=written is not None)
         if written is not None:
             self._durable(written.t)
+        else:
+            self._due_beyond = max(self._most_values, self._tape.bytes + self._most_values // _RETRY)
 
     async def save(self, core: Core) -> bool:
         """Write a snapshot now. True: it is durable."""

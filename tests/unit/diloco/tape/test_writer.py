@@ -144,6 +144,18 @@ async def test_a_snapshot_gives_the_values_of_what_it_covers_back_and_keeps_what
     assert writing.tape.bytes < 2000
 
 
+async def test_what_a_snapshot_would_have_covered_that_could_not_be_written_still_counts(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await writing.tape.idle()
+    before = writing.tape.bytes
+    position = writing.tape.begin_snapshot()
+    of_segment = writing.tape.bytes
+    assert of_segment < before
+    await writing.tape.snapshot_ended(position, durable=False)
+    assert writing.tape.bytes == before + of_segment
+
+
 async def test_the_values_of_a_merge_that_the_snapshot_does_not_hold_stay(tmp_path: Path) -> None:
     """It was on its way when the snapshot was taken."""
     writing = Writing(tmp_path / "tape")
