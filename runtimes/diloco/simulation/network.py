@@ -168,8 +168,9 @@ class Network:
                 if not connection.to_copy:
                     connection.copied()
 
-        delta = None if whole else _Version(self._sizes.fragment, come)
-        connection.broadcasts.add(fragment, t, delta, _Version(self._sizes.whole, come))
+        sizes = self._sizes
+        delta = not whole and connection.broadcasts.fits(fragment, sizes.fragment, sizes.whole)
+        connection.broadcasts.add(fragment, t, _Version(sizes.fragment if delta else sizes.whole, come), delta=delta)
 
     def _send_down(self, unit: str, connection: _Connection) -> None:
         """Send what is next to the unit."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
@@ -79,10 +79,8 @@ class _Queued:
 class Outgoing:
     """The messages to one learner."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, cutting: Executor | None = None) -> None:
-        """Begin with `now`: seconds on a clock that never goes back. `cutting`: where large payloads are cut; None: in the event loop's
-        threads."""
-        self._now = now
+    def __init__(self, cutting: Executor | None = None) -> None:
+        """Begin with `cutting`: where large payloads are cut; None: in the event loop's threads."""
         self._cutting = cutting
         self._window = Window()
         self._receipts = Receipts()
@@ -136,10 +134,11 @@ class Outgoing:
         """Send a version: as a delta if the learner will hold its base and what waits for it is smaller than a whole value, else whole.
         `merged`: the outer step of the last merge of the fragment that had a contribution of the learner's session; 0: none had."""
         p = version.fragment
-        # Not to keep alive what is not sent: a learner that is paused would hold back many versions of every fragment.
-        delta = _Queued(replace(version, whole=memoryview(b"")), True, merged)
         follows = version.coding.delta and self._held.get(p) == version.base
-        self._order.add(p, version.t, delta if follows else None, _Queued(replace(version, payload=b""), False, merged))
+        delta = follows and self._order.fits(p, memoryview(version.payload).nbytes, version.whole.nbytes)
+        # Not to keep alive what is not sent: a learner that is paused would hold back many versions of every fragment.
+        kept = replace(version, whole=memoryview(b"")) if delta else replace(version, payload=b"")
+        self._order.add(p, version.t, _Queued(kept, delta, merged), delta=delta)
         self._held[p] = version.t
         self._wake.set()
 
@@ -165,7 +164,7 @@ class Outgoing:
 
     def taken(self, total: int) -> None:
         """Note that the learner has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
-        self._window.taken(total, self._now())
+        self._window.taken(total, time.monotonic())
         self._wake.set()
 
     def took(self, count: int) -> None:
@@ -182,7 +181,7 @@ class Outgoing:
             while (small := self._next_small()) is not None:
                 yield small
             if self._order.sending is not None or self._order.has_version:
-                if self._window.is_open(self._now()):
+                if self._window.is_open(time.monotonic()):
                     if self._order.sending is None:
                         await self._begin_transfer()
                     else:
@@ -221,8 +220,8 @@ class Outgoing:
 
     def _next_chunk(self) -> DataChunk:
         """Return the next chunk of the transfer that is under way."""
-        chunk, self._rest = divide(self._rest or next(self._chunks), self._window.chunk_bytes(self._now()))
-        self._window.sent(len(chunk.data), self._now())
+        chunk, self._rest = divide(self._rest or next(self._chunks), self._window.chunk_bytes(time.monotonic()))
+        self._window.sent(len(chunk.data), time.monotonic())
         if is_last(chunk):
             self._end_transfer()
         return chunk

@@ -46,7 +46,7 @@ class Peer:
 
     def __init__(self, stream: int, cutting: Executor | None = None) -> None:
         self.stream = stream
-        self.outgoing = Outgoing(cutting=cutting)
+        self.outgoing = Outgoing(cutting)
         self.session: UnitSession | None = None
         """None: not joined yet, refused, displaced, or left."""
         self.joining: Joining | None = None

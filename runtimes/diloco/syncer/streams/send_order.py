@@ -62,20 +62,23 @@ class SendOrder[V: Sized, M]:
     @property
     def has_version(self) -> bool:
         """Return whether the turn of a version has come."""
-        return bool(self._ready())
+        limit = self._limit
+        return any(queue[0].number < limit for queue in self._fragments.values())
 
-    def add(self, fragment: int, t: int, delta: V | None, whole: V) -> None:
-        """Add version `t`: as a delta if there is one and what waits is smaller than a whole value, else whole.
+    def fits(self, fragment: int, delta: float, whole: float) -> bool:
+        """Return whether a delta of this size may wait behind the others: together they are no larger than one whole value."""
+        queue = self._fragments.get(fragment, ())
+        return all(one.delta for one in queue) and sum(one.version.size for one in queue) + delta <= whole
 
-        A whole value that waits is replaced: the learner gets the newest. A pull that waits is dropped, as its exchange is over.
-        """
+    def add(self, fragment: int, t: int, version: V, *, delta: bool) -> None:
+        """Add version `t`. A whole one replaces all that waits of the fragment: the learner gets the newest. A pull that waits is dropped,
+        as its exchange is over."""
         if fragment in self._pulls and self._pulls[fragment][1] <= t:
             del self._pulls[fragment]
         queue = self._fragments.setdefault(fragment, [])
-        if delta is not None and all(one.delta for one in queue) and sum(one.version.size for one in queue) + delta.size <= whole.size:
-            queue.append(_Queued(self._next_number(), delta, True))
-        else:
-            queue[:] = [_Queued(self._next_number(), whole, False)]
+        if not delta:
+            queue.clear()
+        queue.append(_Queued(self._next_number(), version, delta))
 
     def pull(self, fragment: int, t: int, overlap_steps: int, message: M) -> None:
         """Add a pull of outer step `t`. It replaces one of its fragment. `overlap_steps`: tau. Pulls of steps before t - tau are dropped,
@@ -95,8 +98,9 @@ class SendOrder[V: Sized, M]:
 
     def next_pull(self) -> M | None:
         """Take a pull whose turn has come."""
+        limit = self._limit
         for p, (number, _, message) in self._pulls.items():
-            if number < self._limit and p != self.sending and p not in self._fragments:
+            if number < limit and p != self.sending and p not in self._fragments:
                 del self._pulls[p]
                 return message
         return None
@@ -112,13 +116,14 @@ class SendOrder[V: Sized, M]:
         or that the learner does not hold yet, costs several times as much. While both wait, each kind gets half of the bytes: on a wide
         enough link what is up to date stays so, and on one that is too narrow no fragment waits for ever.
         """
-        ready = self._ready()
-        current = [p for p in ready if len(self._fragments[p]) == 1 and self._fragments[p][0].delta]
-        behind = [p for p in ready if len(self._fragments[p]) > 1 or not self._fragments[p][0].delta]
+        limit = self._limit
+        ready = [(p, queue) for p, queue in self._fragments.items() if queue[0].number < limit]
+        current = [one for one in ready if len(one[1]) == 1 and one[1][0].delta]
+        behind = [one for one in ready if len(one[1]) > 1 or not one[1][0].delta]
         cheap = bool(current) and not (behind and self._favour > 0)
-        self.sending = current[0] if cheap else behind[0]
-        version = self._fragments[self.sending].pop(0).version
-        if not self._fragments[self.sending]:
+        self.sending, queue = current[0] if cheap else behind[0]
+        version = queue.pop(0).version
+        if not queue:
             del self._fragments[self.sending]
         self._favour = self._favour + (version.size if cheap else -version.size) if current and behind else 0.0
         return version
@@ -131,7 +136,3 @@ class SendOrder[V: Sized, M]:
     def _limit(self) -> float:
         """What has this number or a larger one waits for an ordered message."""
         return self._ordered[0][0] if self._ordered else math.inf
-
-    def _ready(self) -> list[int]:
-        """Return the fragments whose turn has come."""
-        return [p for p, queue in self._fragments.items() if queue[0].number < self._limit]
