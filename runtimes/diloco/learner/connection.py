@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import grpc
 import numpy as np
@@ -30,7 +30,7 @@ from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
 from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.push_coding import push_chunks, seed_chunks
-from diloco.learner.reconnect import Attempts, reconnect_delay
+from diloco.learner.reconnect import RECONNECT, Attempts
 from diloco.learner.remainders import Remainders
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
@@ -64,12 +64,10 @@ class Connection:
         broadcasts: Broadcasts | None = None,
         incarnations: Incarnations | None = None,
         peers: Peers | None = None,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         """Begin with `address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation,
         versions and samples_leased: each stream fills them in. `overlap_steps`: tau. `broadcasts`: what this process receives of the
-        fragments; default: all. `incarnations`: is told of each. `peers`: is told who gives state to whom. `jitter` draws numbers in [0,
-        1)."""
+        fragments; default: all. `incarnations`: is told of each. `peers`: is told who gives state to whom."""
         self._address = address
         self._tls = tls
         self._host_name = host_name
@@ -81,7 +79,6 @@ class Connection:
         self._inbox = inbox
         self._keepalive = keepalive
         self._overlap_steps = overlap_steps
-        self._jitter = jitter
         self._broadcasts = broadcasts or Whole(fragments)
         self._incarnations = incarnations or Incarnations()
         self._bases: dict[int, tuple[int, Float32Array]] = {}
@@ -227,7 +224,7 @@ class Connection:
                 if attempts.failed(time.monotonic(), welcomed=welcomed, refusal=refusal):
                     lost = "lost the syncer" if self._incarnation else "no syncer yet"
                     _log.warning("%s at %s (%s); trying again", lost, self._address, refusal or failure)
-                self._closing.wait(reconnect_delay(attempts.failures, self._jitter()))
+                self._closing.wait(RECONNECT.delay(attempts.failures, random.random()))  # noqa: S311 - no secret
         except TlsError as error:
             self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, str(error)))
         finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from diloco.protocol.backoff import exponential
+from typing import Final
+
+from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.tls import TlsError
 
-FIRST_DELAY = 0.05
-LONGEST_DELAY = 2.0
-"""Delay between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
+RECONNECT: Final = ExponentialBackoff(initial=0.05, ceiling=2.0)
+"""Between two attempts to connect."""
 TLS_FAILURE_TIMEOUT = 300.0
 """How long TLS may fail before a process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
 
@@ -36,12 +37,3 @@ class Attempts:
             self._logged = refusal
             return True
         return False
-
-
-def reconnect_delay(failures: int, jitter: float) -> float:
-    """Return seconds to wait after `failures` (at least 1) attempts in a row: `min(longest, first * 2^(failures - 1)) * (0.5 + jitter /
-    2)`.
-
-    `jitter` in [0, 1) spreads units that lost the same syncer.
-    """
-    return exponential(FIRST_DELAY, LONGEST_DELAY, failures) * (0.5 + jitter / 2)

@@ -9,9 +9,9 @@ from builders.exchange import solo, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
 from builders.stepped_learner import AHEAD, Learner, kinds, newest_progress, of_fragment, progress, values
 from builders.training_loop import BATCH, TOKENS
-from diloco.learner import connection
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
 from diloco.learner.leave import Leave
+from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.diloco_pb2 import Taken, ToLearner
 
 # --- streams that end ---------------------------------------------------------------------------------------------------
@@ -31,11 +31,11 @@ def test_the_delay_grows_with_each_failed_attempt_and_starts_anew_after_a_welcom
 ) -> None:
     failures: list[int] = []
 
-    def noted(count: int, jitter: float) -> float:
+    def noted(self: ExponentialBackoff, count: int, draw: float) -> float:
         failures.append(count)
         return 0.01
 
-    monkeypatch.setattr(connection, "reconnect_delay", noted)
+    monkeypatch.setattr(ExponentialBackoff, "delay", noted)
     stream.end()
     syncer.accept().end()
     syncer.accept().end()
