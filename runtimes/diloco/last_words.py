@@ -58,12 +58,10 @@ def has_last_words(environment: Mapping[str, str]) -> bool:
     return bool(text.strip()) and not _is_consequence(text)
 
 
-def report_exceptions(environment: Mapping[str, str] | None = None) -> None:
+def report_exceptions() -> None:
     """Let an exception that ends this process be its last words, from now on. Processes forked from it are not concerned."""
-    environment = os.environ if environment is None else environment
-    if _path(environment) is None or isinstance(sys.excepthook, _Hook):
-        return
-    sys.excepthook = _Hook(environment)
+    if _path(os.environ) is not None and not isinstance(sys.excepthook, _Hook):
+        sys.excepthook = _Hook()
 
 
 def describe(error: BaseException) -> str:
@@ -72,14 +70,13 @@ def describe(error: BaseException) -> str:
 
 
 class _Hook:
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
+    def __init__(self) -> None:
         self._process = os.getpid()
         self._before = sys.excepthook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() == self._process:
-            leave_last_words(self._environment, Exit.CRASHED, describe(error))
+            leave_last_words(os.environ, Exit.CRASHED, describe(error))
         self._before(kind, error, trace)
 
 

@@ -99,8 +99,6 @@ class World:
         """What happened to the processes, by kind."""
         self.answered_ahead = 0
         """Pulls that found what a unit had staged for them."""
-        self.restored_t = 0
-        """Outer step at which the newest process of the syncer began."""
         self.settled = 0
         """Outer step from which on `share_of_merges` and `Account.longest_open` count: a unit needs some steps to know its pace."""
         self._before: Counter[str] | None = None
@@ -136,20 +134,6 @@ class World:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    async def run_until(self, t: int, units: Sequence[str], look: Callable[[], None] = lambda: None) -> None:
-        """With these units to outer step `t`, and then every process dies without a word. `look` is called four times in a step."""
-        asyncio.get_running_loop().set_default_executor(_Inline())
-        self._start_syncer()
-        for unit in units:
-            self._start_learner(unit)
-        while self.t < t:
-            await asyncio.sleep(STEP_SECONDS / 4)
-            look()
-        for unit in units:
-            self._tasks[unit].cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await self._end_syncer(stop=False)
 
     @property
     def units(self) -> list[str]:
@@ -228,7 +212,7 @@ class World:
         changes = Changes()
         writer = _ComparingWriter(store, remote, changes.notify, state.snapshot)
         writer.compare = self.compare
-        t = self.restored_t = state.core.t if state.core is not None else 0
+        t = state.core.t if state.core is not None else 0
         events = EventWriter(self._directory / "tensorboard", steps=self.training.steps, t=t, changed=changes.notify)
         process = self.random.randbytes(16)
         tape = open_tape(self._config, state, process, changes.notify)

@@ -21,7 +21,7 @@ from diloco import contract
 from diloco.algorithm.effects import Close
 from diloco.algorithm.events import Marks
 from diloco.algorithm.exchange import Exchange
-from diloco.algorithm.guards import Guard, Measured
+from diloco.algorithm.guards import Measured
 from diloco.algorithm.shard import Shard
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.algorithm.weights import Shares
@@ -123,11 +123,7 @@ class Redo:
         self._state = state
         self._shard = Shard(state.fragments, training)
         self._shard.restore(state.versions, state.values, state.momentum, state.residual)
-        self._guard = Guard([fragment.size for fragment in state.fragments])
-        try:
-            self._guard.restore(state.guard)
-        except (KeyError, TypeError, ValueError) as e:
-            raise StateError(f"the stored levels of the guards are malformed: {type(e).__name__}: {e}") from e
+        self._guard = state.restored_guard()
         self._contributions = dict(state.contributions)
         self._shares = Shares({unit: one.share for unit, one in state.contributions.items()})
         self.t = state.t

@@ -42,17 +42,14 @@ class Core(Driver):
         self.training = training
         self.fragments = make_fragments(layout, training.fragments)
         self.shard = Shard(self.fragments, training)
-        self.guard = Guard([fragment.size for fragment in self.fragments])
         if state is None:
+            self.guard = Guard([fragment.size for fragment in self.fragments])
             coordinator = Coordinator(training, self.guard)
         else:
             self._check(state)
+            self.guard = state.restored_guard()
             coordinator = Coordinator(training, self.guard, state.t, state.versions, state.contributions)
             self.shard.restore(state.versions, state.values, state.momentum, state.residual)
-            try:
-                self.guard.restore(state.guard)
-            except (KeyError, TypeError, ValueError) as e:
-                raise StateError(f"the stored levels of the guards are malformed: {type(e).__name__}: {e}") from e
             self.guard.begin(self.shard.value_norms())
         super().__init__(coordinator, self.shard)
         self.coding = coordinator.coding

@@ -26,20 +26,21 @@ type Block = tuple[tuple[int, ...], tuple[int, ...]]
 """Start and size in elements."""
 
 
-def blocks(start: tuple[int, ...], size: tuple[int, ...]) -> Iterator[Block]:
-    """Cut a rectangle into blocks of at most BLOCK elements."""
-    if math.prod(size) <= BLOCK:
+def blocks(start: tuple[int, ...], size: tuple[int, ...], most: int = BLOCK) -> Iterator[Block]:
+    """Cut a rectangle along its first axes into blocks of at most `most` elements."""
+    if math.prod(size) <= most:
         if math.prod(size):
             yield start, size
         return
     axis = next(d for d, length in enumerate(size) if length > 1)
     row = math.prod(size[axis + 1 :])
-    step = max(1, BLOCK // row)
+    step = max(1, most // row)
     for first in range(0, size[axis], step):
         count = min(step, size[axis] - first)
         yield from blocks(
             (*start[:axis], start[axis] + first, *start[axis + 1 :]),
             (*size[:axis], count, *size[axis + 1 :]),
+            most,
         )
 
 

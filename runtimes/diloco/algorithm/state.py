@@ -16,6 +16,7 @@ import numpy as np
 
 from diloco.algorithm.codec import finite
 from diloco.algorithm.fragments import Array, Fragment, make_fragments, unpack
+from diloco.algorithm.guards import Guard
 from diloco.algorithm.layout import FrozenTensor, Layout, LayoutError, TensorSpec
 
 FORMAT: Final = 1
@@ -59,6 +60,15 @@ class CoreState:
     def fragments(self) -> tuple[Fragment, ...]:
         """The fragments that `values` belong to."""
         return make_fragments(self.layout, len(self.versions))
+
+    def restored_guard(self) -> Guard:
+        """Return the guards with their stored levels. Raises StateError if these are malformed."""
+        guard = Guard([fragment.size for fragment in self.fragments])
+        try:
+            guard.restore(self.guard)
+        except (KeyError, TypeError, ValueError) as e:
+            raise StateError(f"the stored levels of the guards are malformed: {type(e).__name__}: {e}") from e
+        return guard
 
     def parts(self) -> list[dict[str, Array]]:
         """Return the arrays of one fragment after the other: views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in

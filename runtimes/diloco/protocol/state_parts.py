@@ -5,11 +5,12 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diloco.algorithm.frozen import blocks
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.pieces import Piece, whole
+from diloco.algorithm.pieces import Piece
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.diloco_pb2 import StateArray
 from diloco.wording import plural
@@ -40,27 +41,13 @@ def cut(tensors: Sequence[TensorSpec], most: int = PART_ELEMENTS) -> list[list[P
     parts: list[list[Piece]] = []
     room = 0
     for spec in tensors:
-        for piece in _pieces(whole(spec), most):
+        for piece in (Piece(spec.name, *block) for block in blocks((0,) * len(spec.shape), spec.shape, most)):
             if piece.elements > room:
                 parts.append([])
                 room = most
             parts[-1].append(piece)
             room -= piece.elements
     return parts
-
-
-def _pieces(piece: Piece, most: int, axis: int = 0) -> Iterator[Piece]:
-    """`piece` along its first axis that is long enough, in pieces of at most `most` elements."""
-    if piece.elements <= most:
-        yield piece
-        return
-    row = piece.elements // piece.size[axis]
-    rows = max(1, most // row)
-    for first in range(0, piece.size[axis], rows):
-        count = min(rows, piece.size[axis] - first)
-        start = (*piece.start[:axis], piece.start[axis] + first, *piece.start[axis + 1 :])
-        size = (*piece.size[:axis], count, *piece.size[axis + 1 :])
-        yield from _pieces(Piece(piece.tensor, start, size), most, axis + 1)
 
 
 def to_message(layout: Layout, arrays: Sequence[PieceArray]) -> list[StateArray]:

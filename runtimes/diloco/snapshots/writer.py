@@ -48,8 +48,7 @@ class SnapshotWriter:
     def __init__(
         self, store: SnapshotStore, remote: RemoteSnapshots | None, changed: Callable[[], None], found: DurableSnapshot | None
     ) -> None:
-        """Write snapshots; `changed` is called after each attempt, `found` is the snapshot found at the start. `found`: the snapshot found
-        at the start."""
+        """Write snapshots; `changed` is called after each attempt, `found` is the snapshot found at the start."""
         self._store = store
         self._remote = remote
         self._changed = changed

@@ -49,7 +49,7 @@ class FenceWriter:
     are written together."""
 
     def __init__(self, directory: Path, job_uid: str, fences: Mapping[str, int], written: Callable[[], None]) -> None:
-        """Hold the fences that are durable; `written` is called after each write. `written` is called after each write."""
+        """Hold the fences that are durable; `written` is called after each write."""
         self._directory = directory
         self._job_uid = job_uid
         self._settled = dict(fences)

@@ -77,18 +77,16 @@ class TapeWriter:
         next_number: int,
         based: bool,
         changed: Callable[[], None],
-        clock: Callable[[], float] = time.time,  # noqa: TID251 - for people: nothing is decided by it
         most_history: int = MOST_HISTORY,
     ) -> None:
         """`about`: what each segment says of itself. `segment`, `next_number`: of the first that this process writes. `based`: the
-        records follow on what is there. `clock`: seconds since 1970, for people. `changed` is called when `error` has changed."""
+        records follow on what is there. `changed` is called when `error` has changed."""
         self._folder = folder
         self._about = dict(about)
         self._segment = segment
         self._next = next_number
         self._based = based
         self._changed = changed
-        self._clock = clock
         self._most_history = most_history
         self._waiting: list[_Waiting] = []
         self._held: list[_Waiting] = []
@@ -189,7 +187,7 @@ class TapeWriter:
 
     def _put(self, waiting: _Waiting) -> None:
         waiting.number, self._next = self._next, self._next + 1
-        waiting.at = round(self._clock(), 3)
+        waiting.at = round(time.time(), 3)  # noqa: TID251 - for people: nothing is decided by it
         self.bytes += _HEAD
         self._waiting.append(waiting)
         if len(self._waiting) > MOST_WAITING:
