@@ -62,9 +62,9 @@ class Usual:
     """What the lower medians of the units say. One unit that claims too much does not change it, unless it is alone."""
 
     tokens_per_sample: float = 0.0
-    """Of the units that train leased samples; 0: not known."""
+    """Tokens of a sample of the units that train leased ones; 0: not known."""
     tokens_per_step: float = 0.0
-    """Of the same units; 0: not known."""
+    """Tokens of a step of the same units; 0: not known."""
     per_step_of: Mapping[str, float] = field(default_factory=dict)
     """By unit, tokens of a step, in a job most of whose units feed themselves."""
 

@@ -56,7 +56,7 @@ class SendOrder[V: Sized, M]:
 
     @property
     def size(self) -> float:
-        """Of all versions that wait."""
+        """Return the size of all versions that wait."""
         return sum(one.version.size for queue in self._fragments.values() for one in queue)
 
     @property
