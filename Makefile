@@ -86,12 +86,13 @@ crds: setup  ## regenerate crds/ and the chart's copy from the types
 	@$(BIN)/diloco crd > crds/diloco.dev_dilocojobs.yaml
 	@cp crds/*.yaml helm/diloco-operator/files/crds/
 
-docs: setup  ## regenerate docs/api.md, docs/states.md and docs/runbook, the values table of the chart, and the rights for grantors
+docs: setup  ## regenerate docs/api.md, docs/states.md, docs/runbook and docs/sizes.md, the values table of the chart, and the rights for grantors
 	@$(BIN)/python hack/api_docs.py > docs/api.md
 	@$(BIN)/python hack/chart_docs.py
 	@$(BIN)/python hack/grantor_docs.py
 	@$(BIN)/python hack/states_docs.py > docs/states.md
 	@$(BIN)/python hack/runbook_docs.py
+	@$(BIN)/python hack/sizes_docs.py
 
 screenshots: setup  ## take the screenshots of docs/images again, in Chromium
 	@PYTHONPATH=tests:hack $(BIN)/python hack/screenshots.py

@@ -181,6 +181,8 @@ class Report:
     step_seconds: float = 0.0
     """Seconds of an outer step lately, with all that it waited for; 0: not known yet."""
     seeded: bool = False
+    parameters: int = 0
+    """That are exchanged; 0: no learner has joined yet."""
     done: bool = False
     snapshot_t: int = -1
     snapshot: str = ""

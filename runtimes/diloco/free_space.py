@@ -9,9 +9,10 @@ import errno
 import os
 from pathlib import Path
 
+from diloco.wording import bytes_text
+
 STORAGE_FIELD = "spec.syncer.storage.size"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_MEBIBYTE = 1 << 20
 
 
 class NoRoom(OSError):
@@ -28,7 +29,7 @@ def demand(folder: Path, needed: int) -> None:
         return
     free = found.f_bavail * found.f_frsize
     if found.f_blocks and free < needed:
-        raise NoRoom(errno.ENOSPC, f"it needs {_text(needed)}, and {_text(free)} are free", str(folder))
+        raise NoRoom(errno.ENOSPC, f"it needs {bytes_text(needed)}, and {bytes_text(free)} are free", str(folder))
 
 
 def remedy(error: OSError, *besides: str) -> str:
@@ -36,10 +37,3 @@ def remedy(error: OSError, *besides: str) -> str:
     if error.errno not in _FULL:
         return "Check the syncer's volume"
     return " or ".join([f"Give the syncer's volume more room ({STORAGE_FIELD})", *besides])
-
-
-def _text(size: int) -> str:
-    """`3.4 MiB`, with the digits in which two sizes differ that matter."""
-    if size < _MEBIBYTE:
-        return f"{size:,} bytes"
-    return f"{size / _MEBIBYTE:,.1f} MiB" if size < 1024 * _MEBIBYTE else f"{size / _MEBIBYTE / 1024:,.2f} GiB"

@@ -1,4 +1,4 @@
-"""Counts and losses in sentences, and what others say."""
+"""Counts, sizes and losses in sentences, and what others say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from __future__ import annotations
 def plural(count: int, one: str, many: str = "") -> str:
     """Return `1 unit`, `2 units`, `0 units`. `many`: the words for any count but 1, if they are not those for 1 and an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def bytes_text(size: float) -> str:
+    """Return `3.4 MiB`, with the digits in which two sizes differ that matter."""
+    if size < 1 << 20:
+        return f"{size:,.0f} bytes"
+    return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
 
 
 def loss_text(loss: float, digits: int = 4) -> str:

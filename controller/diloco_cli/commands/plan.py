@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from diloco_local.preview.changes import Asked, BadChange, changes_of
@@ -25,10 +26,12 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
 from diloco_cli.cluster import CommandError, Target, no_such_resource, on_cluster, target_options
+from diloco_cli.commands.plan_syncer import syncer_json, syncer_plan, syncer_text
 from diloco_cli.commands.plan_text import Page, plan_text
 from diloco_cli.commands.validate import check, refuse
 from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_cli.manifests import Manifest
+from diloco_cli.parameters_option import Parameters
 
 EXIT_UNFIT = 1
 
@@ -44,11 +47,17 @@ EXIT_UNFIT = 1
     "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="And with so many more slices, or hosts (POOL=COUNT). Repeatable."
 )
 @click.option("--drain", multiple=True, metavar="NODE", help="And if this node is drained. Repeatable.")
+@click.option(
+    "--syncer",
+    type=Parameters(),
+    help="Show instead what the syncer of each job in FILE needs for so many exchanged parameters, such as 1.1B: memory, volume, network "
+    "and processor, beside what it asks for.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 @target_options
 def plan(
     target: Target, files: tuple[str, ...], catalogue: Path | None, fleet: str | None, without: tuple[str, ...], add: tuple[str, ...],
-    drain: tuple[str, ...], output: str,
+    drain: tuple[str, ...], syncer: int | None, output: str,
 ) -> None:  # fmt: skip
     """Show what would run where, and why, if the jobs in FILE were applied: on the nodes of --fleet, or in a cluster beside the jobs that
     run there. Without FILE: what happens next in the cluster, and what stops it. Then the same after --without, --add and --drain.
@@ -59,7 +68,7 @@ def plan(
     \b
     Exit status:
       0  every minimum fits, and every job trains
-      1  a minimum does not fit, or a job does not train for another reason
+      1  a minimum does not fit, or a job does not train for another reason; with --syncer: a syncer asks for less than it needs
       2  bad input, or there can be no plan
     """
     try:
@@ -67,6 +76,8 @@ def plan(
     except CatalogueError as error:
         refuse(str(error))
     _check_usage(target, files, fleet)
+    if syncer is not None:
+        _plan_syncers(files, syncer, output)
     asked = Asked(without, add, drain)
     manifests, problems = check(files)
     if problems:
@@ -92,6 +103,17 @@ def plan(
     else:
         click.echo(plan_text(found, page, lacking, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     raise SystemExit(EXIT_UNFIT if lacking else 0)
+
+
+def _plan_syncers(files: tuple[str, ...], parameters: int, output: str) -> NoReturn:
+    if not files:
+        raise click.UsageError("give a FILE with jobs: --syncer tells of their syncers")
+    manifests, problems = check(files)
+    if problems:
+        refuse(*map(str, problems))
+    plans = [syncer_plan(manifest, parameters) for manifest in manifests]
+    click.echo(json.dumps(syncer_json(plans), indent=2) if output == "json" else syncer_text(plans))
+    raise SystemExit(EXIT_UNFIT if any(plan.lacking for plan in plans) else 0)
 
 
 def _check_usage(target: Target, files: Sequence[str], fleet: str | None) -> None:

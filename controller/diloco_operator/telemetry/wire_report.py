@@ -73,6 +73,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
         held_out_loss=_loss(wire.held_out_loss) if wire.HasField("held_out_loss") else None,
         step_seconds=_figure(wire.step_seconds),
         seeded=wire.seeded,
+        parameters=_count(wire.parameters),
         done=wire.done,
         snapshot_t=min(wire.snapshot_t, MOST_COUNT),
         snapshot=snapshot_path(wire.snapshot),

@@ -310,13 +310,14 @@ def test_every_field_of_the_wire_arrives() -> None:
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
         ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10, samples=11, clock=12.5, incarnation=b"\x0d",
-        cosine=0.125,
+        cosine=0.125, parameters=13,
         entries=[pb.Entry(number=14, at=12.25, merge=pb.Merge(t=15, fragment=16, units=["u"], loss=17))],
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
     read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
     assert read == {
         "t": 1, "steps": 2, "tokens": 3, "tokens_per_second": 4, "held_out_loss": 5, "step_seconds": 6, "seeded": True, "done": True,
+        "parameters": 13,
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),

@@ -14,9 +14,10 @@ from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 from diloco_operator.program.duration import Duration
 
 from diloco_cli.diloco.simulations.inputs import BadInput
-from diloco_cli.diloco.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, Later, Parameters, Rate
+from diloco_cli.diloco.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, Later, Rate
 from diloco_cli.diloco.simulations.output import seed_option
 from diloco_cli.diloco.simulations.placement import SimulatedOperator
+from diloco_cli.parameters_option import Parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,14 @@
-"""Values on the command line of `diloco simulate`: rates, numbers of parameters and units, and when nodes come."""
+"""Values on the command line of `diloco simulate`: rates, numbers of units, and when nodes come."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import click
 from diloco_operator.api.durations import parse_duration
 from diloco_operator.api.spec import MAX_LEARNERS
 
-_SCALES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
-_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMGBT]?)")
+from diloco_cli.parameters_option import NUMBER, SCALES
 
 
 def rate_text(bits: float) -> str:
@@ -30,24 +28,10 @@ class Rate(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        number = _NUMBER.fullmatch(str(value).removesuffix("bit/s"))
+        number = NUMBER.fullmatch(str(value).removesuffix("bit/s"))
         if not str(value).endswith("bit/s") or number is None or not float(number[1]):
             self.fail(f"{value!r} is no rate; write it as 800Mbit/s or 2.5Gbit/s", param, ctx)
-        return float(number[1]) * _SCALES[number[2]]
-
-
-class Parameters(click.ParamType[int]):
-    """`7B`, a number of parameters."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        number = _NUMBER.fullmatch(str(value))
-        if number is None or float(number[1]) * _SCALES[number[2]] < 1:
-            self.fail(f"{value!r} is no number of parameters; write it as 350M or 7B", param, ctx)
-        return round(float(number[1]) * _SCALES[number[2]])
+        return float(number[1]) * SCALES[number[2]]
 
 
 class Units(click.ParamType[tuple[int, ...]]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from diloco import contract
@@ -20,6 +21,7 @@ from diloco_operator.api import names
 from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.quantities import quantity
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes, with_access
@@ -231,6 +233,14 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
     limits = {"cpu": config.syncer_cpu_limit, "memory": config.syncer_memory_limit}
     found = {"requests": {k: v for k, v in requests.items() if v}, "limits": {k: v for k, v in limits.items() if v}}
     return {key: amounts for key, amounts in found.items() if amounts}
+
+
+def memory_of_syncer(spec: Spec, config: OperatorConfig) -> Fraction | None:
+    """Return the bytes of memory that the syncer's container asks for or is limited to, the smaller of the two; None: it says neither."""
+    template = spec.syncer.template or PodTemplate()
+    resources = _container(template.spec, names.SYNCER_CONTAINER).get("resources") or _syncer_resources(config)
+    said = [amounts["memory"] for key in ("requests", "limits") if (amounts := resources.get(key)) and amounts.get("memory")]
+    return min(map(quantity, said), default=None)
 
 
 def _steady_nodes() -> Obj:

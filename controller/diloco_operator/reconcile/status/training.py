@@ -9,6 +9,7 @@ from __future__ import annotations
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import TRUE, TrainingReason
 from diloco_operator.api.status import UnitState
+from diloco_operator.reconcile.children.pods import memory_of_syncer
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status import training_words, unit_words
@@ -16,6 +17,7 @@ from diloco_operator.reconcile.status.contributing import contributing_outside
 from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.status.training_words import QuorumMissing
 from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.sizes import most_learners, syncer_sizes
 from diloco_operator.timeouts import RECONCILE
 
 
@@ -41,7 +43,19 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
     if not report.seeded:
         return Statement(TrainingReason.SEEDING, training_words.SEEDING)
     feeding_themselves = sum(bool(report.units[unit].own_data) for unit in contributing)
-    return Statement(TrainingReason.QUORUM_CONTRIBUTING, training_words.contributing(contribution, report.message, feeding_themselves))
+    text = training_words.contributing(contribution, report.message, feeding_themselves) + _too_small_syncer(context)
+    return Statement(TrainingReason.QUORUM_CONTRIBUTING, text)
+
+
+def _too_small_syncer(context: ReconcileContext) -> str:
+    """Say what the syncer asks for and what it needs, where that is more; "": it asks for enough, or what it needs is not known."""
+    spec, report = context.spec, context.observed.report
+    asked = memory_of_syncer(spec, context.observed.config)
+    if report is None or not report.parameters or asked is None:
+        return ""
+    learners = most_learners(spec)
+    needed = syncer_sizes(report.parameters, learners, spec.training).memory
+    return training_words.too_small_syncer(asked, needed, report.parameters, learners) if asked < needed else ""
 
 
 def _obstacle(shared: SharedObjects) -> Statement | None:
@@ -60,7 +74,8 @@ def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str | Non
         served = observed.report is not None or bool((observed.job.status.get("progress") or {}).get("step"))
         joined = any(record.state in (UnitState.JOINING, UnitState.TRAINING) for record in scaling.records.values())
         if served and joined:
-            return Statement(TrainingReason.SYNCER_UNAVAILABLE, training_words.syncer_down(syncer_down))
+            small = _too_small_syncer(context)
+            return Statement(TrainingReason.SYNCER_UNAVAILABLE, training_words.syncer_down(syncer_down) + small)
         return Statement(TrainingReason.SYNCER_STARTING, training_words.syncer_not_up(syncer_down))
     if observed.report_fault is not None:
         return Statement(TrainingReason.REPORTS_REFUSED, training_words.reports_refused(observed.report_fault.text))

@@ -60,6 +60,7 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         tokens_per_second=sum(unit.tokens_per_second for unit in units),
         step_seconds=core.outer_step_seconds if core else 0.0,
         seeded=core is not None and core.seeded,
+        parameters=core.layout.size if core else 0,
         done=facts.complete,
         snapshot_t=facts.snapshot_t,
         snapshot=facts.snapshot,

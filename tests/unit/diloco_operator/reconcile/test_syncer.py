@@ -83,6 +83,21 @@ def test_who_is_lost_while_the_syncer_is_away_is_missing() -> None:
     assert stage.condition("Degraded")["status"] == "True"
 
 
+def test_a_syncer_that_asks_for_less_memory_than_the_model_needs_is_named_while_it_trains_and_when_it_fails() -> None:
+    stage = trained()
+    stage.all_contribute(parameters=1_100_000_000)
+    stage.settle()
+    told = "the syncer asks for 1.00 GiB of memory, and for 1.1 B parameters and 1 learner needs about"
+    assert told in stage.condition("Training")["message"]
+    del stage.pods["bytes-lm-syncer"]
+    stage.step()
+    assert told in stage.condition("Training")["message"]
+    small = trained()
+    small.all_contribute(parameters=1_000_000)
+    small.settle()
+    assert "of memory" not in small.condition("Training")["message"]
+
+
 def test_failed_syncer_is_deleted_and_created_again() -> None:
     stage = trained()
     exits(stage.syncer, 137, stage.now)

@@ -1,0 +1,58 @@
+"""What a job needs of its syncer's machine and of the network, from the number of its parameters, its learners and its settings. Pure.
+
+`diloco plan --syncer`, the condition Training and docs/sizes.md say what stands here; the benchmark `syncer-memory` measures it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diloco.contract import Training
+
+from diloco_operator.api.spec import Spec
+
+_FLOAT32 = 4
+_PROCESS = 80 << 20
+"""Bytes of a syncer that holds no model: Python and its libraries."""
+_LEARNER = 8 << 20
+"""Bytes of a learner's stream: what gRPC keeps of it, and messages under way."""
+_ARRAYS = 1.05
+"""Arrays that are recycled, over those in use."""
+_LEAST_RECORDS = 128 << 20
+_RATE = 1.2 * (1 << 30)
+"""Bytes of float32 that contributions stand for, which one core takes in a second: from TLS to the outer step and to the broadcast."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncerSizes:
+    memory: int
+    """Bytes, at its peak."""
+    storage: int
+    """Bytes of its volume."""
+    bytes_per_step: float
+    """Bytes that all learners together send to it for each local step; it sends as many."""
+    core_seconds_per_step: float
+    """Seconds of a core for each local step of all learners."""
+
+
+def syncer_sizes(parameters: int, learners: int, training: Training) -> SyncerSizes:
+    """Return what the syncer of a job with so many exchanged parameters and learners needs."""
+    # Value and momentum; int4 has what rounding left over as well.
+    state = _FLOAT32 * parameters * (3 if training.compression == "Int4" else 2)
+    fragment = _FLOAT32 * -(-parameters // training.fragments)
+    memory = int(_ARRAYS * (state + 2 * learners * fragment)) + learners * _LEARNER + _PROCESS
+    # Merges since the newest snapshot are kept until the next one is durable: value and momentum of each fragment, twice at most.
+    storage = (training.checkpoint.keep + 1) * state + max(_LEAST_RECORDS, 2 * 2 * _FLOAT32 * parameters)
+    # In H local steps each fragment goes up once and comes down once.
+    exchanged = learners * parameters / training.sync_interval
+    return SyncerSizes(memory, storage, exchanged * wire_bytes(training.compression), exchanged * _FLOAT32 / _RATE)
+
+
+def most_learners(spec: Spec) -> int:
+    """Return how many learners of the job may take part at once, those outside the cluster too."""
+    return min(spec.learners.max, sum(pool.learners.max for pool in spec.pools)) + len(spec.learners.outside)
+
+
+def wire_bytes(compression: str) -> float:
+    """Return the bytes of one value on the wire. Int4 has a scale in float32 for each 256 values."""
+    return {"None": 4.0, "BFloat16": 2.0, "Int4": 0.5 + 4 / 256}[compression]
