@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any
 
 from diloco.contract import Training
@@ -28,9 +27,9 @@ class SyncerPlan:
     training: Training
     by_learners: dict[int, SyncerSizes]
     """For learners.min, and for as many as may take part."""
-    memory: Fraction | None
+    memory: int | None
     """Bytes that its container asks for; None: it does not say."""
-    storage: Fraction
+    storage: int
     """Bytes of its volume."""
 
     @property
@@ -59,7 +58,7 @@ def syncer_plan(manifest: Manifest, parameters: int) -> SyncerPlan:
             for learners in sorted({max(1, spec.learners.min), most_learners(spec)})
         },
         memory_of_syncer(spec, OperatorConfig()),
-        quantity(spec.syncer.storage.size),
+        int(quantity(spec.syncer.storage.size)),
     )
 
 
@@ -95,8 +94,8 @@ def syncer_json(plans: Sequence[SyncerPlan]) -> list[dict[str, Any]]:
         {
             "name": plan.name,
             "parameters": plan.parameters,
-            "asksForMemory": None if plan.memory is None else int(plan.memory),
-            "asksForStorage": int(plan.storage),
+            "asksForMemory": plan.memory,
+            "asksForStorage": plan.storage,
             "needs": {str(learners): asdict(sizes) for learners, sizes in plan.by_learners.items()},
             "lacking": plan.lacking,
         }

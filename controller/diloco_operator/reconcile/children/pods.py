@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from diloco import contract
@@ -235,12 +234,12 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
     return {key: amounts for key, amounts in found.items() if amounts}
 
 
-def memory_of_syncer(spec: Spec, config: OperatorConfig) -> Fraction | None:
+def memory_of_syncer(spec: Spec, config: OperatorConfig) -> int | None:
     """Return the bytes of memory that the syncer's container asks for or is limited to, the smaller of the two; None: it says neither."""
     template = spec.syncer.template or PodTemplate()
     resources = _container(template.spec, names.SYNCER_CONTAINER).get("resources") or _syncer_resources(config)
-    said = [amounts["memory"] for key in ("requests", "limits") if (amounts := resources.get(key)) and amounts.get("memory")]
-    return min(map(quantity, said), default=None)
+    said = [int(quantity(amounts["memory"])) for key in ("requests", "limits") if (amounts := resources.get(key)) and amounts.get("memory")]
+    return min(said, default=None)
 
 
 def _steady_nodes() -> Obj:

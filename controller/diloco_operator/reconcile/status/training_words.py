@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from diloco.wording import bytes_text, plural
 
@@ -50,7 +49,7 @@ def syncer_not_up(why: str) -> str:
 FIRST_REPORT_DUE = "the syncer's pod runs; its first report has not come yet"
 
 
-def too_small_syncer(asked: Fraction, needed: int, parameters: int, learners: int) -> str:
+def too_small_syncer(asked: int, needed: int, parameters: int, learners: int) -> str:
     return (
         f"; the syncer asks for {bytes_text(asked)} of memory, and for {parameters / 1e9:.3g} B parameters and "
         f"{plural(learners, 'learner')} needs about {bytes_text(needed)}: set requests of memory in spec.syncer.template"
