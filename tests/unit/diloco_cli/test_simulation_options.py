@@ -2,7 +2,8 @@
 
 import click
 import pytest
-from diloco_cli.diloco.simulations.options import ForPlace, Later, Parameters, Rate, Units, rate_text
+from diloco_cli.diloco.simulations.options import ForPlace, Later, Rate, Units, rate_text
+from diloco_cli.parameters_option import Parameters
 
 
 @pytest.mark.parametrize(
