@@ -30,6 +30,7 @@ from diloco_local.environment import (
     Mount,
     Sources,
     command,
+    cpu_devices,
     translate,
 )
 from diloco_local.kubelet_context import KubeletContext, SimulatedNode, out_of_memory_kills
@@ -179,7 +180,15 @@ class Container:
             pod,
             self._spec,
             base={**self._context.environment, "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"]},
-            defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **LOOPBACK_ONLY, **compiled, **speed, **self._context.chosen_environment},
+            defaults={
+                **LIBRARY_THREADS,
+                **NO_ACCELERATORS,
+                **LOOPBACK_ONLY,
+                **cpu_devices(self._spec),
+                **compiled,
+                **speed,
+                **self._context.chosen_environment,
+            },
             sources=sources,
             mounts=mounts,
             resolve=self._context.addresses.resolve,

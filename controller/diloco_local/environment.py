@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from diloco.contract import ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST
 from diloco_operator.kube.client import Obj
 
 _REFERENCE = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)")
@@ -37,6 +38,16 @@ NO_ACCELERATORS = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """All hosts of a unit are on this machine, whose own name need not lead anywhere."""
+
+
+def cpu_devices(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return what lets JAX find as many devices in each process of a learner as it would have accelerators: parts of the CPU, between which
+    a program shards its model as between chips. They compute no faster than one."""
+    said = {each["name"]: str(each.get("value") or "") for each in container.get("env") or ()}
+    accelerators, processes = (said.get(name, "") for name in (ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST))
+    if not (accelerators.isdecimal() and processes.isdecimal()) or not 0 < int(processes) < int(accelerators):
+        return {}
+    return {"JAX_NUM_CPU_DEVICES": str(int(accelerators) // int(processes))}
 
 
 class ContainerConfigError(Exception):

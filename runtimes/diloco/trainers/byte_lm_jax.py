@@ -1,6 +1,6 @@
 """The byte-level language model in JAX: `python -m diloco.trainers.byte_lm_jax`.
 
-A learner's program, or a plain one with `--alone`.
+A learner's program, or a plain one with `--alone`. Each of several local devices has all parameters and trains a part of the batch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from diloco.jax import Canonical, TreeStore
 from diloco.trainers import byte_lm, options, steps_jax
 from diloco.trainers.alone import AloneSession
 from diloco.trainers.byte_lm import ModelConfig
+from diloco.trainers.devices_jax import LocalDevices, shardings_of
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.text import ByteCorpus
 
@@ -99,9 +100,11 @@ def make_optimizer(config: ModelConfig, inner: InnerConfig) -> optax.GradientTra
     return steps_jax.make_optimizer(canonical_names(config), byte_lm.is_decayed, inner)
 
 
-def make_train_step(config: ModelConfig, optimizer: optax.GradientTransformation) -> steps_jax.TrainStep:
-    """Return a step of the inner optimizer on one batch of windows."""
-    return steps_jax.make_train_step(partial(mean_loss, heads=config.heads), optimizer)
+def make_train_step(
+    config: ModelConfig, optimizer: optax.GradientTransformation, shardings: tuple[Any, ...] | None = None
+) -> steps_jax.TrainStep:
+    """Return a step of the inner optimizer on one batch of windows. `shardings`: of params and state, which the results keep."""
+    return steps_jax.make_train_step(partial(mean_loss, heads=config.heads), optimizer, shardings=shardings)
 
 
 def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> float:
@@ -117,13 +120,17 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     options.pin_threads(chosen.threads)
     log = options.start_logging()
     corpus = chosen.read_corpus()
+    devices = LocalDevices.all()
+    devices.check_batch(chosen.batch, "--batch")
     forms = canonical_names(chosen.model)
-    params = initial_params(chosen.model, chosen.seed)
+    params = devices.replicate(initial_params(chosen.model, chosen.seed))
+    log.info("each batch of %d samples on %d devices", chosen.batch, devices.count)
     optimizer = make_optimizer(chosen.model, chosen.inner)
-    state = optimizer.init(params)
-    train_step = make_train_step(chosen.model, optimizer)
-    # Compiled before joining, on copies, as the arguments are donated: a unit that has joined should contribute at once.
-    train_step(jax.tree.map(jnp.copy, params), optimizer.init(params), np.zeros((chosen.batch, chosen.model.context + 1), np.uint8), 0.0)
+    state = devices.replicate(optimizer.init(params))
+    train_step = make_train_step(chosen.model, optimizer, shardings_of(params, state))
+    # Compiled before joining, without running: a unit that has joined should contribute at once.
+    first = devices.place(np.zeros((chosen.batch, chosen.model.context + 1), np.uint8))
+    compiled = train_step.lower(params, state, first, 0.0).compile()  # type: ignore[attr-defined]
     before_join()
 
     if chosen.alone_steps is None:
@@ -135,7 +142,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
         began = time.monotonic()
         for windows in session.batches(corpus.batch, chosen.batch):
             rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
-            params, state, loss = train_step(params, state, windows, rate)
+            params, state, loss = compiled(params, state, devices.place(windows), rate)
             params, state = session.step(params, state, tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import diloco.jax
 from diloco.jax import Canonical, TreeStore
 from diloco.trainers import llama, llama_options, options, steps_jax
 from diloco.trainers.alone import AloneSession
+from diloco.trainers.devices_jax import ONE_DEVICE, LocalDevices, shardings_of
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
 from diloco.trainers.llama_options import AnyWindows
@@ -47,8 +47,8 @@ def canonical_names(config: LlamaConfig) -> dict[str, Canonical | str]:
     return names
 
 
-def initial_params(config: LlamaConfig, seed: int, mesh: Mesh | None = None) -> Params:
-    """Return the parameters with their first values, made leaf by leaf, each in its place on the devices of `mesh`."""
+def initial_params(config: LlamaConfig, seed: int, devices: LocalDevices = ONE_DEVICE) -> Params:
+    """Return the parameters with their first values, made leaf by leaf, each in its place on the devices."""
     tree: Params = {"layers": {}}
     for path, form in canonical_names(config).items():
         assert isinstance(form, Canonical)
@@ -57,25 +57,8 @@ def initial_params(config: LlamaConfig, seed: int, mesh: Mesh | None = None) -> 
         else:
             value = llama.initial_value(config, seed, form.name)
         node, leaf = (tree["layers"], path.removeprefix("layers/")) if form.stacked else (tree, path)
-        node[leaf] = jnp.array(value) if mesh is None else jax.device_put(value, _sharding(mesh, value.shape, stacked=form.stacked))
+        node[leaf] = devices.shard(value, stacked=form.stacked)
     return tree
-
-
-def local_mesh() -> Mesh | None:
-    """Return all local devices on one axis; None with a single one."""
-    devices = jax.local_devices()
-    return Mesh(np.array(devices), ("data",)) if len(devices) > 1 else None
-
-
-def _sharding(mesh: Mesh, shape: tuple[int, ...], *, stacked: bool) -> NamedSharding:
-    """Cut a tensor along its first axis that the devices divide; layers stay whole."""
-    axes = range(int(stacked), len(shape))
-    axis = next((axis for axis in axes if shape[axis] % mesh.size == 0), None)
-    return _cut(mesh, *("data" if each == axis else None for each in range(len(shape))))
-
-
-def _cut(mesh: Mesh, *axes: str | None) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
 
 
 def forward(params: Params, inputs: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
@@ -141,30 +124,20 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     options.pin_threads(chosen.threads)
     log = options.start_logging()
     corpus = chosen.read_corpus()
-    mesh = local_mesh()
+    devices = LocalDevices.all()
     if chosen.micro_batch and chosen.batch % chosen.micro_batch:
         raise SystemExit(f"--micro-batch {chosen.micro_batch} does not divide --batch {chosen.batch}, as JAX needs it")
-    if mesh is not None and (chosen.micro_batch or chosen.batch) % mesh.size:
-        raise SystemExit(
-            f"{mesh.size} devices do not share {chosen.micro_batch or chosen.batch} samples evenly: change --batch or --micro-batch"
-        )
+    devices.check_batch(chosen.micro_batch or chosen.batch, "--batch or --micro-batch")
     forms = canonical_names(chosen.model)
-    params = initial_params(chosen.model, chosen.seed, mesh)
-    log.info("%.1f M parameters on %d devices", chosen.model.parameters / 1e6, mesh.size if mesh else 1)
+    params = initial_params(chosen.model, chosen.seed, devices)
+    log.info("%.1f M parameters on %d devices", chosen.model.parameters / 1e6, devices.count)
     optimizer = make_optimizer(chosen.model, chosen.inner)
-    state = optimizer.init(params)
-    if mesh is not None:
-        everywhere = _cut(mesh)
-        state = jax.tree.map(lambda leaf: leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, everywhere), state)
+    state = devices.replicate(optimizer.init(params))
     loss_of = partial(mean_loss, config=chosen.model, dtype=jnp.dtype(chosen.dtype), recompute=chosen.recompute)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, (params, state))
-    train_step = steps_jax.make_train_step(loss_of, optimizer, chosen.micro_batch, shardings)
-
-    def place(windows: np.ndarray) -> Any:
-        return windows if mesh is None else jax.device_put(windows, _cut(mesh, "data"))
+    train_step = steps_jax.make_train_step(loss_of, optimizer, chosen.micro_batch, shardings_of(params, state))
 
     # Compiled before joining, without running: a unit that has joined should contribute at once.
-    first = place(corpus.batch(np.arange(chosen.batch, dtype=np.int64)))
+    first = devices.place(corpus.batch(np.arange(chosen.batch, dtype=np.int64)))
     compiled = train_step.lower(params, state, first, 0.0).compile()  # type: ignore[attr-defined]
     before_join()
 
@@ -177,7 +150,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
         began = time.monotonic()
         for windows in session.batches(corpus.batch, chosen.batch):
             rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
-            params, state, loss = compiled(params, state, place(windows), rate)
+            params, state, loss = compiled(params, state, devices.place(windows), rate)
             params, state = session.step(params, state, tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)

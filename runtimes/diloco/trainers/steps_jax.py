@@ -41,7 +41,7 @@ def make_optimizer(
 
 
 def make_train_step(
-    loss_of: Loss, optimizer: optax.GradientTransformation, micro: int | None = None, shardings: tuple[Any, Any] | None = None
+    loss_of: Loss, optimizer: optax.GradientTransformation, micro: int | None = None, shardings: tuple[Any, ...] | None = None
 ) -> TrainStep:
     """Return (params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated.
 

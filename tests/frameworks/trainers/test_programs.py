@@ -62,6 +62,30 @@ def test_alone_both_frameworks_learn_the_same(corpus: Path, capsys: pytest.Captu
     assert losses["jax"] == pytest.approx(losses["torch"], rel=1e-2)
 
 
+def on_devices(count: int, program: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in JAX on so many devices, as a process on a TPU host finds its chips."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(count)}
+    return subprocess.run([sys.executable, "-m", program, *flags], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_in_jax_the_devices_of_a_host_share_each_batch_and_learn_what_one_learns(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*SMALL, "--corpus", str(corpus)]
+    assert byte_lm_jax.main(flags) == 0
+    one = json.loads(capsys.readouterr().out)
+    ran = on_devices(4, "diloco.trainers.byte_lm_jax", *flags)
+    assert ran.returncode == 0, ran.stderr
+    assert "each batch of 8 samples on 4 devices" in ran.stderr
+    four = json.loads(ran.stdout)
+    assert (four["localSteps"], four["tokens"]) == (one["localSteps"], one["tokens"])
+    assert four["heldOutLoss"] == pytest.approx(one["heldOutLoss"], rel=1e-3)
+
+
+def test_devices_that_do_not_share_a_batch_evenly_say_what_to_change(corpus: Path) -> None:
+    ran = on_devices(4, "diloco.trainers.byte_lm_jax", *SMALL, "--corpus", str(corpus), "--batch", "6")
+    assert ran.returncode != 0
+    assert "4 devices do not share 6 samples evenly: change --batch" in ran.stderr
+
+
 @pytest.fixture(scope="module")
 def llama_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A small model, and tokens of which each follows from the one before."""
@@ -82,9 +106,7 @@ def test_the_llamas_learn_the_same_on_one_device_and_on_two(llama_flags: list[st
         result = json.loads(capsys.readouterr().out)
         assert (result["framework"], result["unit"], result["localSteps"], result["tokens"]) == (framework, "alone", 30, 30 * 8 * 16)
         losses[framework] = result["heldOutLoss"]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    command = [sys.executable, "-m", "diloco.trainers.llama_jax", *llama_flags]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    ran = on_devices(2, "diloco.trainers.llama_jax", *llama_flags)
     assert "M parameters on 2 devices" in ran.stderr
     # Before training the loss is ln 64 = 4.16.
     assert losses["torch"] < 2.0

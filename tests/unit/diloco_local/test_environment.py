@@ -2,12 +2,14 @@
 
 import pytest
 from builders.pods import a_pod
+from diloco.contract import ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST
 from diloco_local.addresses import Addresses
 from diloco_local.environment import (
     ContainerConfigError,
     Mount,
     Sources,
     command,
+    cpu_devices,
     declared_environment,
     expand,
     field_value,
@@ -111,6 +113,16 @@ def test_pod_wins_over_defaults_and_defaults_over_the_machine() -> None:
         a_pod(), container, base={"A": "m", "B": "m", "C": "m"}, defaults={"A": "d", "B": "d"}, sources=NOTHING, mounts=[], resolve=as_is
     )
     assert found.env == {"A": "pod", "B": "d", "C": "m"}
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "processes", "devices"),
+    [("4", "1", "4"), ("8", "4", "2"), ("8", "8", ""), ("0", "1", ""), ("1", "1", ""), ("8", "0", ""), ("many", "1", ""), ("8", "", "")],
+)
+def test_jax_gets_devices_where_a_process_has_several_accelerators(accelerators: str, processes: str, devices: str) -> None:
+    said = {ENV_ACCELERATORS_PER_HOST: accelerators, ENV_PROCESSES_PER_HOST: processes}
+    container = {"env": [{"name": name, "value": value} for name, value in said.items()]}
+    assert cpu_devices(container) == ({"JAX_NUM_CPU_DEVICES": devices} if devices else {})
 
 
 def test_container_without_a_command_says_what_to_do() -> None:

@@ -13,6 +13,7 @@ import pytest
 from builders.local import WAIT_SECONDS, Holds, LocalNodes, condition, has_phase, is_gone, is_gone_after, is_true, local_nodes
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
+from diloco.contract import ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST
 from diloco_local.supervisor import processes
 from diloco_operator.api.names import CONFIG_MAPS, PODS, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import Obj
@@ -309,6 +310,15 @@ async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path) -
         await nodes.run(pod)
         logs = {path.name: path.read_text() for path in nodes.kubelet.logs("default", "pod")}
     assert logs == {"learner-0.log": "0.5\n", "other-0.log": "none\n"}
+
+
+@pytest.mark.slow
+async def test_a_process_in_jax_is_given_as_many_devices_as_it_has_accelerators(local: LocalNodes) -> None:
+    """Eight accelerators of a host, two processes: four each."""
+    container = {"env": [{"name": ENV_ACCELERATORS_PER_HOST, "value": "8"}, {"name": ENV_PROCESSES_PER_HOST, "value": "2"}]}
+    await local.run(sh("echo ${JAX_NUM_CPU_DEVICES-none}", "unit", container=container))
+    await local.run(sh("echo ${JAX_NUM_CPU_DEVICES-none}", "other"))
+    assert (local.log("unit"), local.log("other")) == ("4\n", "none\n")
 
 
 @pytest.mark.slow
