@@ -13,12 +13,15 @@ from typing import Any
 
 import yaml
 from diloco_local.memory import schema as kube_schema
+from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api.crd import Schema, job_schema
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.kinds import kind_problems
 from diloco_operator.api.names import API_VERSION, KIND
-from diloco_operator.kube.client import Obj
+from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.reconcile.observe.template import template_problems
+
+from diloco_cli.readable_spec import readable_spec
 
 STDIN = "-"
 # What `kubectl get -o yaml` prints must be taken again.
@@ -46,9 +49,17 @@ class Manifest:
 
     def line(self, path: str) -> int:
         """Return the line of a field, or of the nearest enclosing field in the file; 0 if not known."""
+        return self.lines.get(self._nearest(path), 0)
+
+    def place(self, path: str) -> tuple[int, int]:
+        """Return what sorts fields as they stand in the file; those that are missing come with the nearest enclosing one."""
+        order = {place: index for index, place in enumerate(self.lines)}
+        return self.line(path), order.get(self._nearest(path), 0)
+
+    def _nearest(self, path: str) -> str:
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return self.lines.get(path, 0)
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ class ManifestError(Exception):
     def __init__(self, problems: Sequence[Problem], manifests: Sequence[Manifest] = ()) -> None:
         self.problems = tuple(problems)
         self.manifests = list(manifests)
-        """The objects that could be read, so that their fields can be checked too."""
+        """The objects of a known kind and version, so that their fields can be checked too."""
         super().__init__("\n".join(map(str, problems)))
 
 
@@ -93,15 +104,17 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
     manifests: list[Manifest] = []
     for path in paths:
         manifests += _read(str(path), problems)
-    good = [manifest for manifest in manifests if not _reject(manifest, kinds, problems)]
+    good = [manifest for manifest in manifests if _is_one(manifest, kinds, problems)]
     seen: dict[tuple[str, str, str], Manifest] = {}
-    for manifest in good:
+    for manifest in (each for each in good if each.name):
         # As it will be created: of two objects of one name the second would overwrite the first.
         namespace = str(manifest.obj["metadata"].get("namespace") or "default")
         first = seen.setdefault((manifest.obj["kind"], namespace, manifest.name), manifest)
         if first is not manifest:
             where = f"{first.file}, document {first.document}"
-            problems.append(_problem(manifest, "metadata.name", f"the same name is used in {where}; names must be unique, choose another"))
+            problems.append(
+                problem_of(manifest, "metadata.name", f"the same name is used in {where}; names must be unique, choose another")
+            )
     if problems:
         raise ManifestError(problems, good)
     return good
@@ -116,22 +129,28 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     problems: list[Problem] = []
     jobs = []
     for manifest in manifests:
-        found = [_problem(manifest, path, message) for path, message in _unknown_fields(schema, manifest.obj)]
         obj = kube_schema.apply_defaults(schema, manifest.obj)
-        found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
-        # A field may have any type until the schema holds, and what follows reads fields.
-        if not found:
-            try:
-                spec = load(obj).spec
-                kinds = (cause for index, pool in enumerate(spec.pools) for cause in kind_problems(pool, f"spec.pools[{index}]"))
-                found = [_problem(manifest, cause.field, cause.message) for cause in (*kinds, *template_problems(spec))]
-            except InvalidJob as error:
-                found = [_problem(manifest, cause.field, cause.message) for cause in error.causes]
-        problems += found
+        found = [*_unknown_fields(schema, manifest.obj), *kube_schema.validate(schema, obj)]
+        found += _beyond_schema(obj, found)
+        found.sort(key=lambda cause: manifest.place(cause.field))
+        problems += [problem_of(manifest, cause.field, cause.message) for cause in found]
         jobs.append(replace(manifest, obj=obj))
     if problems:
         raise ManifestError(problems)
     return jobs
+
+
+def _beyond_schema(obj: Obj, found: Sequence[Cause]) -> list[Cause]:
+    """Return what the operator would refuse besides what was found: of wrong fields, all that can be judged without them."""
+    try:
+        spec = readable_spec(obj.get("spec")) if found else load(obj).spec
+    except InvalidJob as error:
+        return list(error.causes)
+    # The schema has the rules for built-in kinds.
+    others = ((index, pool) for index, pool in enumerate(spec.pools) if pool.accelerator not in BUILT_IN)
+    causes = [cause for index, pool in others for cause in kind_problems(pool, f"spec.pools[{index}]")]
+    known = {cause.field for cause in found}
+    return [cause for cause in (*causes, *template_problems(spec)) if cause.field not in known]
 
 
 @functools.cache
@@ -139,7 +158,8 @@ def _schema() -> Schema:
     return job_schema()
 
 
-def _problem(manifest: Manifest, path: str, message: str) -> Problem:
+def problem_of(manifest: Manifest, path: str, message: str) -> Problem:
+    """Return a problem of a field of this object."""
     return Problem(manifest.file, message, manifest.document, manifest.line(path), manifest.name, path)
 
 
@@ -268,52 +288,54 @@ def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 
 # --- what it must be --------------------------------------------------------------------------------------------------
-def _reject(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
-    """Add to `problems` what is wrong with kind, version and name of the object. True: something is."""
-    before = len(problems)
-    obj = manifest.obj
+def _is_one(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
+    """Add to `problems` what is wrong with kind, version and name of the object. True: kind and version are known, and so its fields."""
+    obj, known = manifest.obj, False
     kind = obj.get("kind")
     if kind not in kinds:
         wanted = " or ".join(kinds)
         near = difflib.get_close_matches(str(kind), list(kinds), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        problems.append(_problem(manifest, "kind", f"must be {wanted}, {'not ' + repr(kind) if kind else 'it is missing'}{hint}"))
+        problems.append(problem_of(manifest, "kind", f"must be {wanted}, {'not ' + repr(kind) if kind else 'it is missing'}{hint}"))
     elif kind == KIND and obj.get("apiVersion") != API_VERSION:
         version = obj.get("apiVersion")
         problems.append(
-            _problem(manifest, "apiVersion", f"must be {API_VERSION}, {'not ' + repr(version) if version else 'it is missing'}")
+            problem_of(manifest, "apiVersion", f"must be {API_VERSION}, {'not ' + repr(version) if version else 'it is missing'}")
         )
+    else:
+        known = True
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
-        problems.append(_problem(manifest, "metadata", "must be an object with a name"))
+        problems.append(problem_of(manifest, "metadata", "must be an object with a name"))
     elif not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        problems.append(_problem(manifest, "metadata.name", "is required: a name of lower-case letters, digits and -"))
-    return len(problems) > before
+        problems.append(problem_of(manifest, "metadata.name", "is required: a name of lower-case letters, digits and -"))
+    return known
 
 
-def _unknown_fields(schema: Schema, obj: Obj) -> Iterator[tuple[str, str]]:
-    metadata = obj.get("metadata", {})
+def _unknown_fields(schema: Schema, obj: Obj) -> Iterator[Cause]:
+    given = obj.get("metadata")
+    metadata = given if isinstance(given, dict) else {}
     for name in metadata:
         if name not in _METADATA:
-            yield f"metadata.{name}", _unknown(name, _METADATA)
+            yield Cause(f"metadata.{name}", _unknown(name, _METADATA))
     for kind in ("labels", "annotations"):
         values = metadata.get(kind) or {}
         if not isinstance(values, dict):
-            yield f"metadata.{kind}", "must be an object of strings"
+            yield Cause(f"metadata.{kind}", "must be an object of strings")
             continue
         for name, value in values.items():
             if not isinstance(value, str):
-                yield f"metadata.{kind}.{name}", f"must be a string; put {value!r} in quotes"
+                yield Cause(f"metadata.{kind}.{name}", f"must be a string; put {value!r} in quotes")
     for name, value in obj.items():
         if name == "metadata":
             continue
         if name not in schema["properties"]:
-            yield name, _unknown(name, schema["properties"])
+            yield Cause(name, _unknown(name, schema["properties"]))
         else:
             yield from _unknown_in(schema["properties"][name], value, name)
 
 
-def _unknown_in(schema: Schema, value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _unknown_in(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
     properties = schema.get("properties", {})
     if isinstance(value, dict) and "additionalProperties" not in schema:
         for name, child in value.items():
@@ -321,7 +343,7 @@ def _unknown_in(schema: Schema, value: Any, path: str) -> Iterator[tuple[str, st
             if name in properties:
                 yield from _unknown_in(properties[name], child, place)
             elif not schema.get("x-kubernetes-preserve-unknown-fields"):
-                yield place, _unknown(name, properties)
+                yield Cause(place, _unknown(name, properties))
     elif isinstance(value, list) and "items" in schema:
         for index, child in enumerate(value):
             yield from _unknown_in(schema["items"], child, f"{path}[{index}]")

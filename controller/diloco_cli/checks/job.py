@@ -17,6 +17,7 @@ from diloco_operator.fleet import shape_of
 from diloco_cli.checks.model import Check, Facts, Finding, error, ok, read, warning
 from diloco_cli.checks.nodes import inventory_of
 from diloco_cli.checks.storage import unscheduled, waits_for_hardware
+from diloco_cli.idle_accelerators import idle_accelerators
 
 _WELL = {JobState.TRAINING, JobState.COMPLETE, JobState.SUSPENDED}
 _BAD = {JobState.FAILED, JobState.NOT_ACCEPTED}
@@ -40,7 +41,7 @@ def conditions(facts: Facts) -> Iterator[Finding]:
 
 
 def pools(facts: Facts) -> Iterator[Finding]:
-    """Find whether the cluster has nodes for each pool, and what keeps units from them."""
+    """Find whether the cluster has nodes for each pool, what keeps units from them, and what its program leaves idle of them."""
     assert facts.job is not None, "a check of a job"
     job = load(facts.job)
     inventory = inventory_of(facts.of(names.NODES), read(facts.config).disruption_signals, facts.now)
@@ -52,6 +53,8 @@ def pools(facts: Facts) -> Iterator[Finding]:
         except ValueError as problem:
             yield error(Check.POOLS, where, str(problem), "name a kind of the catalogue, or add it to the operator's catalogue file")
             continue
+        if (idle := idle_accelerators(pool)) is not None:
+            yield warning(Check.POOLS, where, idle.message, idle.remedy)
         counts = inventory.counts(shape.one)
         status = said.get(pool.name)
         if status is not None and lack_of(status.reason).of_slices:

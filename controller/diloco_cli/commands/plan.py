@@ -10,7 +10,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -21,6 +21,7 @@ from diloco_local.preview.cluster import PreviewFailed
 from diloco_local.preview.contents import Contents, NodesNotReadable, of_cluster, of_fleet
 from diloco_local.preview.difference import difference, unfit
 from diloco_local.preview.preview import Preview, preview
+from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.kube.client import ApiError, NotFound, Obj
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
@@ -30,6 +31,7 @@ from diloco_cli.commands.plan_syncer import syncer_json, syncer_plan, syncer_tex
 from diloco_cli.commands.plan_text import Page, plan_text
 from diloco_cli.commands.validate import check, refuse
 from diloco_cli.fleet_file import BadFleet, load_fleet
+from diloco_cli.idle_accelerators import idle_pools
 from diloco_cli.manifests import Manifest
 from diloco_cli.parameters_option import Parameters
 
@@ -95,7 +97,7 @@ def plan(
         refuse(f"the API server would refuse a job: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes))
     keys = {(job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs}
     keys = keys or {job.key for job in found.planned if fleet or not target.namespace or job.namespace == namespace}
-    page = Page(keys, asked.words, contents.notes, fleet or "")
+    page = Page(keys, asked.words, (*contents.notes, *_idle([*contents.jobs, *jobs], keys)), fleet or "")
     before = found.now if found.changed is None else (*found.now, *found.planned)
     lacking = unfit(before, found.planned if found.changed is None else found.changed, keys)
     if output == "json":
@@ -145,6 +147,19 @@ def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, 
     except CommandError as error:
         refuse(f"{error.message}; to plan without a cluster, give its nodes with --fleet FILE")
     return found[0]
+
+
+def _idle(jobs: Iterable[Obj], keys: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Yield what pools of the jobs of `keys` leave idle."""
+    newest = {(job["metadata"]["namespace"], job["metadata"]["name"]): job for job in jobs}
+    for key, job in newest.items():
+        if key not in keys:
+            continue
+        try:
+            spec = load(job).spec
+        except InvalidJob:
+            continue  # the plan says that the operator refuses it
+        yield from (f"pool {pool.name} of {'/'.join(key)}: {idle}" for _, pool, idle in idle_pools(spec.pools))
 
 
 def _in_namespace(manifest: Manifest, namespace: str) -> Obj:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
 import click
 from diloco.wording import plural
+from diloco_operator.api.job import load
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
-from diloco_cli.manifests import Manifest, ManifestError, Problem, load_manifests, validate_jobs
+from diloco_cli.idle_accelerators import idle_pools
+from diloco_cli.manifests import Manifest, ManifestError, Problem, load_manifests, problem_of, validate_jobs
 
 EXIT_BAD_INPUT = 2
 
@@ -21,13 +24,14 @@ EXIT_BAD_INPUT = 2
 @catalogue_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> None:
-    """Check DiLoCoJobs as an API server with the CRD does. Shows every error with its file, line, document and field.
+    """Check DiLoCoJobs as an API server with the CRD does, and the operator. Shows every error with its file, line, document and field, and
+    of jobs without errors warnings: accelerators that a pool asks for and its program does not use.
 
     FILE is a YAML file with one or more jobs; - is standard input.
 
     \b
     Exit status:
-      0  all jobs are valid
+      0  all jobs are valid; there may be warnings
       2  there are errors
     """
     try:
@@ -35,12 +39,19 @@ def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> Non
     except CatalogueError as error:
         refuse(str(error))
     jobs, problems = check(files)
+    warnings = [] if problems else [warning for job in jobs for warning in _warnings(job)]
     if output == "json":
         valid = [{"file": job.file, "document": job.document, "name": job.name} for job in jobs]
-        click.echo(json.dumps({"valid": not problems, "jobs": valid, "problems": [asdict(problem) for problem in problems]}, indent=2))
+        answer = {
+            "valid": not problems,
+            "jobs": valid,
+            "problems": [asdict(problem) for problem in problems],
+            "warnings": [asdict(warning) for warning in warnings],
+        }
+        click.echo(json.dumps(answer, indent=2))
     else:
-        for problem in problems:
-            click.echo(str(problem), err=True)
+        for problem in problems or warnings:
+            click.echo(f"{'' if problems else 'warning: '}{problem}", err=True)
         if problems:
             click.echo(f"{plural(len(problems), 'problem')} found", err=True)
         else:
@@ -62,10 +73,21 @@ def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
     try:
         manifests = validate_jobs(manifests)
     except ManifestError as error:
-        problems += error.problems
+        problems += [problem for problem in error.problems if not any(_tells(earlier, problem) for earlier in problems)]
     order = {file: index for index, file in enumerate(files)}
     problems.sort(key=lambda problem: (order[problem.file], problem.document, problem.line))
     return manifests, problems
+
+
+def _tells(earlier: Problem, problem: Problem) -> bool:
+    """Return whether `earlier` says of an object without a name or metadata what `problem` says once more."""
+    same = (earlier.file, earlier.document, earlier.name) == (problem.file, problem.document, problem.name)
+    return same and bool(earlier.field) and (problem.field == earlier.field or problem.field.startswith(f"{earlier.field}."))
+
+
+def _warnings(job: Manifest) -> Iterator[Problem]:
+    for index, _, idle in idle_pools(load(job.obj).spec.pools):
+        yield problem_of(job, f"spec.pools[{index}]", str(idle))
 
 
 def refuse(*sentences: str) -> NoReturn:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 FLEET = str(ROOT / "examples" / "fleet.yaml")
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 BY_PEAK = "Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet."
-NEEDS = "pool h100 needs 2 more slices of nvidia-h100-80gb, 1 host with 8 accelerators"
+NEEDS = "pool h100 needs 2 more slices of nvidia-h100-80gb, 1 host with 1 accelerator"
 AUTOSCALER = "    - an autoscaler, which provisioning.mode of the pool asks"
 
 
@@ -40,17 +40,22 @@ def a_job(name: str, *pools: Obj, min: int, max: int, **spec: Any) -> Obj:
     return a_manifest(name, min=min, max=max, pools=pools, **spec)
 
 
+def one_gpu(**fields: Any) -> Obj:
+    """A pool for the hosts of the example's fleet."""
+    return gpu_pool(acceleratorsPerHost=1, **fields)
+
+
 def test_a_job_is_shown_with_each_unit_where_it_would_run_why_there_and_its_share() -> None:
-    """Peaks: v5p 4 x 459 = 1836, v6e 4 x 918 = 3672, h100 8 x 989 = 7912 TFLOP/s: 0.232, 0.464 and 1 of the fastest, 2.696 in all."""
+    """Peaks: v5p 4 x 459 = 1836, v6e 4 x 918 = 3672, h100 989 TFLOP/s: 0.5, 1 and 0.269 of the fastest, 2.039 in all."""
     result = run(QUICKSTART, "--fleet", FLEET)
     assert result.exit_code == 0, result.output
     assert shown(result) == [
-        "bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), speed 2.70",
+        "bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), speed 2.04",
         "  UNIT     RUNS ON   SPEED   SHARE   WHY",
-        "  v5p-0    v5p-a     0.23    9%      1st choice",
-        "  v6e-0    v6e-a     0.46    17%     2nd choice; v5p: full",
-        "  h100-0   h100-a    1.00    37%     3rd choice; v5p, v6e: full",
-        "  h100-1   h100-b    1.00    37%     3rd choice; v5p, v6e: full",
+        "  v5p-0    v5p-a     0.50    25%     1st choice",
+        "  v6e-0    v6e-a     1.00    49%     2nd choice; v5p: full",
+        "  h100-0   h100-a    0.27    13%     3rd choice; v5p, v6e: full",
+        "  h100-1   h100-b    0.27    13%     3rd choice; v5p, v6e: full",
         "",
         BY_PEAK,
     ]
@@ -62,10 +67,10 @@ def test_a_fleet_that_loses_a_pool_and_drains_a_node_shows_before_and_after() ->
     assert shown(result)[7:] == [
         "AFTER --without h100, --drain v6e-a",
         "",
-        "bytes-lm in namespace default: fits, 2 units (at least 2, at most 4), speed 0.70; before 4 units, speed 2.70",
+        "bytes-lm in namespace default: fits, 2 units (at least 2, at most 4), speed 1.50; before 4 units, speed 2.04",
         "  UNIT     RUNS ON   BEFORE   SPEED   SHARE   WHY",
-        "  v5p-0    v5p-a     v5p-a    0.23    33%     1st choice",
-        "  v6e-0    v6e-b     v6e-a    0.46    67%     moves; 2nd choice; v5p: full",
+        "  v5p-0    v5p-a     v5p-a    0.50    33%     1st choice",
+        "  v6e-0    v6e-b     v6e-a    1.00    67%     moves; 2nd choice; v5p: full",
         "  h100-0   -         h100-a   -       -       ends: NoCapacity",
         "  h100-1   -         h100-b   -       -       ends: NoCapacity",
         f"  h100-0, h100-1 wait: NoMatchingNodes: {NEEDS}; the fleet has no such nodes",
@@ -77,7 +82,7 @@ def test_a_fleet_that_loses_a_pool_and_drains_a_node_shows_before_and_after() ->
 
 
 def test_a_minimum_that_does_not_fit_ends_with_status_1_and_says_what_holds_its_hardware(tmp_path: Path) -> None:
-    jobs = a_file(tmp_path / "jobs.yaml", a_job("big", gpu_pool(), min=3, max=3), a_job("late", gpu_pool(), min=2, max=2))
+    jobs = a_file(tmp_path / "jobs.yaml", a_job("big", one_gpu(), min=3, max=3), a_job("late", one_gpu(), min=2, max=2))
     result = run(jobs, "--fleet", FLEET)
     assert result.exit_code == 1, result.output
     assert shown(result)[6:] == [
@@ -94,7 +99,7 @@ def test_a_minimum_that_does_not_fit_ends_with_status_1_and_says_what_holds_its_
 
 
 def test_slices_that_come_let_the_job_that_waits_start(tmp_path: Path) -> None:
-    jobs = a_file(tmp_path / "jobs.yaml", a_job("first", gpu_pool(max=3), min=3, max=3), a_job("second", gpu_pool(max=3), min=2, max=2))
+    jobs = a_file(tmp_path / "jobs.yaml", a_job("first", one_gpu(max=3), min=3, max=3), a_job("second", one_gpu(max=3), min=2, max=2))
     assert run(jobs, "--fleet", FLEET).exit_code == 1
     result = run(jobs, "--fleet", FLEET, "--add", "h100=2")
     assert result.exit_code == 0, result.output
@@ -123,8 +128,8 @@ def test_a_job_that_would_not_train_though_it_has_hardware_says_why(tmp_path: Pa
 
 def two_jobs_one_of_which_keeps_spares(path: Path, spares: int) -> str:
     """On two slices of v6e and three hosts of h100; the first job has one unit and wants no more."""
-    keeper = a_job("keeper", {**gpu_pool(max=1), "spares": spares}, min=1, max=1)
-    return a_file(path, keeper, a_job("other", gpu_pool(max=3), min=1, max=3))
+    keeper = a_job("keeper", one_gpu(max=1, spares=spares), min=1, max=1)
+    return a_file(path, keeper, a_job("other", one_gpu(max=3), min=1, max=3))
 
 
 def test_spares_are_shown_with_their_slices_and_the_units_that_would_run_without_them(tmp_path: Path) -> None:
@@ -180,7 +185,7 @@ def test_what_waits_for_nodes_or_quota_says_that_a_plan_grants_none() -> None:
 
 
 def test_a_suspended_job_asks_for_nothing(tmp_path: Path) -> None:
-    job = a_file(tmp_path / "job.yaml", a_job("lm", gpu_pool(), min=1, max=1, spec={"suspend": True}))
+    job = a_file(tmp_path / "job.yaml", a_job("lm", one_gpu(), min=1, max=1, spec={"suspend": True}))
     result = run(job, "--fleet", FLEET)
     assert (result.exit_code, shown(result)) == (
         0,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from builders.catalogues import NPU, a_file, restored
-from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
+from builders.jobs import a_manifest, gpu_pool, template, tpu_pool, with_field
 from click.testing import CliRunner, Result
 from diloco_cli.diloco.main import main
 from diloco_cli.manifests import load_manifests, validate_jobs
@@ -45,6 +45,76 @@ def test_all_errors_of_all_files_are_shown_at_once(tmp_path: Path) -> None:
     assert "document 2 (two): spec.training.fragments: fragments must not exceed syncInterval" in shown
     assert f"{missing}: does not exist; check the path" in shown
     assert shown.endswith("5 problems found\n")
+
+
+BROKEN_EVERYWHERE = """\
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {labels: {team: 7}}
+spec:
+  learners: {min: 5, max: 2}
+  pools:
+  - {name: flow, accelerator: nvidia-h9, learners: {max: 4}, template: {spec: {hostname: x, containers: [{name: learner}]}}}
+  - name: block
+    colour: blue
+    accelerator: nvidia-h101
+    processesPerHost: two
+    template:
+      spec:
+        nodeName: gpu-0
+        containers:
+        - name: learner
+          env: [{name: DILOCO_UNIT, value: me}]
+  - {name: known, accelerator: nvidia-h100-80gb, hosts: many, learners: {max: 1}, template: {spec: {containers: [{name: main}]}}}
+  training: {steps: 10, overlapSteps: 99}
+  syncer: {shards: 2, template: {spec: {subdomain: x}}}
+"""
+
+
+def test_errors_of_all_layers_are_shown_at_once_in_the_order_of_the_fields(tmp_path: Path) -> None:
+    """Of the file, of the types, of the CRD's rules, of the catalogue and of the templates: none waits until another is gone."""
+    file = tmp_path / "job.yaml"
+    file.write_text(BROKEN_EVERYWHERE)
+    found = json.loads(validate(file, output="json").stdout)["problems"]
+    assert [(problem["line"], problem["field"]) for problem in found] == [
+        (3, "metadata.name"),
+        (3, "metadata.labels.team"),
+        (5, "spec.learners.min"),
+        (7, "spec.pools[0].accelerator"),
+        (7, "spec.pools[0].template.spec.hostname"),
+        (8, "spec.pools[1].learners"),
+        (9, "spec.pools[1].colour"),
+        (10, "spec.pools[1].accelerator"),
+        (11, "spec.pools[1].processesPerHost"),
+        (14, "spec.pools[1].template.spec.nodeName"),
+        (17, "spec.pools[1].template.spec.containers[0].env[0].name"),
+        (18, "spec.pools[2].hosts"),
+        (18, "spec.pools[2].template.spec.containers"),
+        (19, "spec.training.overlapSteps"),
+        (20, "spec.syncer.shards"),
+        (20, "spec.syncer.template.spec.subdomain"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "pools", [[], "none", [7], [{"name": 7, "accelerator": 7, "learners": 7, "template": 7}], [{"template": {"spec": {"containers": 7}}}]]
+)
+def test_what_cannot_be_read_is_named_once_and_hides_nothing(pools: object, tmp_path: Path) -> None:
+    obj = with_field(with_field(a_manifest(), "spec.pools", pools), "spec.syncer", {"template": {"spec": {"hostNetwork": True}}})
+    found = json.loads(validate(written(tmp_path / "job.yaml", obj), output="json").stdout)["problems"]
+    fields = [problem["field"] for problem in found]
+    assert len(fields) == len(set(fields)), fields
+    assert fields[-1] == "spec.syncer.template.spec.hostNetwork"
+    assert all(field.startswith("spec.pools") for field in fields[:-1])
+    assert len(fields) > 1
+
+
+def test_a_wrong_number_of_accelerators_is_no_reason_to_blame_the_template(tmp_path: Path) -> None:
+    asks = template(command=["diloco-launch"])
+    asks["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 4}}
+    obj = a_manifest(min=1, pools=[gpu_pool(acceleratorsPerHost="four", template=asks)])
+    found = json.loads(validate(written(tmp_path / "job.yaml", obj), output="json").stdout)["problems"]
+    assert [problem["field"] for problem in found] == ["spec.pools[0].acceleratorsPerHost"]
 
 
 def test_errors_carry_the_line_of_the_field(tmp_path: Path) -> None:
@@ -212,9 +282,9 @@ def test_json_holds_every_problem(tmp_path: Path) -> None:
 
 
 def test_json_of_valid_jobs_names_them(tmp_path: Path) -> None:
-    file = written(tmp_path / "job.yaml", a_manifest())
+    file = written(tmp_path / "job.yaml", a_manifest(pools=[tpu_pool()]))
     answer = json.loads(validate(file, output="json").stdout)
-    assert answer == {"valid": True, "jobs": [{"file": str(file), "document": 1, "name": "bytes-lm"}], "problems": []}
+    assert answer == {"valid": True, "jobs": [{"file": str(file), "document": 1, "name": "bytes-lm"}], "problems": [], "warnings": []}
 
 
 @pytest.mark.slow

@@ -22,7 +22,13 @@ GFD = "nvidia.com/gpu.product"
 
 
 def a_gpu_job(**pool: Any) -> Obj:
-    return a_job().with_learners(1, 1).with_pool("h100", accelerator="nvidia-h100-80gb", max=1, **pool).in_namespace(TEAM).build()
+    return (
+        a_job()
+        .with_learners(1, 1)
+        .with_pool("h100", **{"accelerator": "nvidia-h100-80gb", "processesPerHost": 8, "max": 1, **pool})
+        .in_namespace(TEAM)
+        .build()
+    )
 
 
 def with_job(job: Obj | None = None, objects: dict[Resource, Any] | None = None, **changed: Any) -> Facts:

@@ -50,6 +50,13 @@ def test_example_is_valid_and_so_are_its_pods(path: Path) -> None:
     assert [pod_causes(pod) for pod in pods_of(path)] == [[] for _ in pods_of(path)]
 
 
+@pytest.mark.parametrize("path", JOBS)
+def test_example_names_its_outer_optimizer(path: Path) -> None:
+    """What the default was measured with is not what every example trains; see decision 0273."""
+    training = yaml.safe_load(path.read_text())["spec"]["training"]
+    assert training["outerOptimizer"].keys() == {"learningRate", "momentum"}
+
+
 # --- examples of fabrics: what the public manifests of each have in common -----------------------------------------------
 @pytest.mark.parametrize("name", FABRICS)
 def test_a_unit_of_gpus_has_shared_memory_for_nccl(name: str) -> None:

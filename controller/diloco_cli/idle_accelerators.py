@@ -1,0 +1,73 @@
+"""Pools whose program leaves accelerators of its pods idle, as far as the job tells it. Pure.
+
+See docs/decisions/0176-explain-and-doctor.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from diloco.wording import plural
+from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.api.names import LEARNER_CONTAINER
+from diloco_operator.api.spec import Pool
+from diloco_operator.reconcile.observe.template import main_container
+
+_LAUNCHERS = re.compile(r"\b(diloco-launch|torchrun)\b")
+_CHOSEN = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
+_TORCH_TRAINER = re.compile(r"\bdiloco\.trainers\.\w+_torch\b")
+"""Our own, of which a process computes on one GPU."""
+
+
+class Idle(NamedTuple):
+    """Accelerators that a pod requests and its program does not use."""
+
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}"
+
+
+def idle_accelerators(pool: Pool) -> Idle | None:
+    """Return what a pool leaves idle: its processes have one accelerator each, unless it says with both `acceleratorsPerHost` and
+    `processesPerHost` that they share more, or its program is one of ours. None: nothing, or the shape of its units cannot be told."""
+    try:
+        accelerators = pool.shape.accelerators_per_host
+    except ValueError:
+        return None
+    words = _words(pool)
+    torch = _TORCH_TRAINER.search(words) is not None
+    if CATALOGUE[pool.accelerator].family is Family.TPU:
+        if torch:
+            return Idle(f"a trainer in torch uses none of the {plural(accelerators, 'chip')} of each host", "start one in JAX")
+        return None  # one process has all chips of its host
+    processes = pool.processes_per_host or 1
+    if torch and not _LAUNCHERS.search(words):
+        processes = 1
+    elif chosen := _CHOSEN.search(words):
+        processes = int(chosen[1])
+    explicit = pool.accelerators_per_host is not None and pool.processes_per_host is not None
+    if processes >= accelerators or (explicit and not torch):
+        return None
+    return Idle(
+        f"each pod asks for {plural(accelerators, 'accelerator')} and starts {plural(processes, 'process', 'processes')}, and a process "
+        "computes on one of them in most programs",
+        f"set processesPerHost: {accelerators} and start the program with diloco-launch, or set acceleratorsPerHost: {processes}. If one "
+        f"process uses several, as in JAX, say so: acceleratorsPerHost: {accelerators} and processesPerHost: {processes}",
+    )
+
+
+def idle_pools(pools: Sequence[Pool]) -> Iterator[tuple[int, Pool, Idle]]:
+    """Yield the pools that leave accelerators idle, with their places in the job."""
+    for index, pool in enumerate(pools):
+        if (idle := idle_accelerators(pool)) is not None:
+            yield index, pool, idle
+
+
+def _words(pool: Pool) -> str:
+    """Return command and arguments of the learner, as one text."""
+    container = main_container(pool.template.spec, LEARNER_CONTAINER) or {}
+    return " ".join(str(word) for field in ("command", "args") for word in container.get(field) or ())
