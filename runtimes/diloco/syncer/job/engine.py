@@ -44,6 +44,7 @@ from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
 from diloco.syncer.job.starting import ModelStart, StartRead
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
+from diloco.syncer.reporting.outer_remark import outer_remark
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, make_result
 from diloco.syncer.streams.changes import Changes
@@ -228,20 +229,22 @@ class Engine:
         return ledger_text(self.work.ledger)
 
     def _facts(self) -> Facts:
-        newest = self._snapshots.newest
+        newest, core = self._snapshots.newest, self.exchanges.core
+        training = self._config.job.training
+        outer = outer_remark(training.outer_optimizer, core.layout.size) if core is not None else ""
         return Facts(
             incarnation=self._process,
-            steps=self._config.job.training.steps,
+            steps=training.steps,
             snapshot_t=self._snapshots.snapshot_t,
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
             snapshot_error=self._snapshots.error or self._tape.error or self._recoveries.not_stored,
-            message="; ".join(text for text in (self._message, self._history.error) if text),
+            message="; ".join(text for text in (self._message, self._history.error, outer) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
             evaluations=self._history.evaluations,
             losses=self._history.losses,
-            token_budget=self._config.job.training.tokens or 0,
+            token_budget=training.tokens or 0,
             ending=self._ending.ending,
             cosine=self.exchanges.cosine.value,
         )

@@ -1,0 +1,22 @@
+"""What a job is told that trains a large model with the default outer optimizer, which was chosen with small ones. Pure.
+
+See docs/decisions/0273-default-outer-optimizer.md.
+"""
+
+from __future__ import annotations
+
+from diloco.contract import OuterOptimizer
+
+LARGE = 50_000_000
+"""Parameters: above all models that the default was tried with, and below those of the publications."""
+
+
+def outer_remark(optimizer: OuterOptimizer, parameters: int) -> str:
+    """Say what was measured and what was published, as what the syncer does; "": the model is small, or the job has other values."""
+    if parameters <= LARGE or optimizer != OuterOptimizer():
+        return ""
+    return (
+        f"merges {parameters / 1e6:,.0f} M parameters with the default training.outerOptimizer, learning rate {optimizer.learning_rate}, "
+        f"momentum {optimizer.momentum}, which was measured with models of 0.1 to 0.5 M; publications of large models have a learning rate "
+        "of 0.4 to 1 and a momentum of 0.9"
+    )
