@@ -108,9 +108,11 @@ release: setup  ## build the wheels, the chart and their checksums of VERSION=0.
 	@hack/kube/assets.sh helm
 	@PATH="$$PWD/.tools/kube/bin:$$PATH" $(BIN)/python hack/release.py $(VERSION) --require wheels,chart$(if $(PUSH),$(comma)images --push) $(if $(REGISTRY),--registry $(REGISTRY))
 
-images: setup  ## build all images for amd64 and arm64 with docker buildx: REGISTRY=registry.example.com/diloco PUSH=1
+images: setup  ## build all images for amd64 and arm64 with docker buildx: REGISTRY=registry.example.com/diloco PUSH=1, or here: LOAD=1
 	@mkdir -p dist/images
-	@$(BIN)/python hack/image_plan.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(PUSH),--push) | docker buildx bake --file - $(TARGETS)
+# An attestation makes an index of an image, which kind cannot load: https://github.com/kubernetes-sigs/kind/issues/3795.
+	@$(BIN)/python hack/image_plan.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(PUSH),--push) $(if $(LOAD),--load) | \
+		$(if $(LOAD),BUILDX_NO_DEFAULT_ATTESTATIONS=1) docker buildx bake --file - $(TARGETS)
 
 clean:  ## remove the environment, caches and what the demo left
 	rm -rf $(VENV) .tools .demo .diloco .diloco-nodes .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,6 @@
 """Which images there are, and the file by which `docker buildx bake` builds them all: `make images`.
 
-    hack/image_plan.py --registry registry.example.com/diloco [--push] | docker buildx bake -f -
+    hack/image_plan.py --registry registry.example.com/diloco [--push | --load] | docker buildx bake -f -
 
 See docs/decisions/0107-packages-and-images.md.
 """
@@ -8,7 +8,9 @@ See docs/decisions/0107-packages-and-images.md.
 from __future__ import annotations
 
 import argparse
+import enum
 import json
+import platform
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from versions import project_version
 
 REGISTRY = "ghcr.io/diloco-operator"
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
+_PLATFORMS = {"x86_64": AMD64, "aarch64": ARM64}
 
 
 @dataclass(frozen=True)
@@ -56,20 +59,35 @@ VARIANTS = (
 )
 
 
-def plan(registry: str, *, push: bool) -> dict[str, Any]:
-    """Return what bake reads. Without `push` each image becomes an archive in dist/images, as no local store holds two platforms of one."""
+class Output(enum.Enum):
+    """What becomes of the images."""
+
+    ARCHIVES = "type=oci,dest=dist/images/{target}.tar"
+    """A file for each, with all its platforms."""
+    REGISTRY = "type=registry"
+    LOCAL = "type=docker"
+    """Docker's images on this machine, of one platform each: no local store takes two, and `kind load` needs what is there to be whole."""
+
+
+def plan(registry: str, output: Output, machine: str = "") -> dict[str, Any]:
+    """Return what bake reads. `machine`: whose platform alone is built, as `uname -m` names it; "": all platforms. Raises ValueError for a
+    machine for which there are no images."""
+    only = _PLATFORMS.get(machine)
+    if machine and only is None:
+        raise ValueError(f"there are no images for {machine}: they are for {', '.join(_PLATFORMS)}")
     targets = {
         variant.target: {
             "context": ".",
             "dockerfile": variant.dockerfile,
-            "platforms": list(variant.platforms),
+            "platforms": [only] if only else list(variant.platforms),
             "tags": [variant.tag(registry)],
             "args": {"ACCELERATOR": variant.accelerator} if variant.accelerator else {},
             # What an image was built from, and what is in it, stand beside it in the registry.
-            "attest": ["type=provenance,mode=max", "type=sbom"] if push else [],
-            "output": ["type=registry"] if push else [f"type=oci,dest=dist/images/{variant.target}.tar"],
+            "attest": ["type=provenance,mode=max", "type=sbom"] if output is Output.REGISTRY else [],
+            "output": [output.value.format(target=variant.target)],
         }
         for variant in VARIANTS
+        if only is None or only in variant.platforms
     }
     return {"group": {"default": {"targets": list(targets)}}, "target": targets}
 
@@ -77,9 +95,16 @@ def plan(registry: str, *, push: bool) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print the file by which docker buildx bake builds all images.")
     parser.add_argument("--registry", default=REGISTRY, help="what stands before the images' names (default: %(default)s)")
-    parser.add_argument("--push", action="store_true", help="push them; without it archives go to dist/images")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--push", action="store_true", help="push them; without it archives go to dist/images")
+    where.add_argument("--load", action="store_true", help="build for this machine alone, and put them among Docker's images here")
     arguments = parser.parse_args()
-    json.dump(plan(arguments.registry, push=arguments.push), sys.stdout, indent=2)
+    output = Output.REGISTRY if arguments.push else Output.LOCAL if arguments.load else Output.ARCHIVES
+    try:
+        found = plan(arguments.registry, output, platform.machine() if arguments.load else "")
+    except ValueError as error:
+        parser.error(str(error))
+    json.dump(found, sys.stdout, indent=2)
     print()
 
 

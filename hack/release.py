@@ -121,7 +121,7 @@ def build(options: Options, parts: Sequence[str]) -> None:
         _run("chart", ["helm", "package", str(versions.ROOT / CHART), "--destination", str(options.output)])
     if "images" in parts:
         (versions.ROOT / "dist" / "images").mkdir(parents=True, exist_ok=True)
-        plan = json.dumps(image_plan.plan(options.registry, push=options.push))
+        plan = json.dumps(image_plan.plan(options.registry, image_plan.Output.REGISTRY if options.push else image_plan.Output.ARCHIVES))
         # The file has the digest of each image, which is what gets signed.
         _run("images", ["docker", "buildx", "bake", "--file", "-", "--metadata-file", str(options.output / "images.json")], text=plan)
     sums = [

@@ -98,13 +98,14 @@ class Reader:
         self.shell = shell
         self._left = list(SCENARIOS[scenario])
 
-    def type(self, name: str, until: Mapping[str, str] | None = None) -> dict[str, str]:
+    def type(self, name: str, until: Mapping[str, str] | None = None, *, all_of_it: bool = False) -> dict[str, str]:
         """The block of this name; what the terminal showed of each command. `until`: by the beginning of a command that does not end by
-        itself, what its output must show (a regular expression) before Ctrl-C."""
+        itself, what its output must show (a regular expression) before Ctrl-C. `all_of_it`: the commands of NOT_TYPED as well, because
+        something stands in for their programs."""
         self._left.remove(name)
         shown: dict[str, str] = {}
         for command in shell_blocks()[name].commands:
-            if not_typed(command):
+            if not all_of_it and not_typed(command):
                 continue
             awaited = next((text for beginning, text in (until or {}).items() if command.startswith(beginning)), None)
             shown[command] = self.shell.type(command) if awaited is None else self.shell.type_until(command, awaited)

@@ -49,6 +49,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     ),
     "karpenter": ("docs/tutorials/karpenter.md#karpenter", "docs/tutorials/karpenter.md#karpenter/2"),
     "own program": ("docs/your-program.md#try-it-here",),
+    "kind": ("docs/install.md#on-kind",),
     "own image": ("docs/your-program.md#in-the-cluster", "docs/your-program.md#when-it-fails"),
     "chart": (
         "docs/install.md#the-chart",

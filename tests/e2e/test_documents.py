@@ -5,12 +5,15 @@ See docs/decisions/0144-documents.md.
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 from builders.document_reader import a_checkout, last, make_small, reading, write_files
 
 pytestmark = pytest.mark.timeout(1800)
@@ -77,3 +80,46 @@ def test_programs_of_other_frameworks_train_on_this_machine_as_their_tutorials_s
     trained = {unit for unit, text in texts.items() if "trains from outer step" in text}
     assert {unit.rpartition("-cpu-")[0] for unit in trained} == {"my-torchrun", "my-trainer", "my-lightning", "my-maxtext"}
     assert trained == {unit for unit, text in texts.items() if "the job is done" in text}
+
+
+STAND_IN = """#!/bin/bash
+printf '%s\\n' "$(basename "$0")" "$@" "" >>"$STAND_INS/typed"
+[ "$*" != "buildx bake --file - operator syncer learner-torch-cpu" ] || cat >"$STAND_INS/plan.json"
+env | grep ^BUILDX_ >>"$STAND_INS/environment" || true
+"""
+
+
+def test_the_commands_for_kind_load_the_images_that_chart_and_job_name(tmp_path: Path) -> None:
+    """Up to what Docker, kind and the cluster do: stand-ins note what they were asked for. tests/cluster types the chart's commands."""
+    checkout, stand_ins = a_checkout(tmp_path), tmp_path / "stand-ins"
+    stand_ins.mkdir()
+    for name in ("docker", "kind", "helm", "kubectl"):
+        (stand_ins / name).write_text(STAND_IN)
+        (stand_ins / name).chmod(0o755)
+    environment = {**OF_THIS_MACHINE, "PATH": f"{stand_ins}:{OF_THIS_MACHINE['PATH']}", "STAND_INS": str(stand_ins)}
+    with reading("kind", tmp_path, environment) as reader:
+        reader.type("docs/install.md#on-kind", all_of_it=True)
+    typed = [each.split("\n") for each in (stand_ins / "typed").read_text().strip().split("\n\n")]
+    assert [words[:2] for words in typed] == [
+        ["kind", "create"],
+        ["docker", "buildx"],
+        ["kind", "load"],
+        ["helm", "upgrade"],
+        ["kubectl", "apply"],
+    ]
+    asked, chosen = json.loads((stand_ins / "plan.json").read_text()), typed[1][5:]
+    built = [asked["target"][name] for name in chosen]
+    machine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[platform.machine()]
+    assert {(*each["platforms"], *each["output"]) for each in built} == {(machine, "type=docker")}
+    assert (stand_ins / "environment").read_text() == "BUILDX_NO_DEFAULT_ATTESTATIONS=1\n"
+    loaded = typed[2][3:]
+    assert loaded == [tag for each in built for tag in each["tags"]]
+    # What the cluster will ask for, so that it pulls nothing.
+    chart = checkout / "helm" / "diloco-operator"
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    version = yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"]
+    names = [values["image"], values["images"]["syncer"]]
+    job = yaml.safe_load((checkout / typed[4][3]).read_text())
+    [container] = job["spec"]["pools"][0]["template"]["spec"]["containers"]
+    assert loaded == [*(f"{name['repository']}:{name['tag'] or version}" for name in names), container["image"]]
+    assert {name["pullPolicy"] for name in names if "pullPolicy" in name} <= {"IfNotPresent"}
