@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.connection import Connection
-from diloco.learner.solo import SoloMember
 from diloco.session.session import Session
 
 type Weights = dict[str, npt.NDArray[np.float32]]
@@ -89,15 +87,13 @@ def main() -> None:
             return
         written: list[str] = []
         with Session.join(ArrayStore(weights), framework="numpy", on_adopt=lambda names: written.append(names[0])) as session:
-            link = session._member._link if isinstance(session._member, SoloMember) else None
-            assert isinstance(link, Connection)
             for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH), given.step_seconds):
                 while given.pause is not None and given.pause.exists():
                     paused(given.pause).touch()
                     time.sleep(POLL)
                 written.clear()
                 session.step(tokens=BATCH * 128)
-                times.write(f"{time.monotonic():.6f} {link.queued_pushes} {len(written)}\n")
+                times.write(f"{time.monotonic():.6f} {session._link.queued_pushes} {len(written)}\n")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,11 @@ from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout
 from diloco.contract import JobFile, Training, syncer_host_name
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.connection import Connection
+from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox, Received, Welcomed
+from diloco.learner.incarnations import Incarnations
+from diloco.learner.member import make_parts
+from diloco.learner.peers import Peers
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import to_wire
 from diloco.protocol.diloco_pb2 import Chunk, Hello, Tensor
@@ -55,8 +58,9 @@ class Learner:
         self._inbox = Inbox(0)
         tensors = [Tensor(name=x.name, shape=x.shape) for x in layout.tensors]
         hello = Hello(job_uid=JOB_UID, unit=UNIT, attempt=1, session=b"session", tensors=tensors, fingerprint=layout.fingerprint)
-        host_name = syncer_host_name(JOB.name, JOB.namespace)
-        self._connection = Connection(address, tls, host_name, hello, self.fragments, self._store, self._inbox, Keepalive(), 0)
+        config = LearnerConfig(JOB, tls, UNIT, 1, 0, 1, 1, address, leader_address="", pod_ip="", locality="", relative_speed=1.0)
+        parts = make_parts(config, hello, self._store, self.fragments, self._inbox, Incarnations(), Peers(), None)
+        self._connection = parts.link
         self._connection.start()
         self._generation = self._wait(Welcomed).generation
         self._wait(Received)

@@ -322,9 +322,7 @@ class LocalLearner:
 
 def connection_of(session: Session) -> Connection:
     """The connection of a session that has joined a job."""
-    link = solo(session)._link
-    assert isinstance(link, Connection)
-    return link
+    return session._link
 
 
 def solo(session: Session) -> SoloMember:

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+from builders.exchange import training
 from builders.explored_defects import Broken
 from builders.momentum_learner import Copied
-from diloco.algorithm.codec import Coding
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, portion
@@ -23,11 +23,11 @@ from diloco.learner.arrays import ArrayStore
 from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.inbox import Inbox, Received, Welcomed
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.member import MemberParts
+from diloco.learner.peers import Peers
 from diloco.learner.store import Float32Array, Ready
-from diloco.learner.timetable import timetable
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.ranks.channel import Membership
-from diloco.ranks.member import RankParts
 from diloco.ranks.samples import DataRank
 
 ROWS, COLUMNS = 6, 2
@@ -194,17 +194,10 @@ class Rank:
         self.adopted = [-1, -1]
         """Per fragment the version that it was overwritten with last."""
         self.model = ExchangedModel(_Noting(self), self.portions, lambda: None, None)
-        self.parts = RankParts(
-            self.model,
-            DataRank(rank, ranks),
-            Coding.FLOAT32,
-            self.inbox,
-            Nothing(),  # type: ignore[arg-type]
-            1000,
-            None,
-            timetable([fragment.size for fragment in FRAGMENTS], 2, 2),
-            "u",
-        )
+        self.data = DataRank(rank, ranks)
+
+    def parts(self, peers: Peers | None = None) -> MemberParts:
+        return MemberParts("u", training(1000, overlap_steps=2), self.model, self.inbox, Nothing(), peers or Peers())  # type: ignore[arg-type]
 
     def welcomed(self, t: int) -> None:
         self.inbox.put(Welcomed(1, t, 1000, seed_wanted=False, asked=0))

@@ -139,12 +139,13 @@ class Unit:
         self.state.leader._sending = Inline()  # type: ignore[assignment]
         leader.channel.state_said = self.state.said
         self.peers = ExploredPeers(self)
-        counting = range(count)
-        self.members: list[Any] = [LeaderMember(leader.parts, leader.channel, leader.incarnations, counting, self.peers, self.state)]  # type: ignore[arg-type]
+        parts = leader.parts(self.peers)
+        first = LeaderMember(parts, leader.data, leader.channel, leader.incarnations, range(count), self.state)  # type: ignore[arg-type]
+        self.members: list[Any] = [first]
         for rank in self.ranks[1:]:
             of_rank = StateOfRank(rank.state, rank.portions, self._answering(rank), stores_nothing)
             of_rank._sending = Inline()  # type: ignore[assignment]
-            self.members.append(FollowerMember(rank.parts, rank.channel, rank.incarnations, of_rank))  # type: ignore[arg-type]
+            self.members.append(FollowerMember(rank.parts(), rank.data, rank.channel, rank.incarnations, of_rank))  # type: ignore[arg-type]
         for rank, member in zip(self.ranks, self.members, strict=True):
             rank.welcomed(job.t)
             rank.stream.extend(enumerate(job.versions))
@@ -361,9 +362,9 @@ class ExploredUnits:
             busy |= {named.unit for other in takers for named in other.peers._named}
             free = [one for one in able if one.name not in busy]
             if free:
-                unit.peers.donor(Donor(round=said.round, unit=free[0].name, attempt=free[0].attempt))
+                unit.peers.hear(Donor(round=said.round, unit=free[0].name, attempt=free[0].attempt))
             elif not able:
-                unit.peers.donor(Donor(round=said.round, why=f"no unit is left to ask by {name}"))
+                unit.peers.hear(Donor(round=said.round, why=f"no unit is left to ask by {name}"))
 
     def check(self) -> None:
         """Raise Broken if one of the invariants does not hold now."""

@@ -174,9 +174,7 @@ class MomentumLearner:
         """Its connections break, and nothing of it is heard again."""
         session = self.entered
         assert session is not None
-        member = solo(session)
-        member._peers.close()
-        member._link.close(None)
+        solo(session).abandon(None)
         session._drain(signal.SIGTERM, None)
 
     def wait(self) -> MomentumLearner:

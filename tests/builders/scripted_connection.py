@@ -11,20 +11,25 @@ from builders.exchange import job_file, training
 from builders.training_loop import TrainingLoop
 from diloco.algorithm.fragments import make_fragments, pack
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import portion
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.arrays import ArrayStore
+from diloco.learner.connection import Connection
+from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
+from diloco.learner.member import MemberParts
+from diloco.learner.peers import Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, FromLearner, Progress
-from diloco.session.session import Session, Updates
+from diloco.session.session import Session, SessionParts, Updates
 from diloco.session.step_timer import StepTimer
 
 
 @dataclass
-class ScriptedConnection:
-    """A `SyncerLink` that keeps what it is given. A push is as far as the values that were staged."""
+class ScriptedConnection(Connection):
+    """One that keeps what it is given. A push is as far as the values that were staged."""
 
     values: dict[int, Float32Array] = field(default_factory=dict)
     """What the last `Received` of each fragment brought."""
@@ -113,8 +118,11 @@ class ScriptedSession(TrainingLoop):
         self.fragments = make_fragments(Layout(self.store.specs()), job.training.fragments)
         self.connection = ScriptedConnection()
         self.inbox = Inbox(job.training.overlap_steps)
-        self.member = SoloMember("u", job.training, self.store, self.fragments, self.inbox, self.connection, on_adopt)
-        self._session = self.begin(Session("u", self.member, StepTimer(1.0), updates, stepped))
+        owned = self.store.owned()
+        model = ExchangedModel(self.store, [portion(one, owned) for one in self.fragments], self.connection.received, on_adopt)
+        self.member = SoloMember(MemberParts("u", job.training, model, self.inbox, self.connection, Peers()))
+        self.parts = SessionParts("u", self.member, StepTimer(1.0), updates, stepped)
+        self._session = self.begin(Session(self.parts))
 
     @property
     def session(self) -> Session:

@@ -12,15 +12,18 @@ import numpy as np
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
-from diloco.algorithm.pieces import Piece, whole
+from diloco.algorithm.pieces import Piece, portion, whole
 from diloco.contract import Training
 from diloco.learner.ahead import StagedAhead
+from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Inbox, Leased, PullWanted, Received, Welcomed
+from diloco.learner.member import MemberParts
+from diloco.learner.peers import Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import Float32Array, Ready, Staged
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Tensor, ToLearner, Welcome
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
 from diloco.protocol.framing import Transfer, is_last
 from diloco.syncer.job.engine import Engine
 from diloco.syncer.streams.peer import (
@@ -152,7 +155,7 @@ class _Copy:
 
 
 class Learner:
-    """One process of a learner. It trains without waiting for anything but work. It is its own `SyncerLink`."""
+    """One process of a learner. It trains without waiting for anything but work. It is its own connection."""
 
     def __init__(self, world: Surroundings, unit: str, attempt: int, speed: UnitSpeed | None) -> None:
         self._world = world
@@ -174,7 +177,9 @@ class Learner:
         self._inbox = Inbox(training.overlap_steps)
         self.heartbeat = HeartbeatState()
         self.record = self._record = _Record(world.layout)
-        self._member = SoloMember(unit, training, self._record, fragments, self._inbox, self)
+        owned = self._record.owned()
+        model = ExchangedModel(self._record, [portion(one, owned) for one in fragments], lambda: None, None)
+        self._member = SoloMember(MemberParts(unit, training, model, self._inbox, self, Peers()))  # type: ignore[arg-type]
         self._ahead = StagedAhead()
         self._versions: dict[int, int] = {}
         """Per fragment the version that has come."""
@@ -300,11 +305,8 @@ class Learner:
             payload = memoryview(bytes(4 * PLACES))
             await _submit(engine, peer, SeedReceived(peer, Transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), payload)))
 
-    def received(self) -> list[Float32Array] | None:
-        return None
-
-    def start(self) -> None:
-        raise NotImplementedError
+    def received(self) -> None:
+        pass
 
     def progress(self, generation: int, progress: Progress) -> None:
         engine, peer = self._world.engine, self._peer
@@ -314,18 +316,6 @@ class Learner:
         peer.progress = progress
         if not waiting:
             engine.submit(ProgressReported(peer))
-
-    def post(self, message: FromLearner) -> None:
-        raise NotImplementedError
-
-    def want(self, generation: int, samples: int) -> bool:
-        raise NotImplementedError
-
-    def set_initial_request(self, samples: int) -> None:
-        raise NotImplementedError
-
-    def close(self, bye: Bye | None) -> None:
-        raise NotImplementedError
 
     # --- training -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from builders.training_loop import BATCH, TrainingLoop
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
 from diloco.learner.work import AHEAD_BATCHES
-from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FromLearner, Progress
 from diloco.session.session import Session
 
@@ -37,7 +36,7 @@ class Learner(TrainingLoop):
 
         def join() -> None:
             try:
-                self._joined.set_result(Recorded.join(store, framework="numpy", environment=environment, keepalive=Keepalive()))
+                self._joined.set_result(Recorded.join(store, framework="numpy", environment=environment))
             except Leave as leave:
                 self._joined.set_exception(leave)
 

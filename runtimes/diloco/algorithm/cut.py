@@ -2,7 +2,7 @@
 
 Whatever the sharding, all units adopt the same bytes, so nothing is coded anew. FLOAT32 and BFLOAT16_DELTA are cut element by element. Of
 INT4_DELTA a cut has the scales of the blocks that the portion touches, in the order of the blocks, then the portion's levels, two to a
-byte: several ranks get the scale of a block that they share.
+byte: several ranks get the scale of a block that they share. The cut of a whole fragment, as of a unit of one process, is its payload.
 
 What a rank *pushes* is not cut: it is coded as a vector of its own, see `codec`.
 
@@ -34,7 +34,7 @@ _MOST_RUNS: Final = 1 << 16
 
 def cut_bytes(coding: Coding, portion: Portion) -> int:
     """Return bytes of a portion's cut. Of INT4_DELTA it depends on how the portion lies in the fragment."""
-    if coding is not Coding.INT4_DELTA:
+    if coding is not Coding.INT4_DELTA or portion.is_whole:
         return codec.payload_bytes(coding, portion.size)
     return 4 * int(_touched(portion).sum()) + (portion.size + 1) // 2
 
@@ -63,7 +63,7 @@ def value_of_cut(coding: Coding, data: Buffer, portion: Portion, base: Array) ->
     """
     if base.shape != (portion.size,):
         raise CodecError(f"the portion has {portion.size} values, its base the shape {base.shape}")
-    if coding is not Coding.INT4_DELTA:
+    if coding is not Coding.INT4_DELTA or portion.is_whole:
         return codec.value_of(coding, data, base)
     touched = _touched(portion)
     count = int(touched.sum())

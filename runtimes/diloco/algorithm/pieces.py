@@ -126,6 +126,11 @@ class Portion:
     size: int
     """Elements of the flat vector; 0: the rank owns nothing of this fragment."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the fragment's own flat vector: all of it, each tensor as one piece."""
+        return self.size == self.fragment.size and len(self.pieces) == len(self.fragment.tensors)
+
     def slices(self) -> Iterator[tuple[Piece, slice]]:
         """Yield where each piece lies in the portion's flat vector."""
         start = 0

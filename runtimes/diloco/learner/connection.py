@@ -10,6 +10,7 @@ See docs/decisions/0148-driver-and-threads.md.
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import threading
@@ -20,15 +21,16 @@ import grpc
 import numpy as np
 
 from diloco.algorithm.codec import CodecError, Coding
-from diloco.algorithm.fragments import Fragment
-from diloco.contract import Exit, learner_identity
+from diloco.algorithm.cut import cut_bytes, value_of_cut
+from diloco.algorithm.pieces import Portion
+from diloco.contract import Exit
 from diloco.learner.ahead import StagedAhead
-from diloco.learner.broadcasts import Broadcasts, Whole
+from diloco.learner.config import LearnerConfig
 from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
-from diloco.learner.peers import NoPeers, Peers
+from diloco.learner.peers import Peers
 from diloco.learner.push_coding import push_chunks, seed_chunks
 from diloco.learner.reconnect import RECONNECT, Attempts
 from diloco.learner.remainders import Remainders
@@ -39,7 +41,7 @@ from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, ToLearner, WorkWanted
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.refusal import exit_for, name_of
-from diloco.protocol.tls import TlsError, TlsFiles
+from diloco.protocol.tls import TlsError
 
 _log = logging.getLogger(__name__)
 
@@ -52,39 +54,28 @@ class Connection:
 
     def __init__(
         self,
-        address: str,
-        tls: TlsFiles,
-        host_name: str,
+        config: LearnerConfig,
         hello: Hello,
-        fragments: Sequence[Fragment],
+        portions: Sequence[Portion],
         store: ParameterStore,
         inbox: Inbox,
-        keepalive: Keepalive,
-        overlap_steps: int,
-        broadcasts: Broadcasts | None = None,
-        incarnations: Incarnations | None = None,
-        peers: Peers | None = None,
+        incarnations: Incarnations,
+        peers: Peers,
     ) -> None:
-        """Begin with `address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation,
-        versions and samples_leased: each stream fills them in. `overlap_steps`: tau. `broadcasts`: what this process receives of the
-        fragments; default: all. `incarnations`: is told of each. `peers`: is told who gives state to whom."""
-        self._address = address
-        self._tls = tls
-        self._host_name = host_name
-        self._identity = learner_identity(hello.job_uid, hello.unit, hello.attempt)
+        """Begin with `hello` without incarnation, versions and samples_leased: each stream fills them in. `portions`: what this process
+        owns of each fragment. `incarnations`: is told of each. `peers`: is told who gives state to whom."""
+        self._config = config
         self._hello = hello
-        self._fragments = fragments
+        self._portions = portions
+        self._cut_bytes = functools.cache(lambda coding, fragment: cut_bytes(coding, portions[fragment]))
         self._store = store
-        self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
+        self._names = [[tensor.name for tensor in one.fragment.tensors] for one in portions]
         self._inbox = inbox
-        self._keepalive = keepalive
-        self._overlap_steps = overlap_steps
-        self._broadcasts = broadcasts or Whole(fragments)
-        self._incarnations = incarnations or Incarnations()
+        self._incarnations = incarnations
         self._bases: dict[int, tuple[int, Float32Array]] = {}
         self._remainders = Remainders()
         self._ahead = StagedAhead()
-        self._peers = peers or NoPeers()
+        self._peers = peers
         self.heartbeat = HeartbeatState(self._tell_alive, self._peers.message)
         self._incarnation = b""
         self._epoch = 0
@@ -168,7 +159,7 @@ class Connection:
     def received(self) -> list[Float32Array] | None:
         """Return the last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
         with self._lock:
-            return [self._bases[i][1] for i in range(len(self._fragments))] if len(self._bases) == len(self._fragments) else None
+            return [self._bases[i][1] for i in range(len(self._names))] if len(self._bases) == len(self._names) else None
 
     @property
     def queued_pushes(self) -> int:
@@ -215,15 +206,16 @@ class Connection:
     def _run(self) -> None:
         # The other ranks come back after their leader, which they have to wait for each time.
         attempts = Attempts(first_logged=10 if self._hello.rank else 1)
+        config = self._config
         try:
             while not self._closing.is_set():
                 welcomed, failure = self._stream()
                 if failure is None:
                     return
-                refusal = "" if welcomed else self._tls.why_refused(self._address, self._identity, self._host_name)
+                refusal = "" if welcomed else config.tls.why_refused(config.syncer, config.identity, config.host_name)
                 if attempts.failed(time.monotonic(), welcomed=welcomed, refusal=refusal):
                     lost = "lost the syncer" if self._incarnation else "no syncer yet"
-                    _log.warning("%s at %s (%s); trying again", lost, self._address, refusal or failure)
+                    _log.warning("%s at %s (%s); trying again", lost, config.syncer, refusal or failure)
                 self._closing.wait(RECONNECT.delay(attempts.failures, random.random()))  # noqa: S311 - no secret
         except TlsError as error:
             self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, str(error)))
@@ -234,13 +226,14 @@ class Connection:
         """Run one stream to its end: (whether a Welcome came, why it ended). None in place of the reason: do not reconnect."""
         welcomed = False
         alive = None if self._hello.rank else self.heartbeat.message
-        outbox = Outbox(FromLearner(hello=self._make_hello()), self._overlap_steps, alive=alive)
+        config = self._config
+        outbox = Outbox(FromLearner(hello=self._make_hello()), config.job.training.overlap_steps, alive=alive)
         assembler = Assembler(self._expected_bytes)
         try:
-            credentials = self._tls.read().channel_credentials()
+            credentials = config.tls.read().channel_credentials()
         except TlsError as error:
             return False, str(error)
-        with grpc.secure_channel(self._address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
+        with grpc.secure_channel(config.syncer, credentials, options=client_options(Keepalive(), config.host_name)) as channel:
             call = rpc.exchange(channel)(iter(outbox))
             with self._lock:
                 self._call = call
@@ -272,7 +265,8 @@ class Connection:
         if self._closing.is_set():
             return None
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, f"the syncer at {self._address} refused this unit: {detail}"))
+            why = f"the syncer at {self._config.syncer} refused this unit: {detail}"
+            self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, why))
             return None
         return f"{code.name if code else 'error'}: {detail}"
 
@@ -284,7 +278,7 @@ class Connection:
             hello.incarnation = self._incarnation
             hello.samples_leased = self._leased
             if self._bases:
-                hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._fragments)))
+                hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._names)))
         return hello
 
     def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
@@ -301,8 +295,8 @@ class Connection:
             case "welcome":
                 self._welcomed(message, outbox)
             case "pull":
-                if message.pull.fragment >= len(self._fragments):
-                    raise FramingError(f"the syncer pulls fragment {message.pull.fragment} of {len(self._fragments)}")
+                if message.pull.fragment >= len(self._names):
+                    raise FramingError(f"the syncer pulls fragment {message.pull.fragment} of {len(self._names)}")
                 outbox.clock(message.pull.t)
                 answered = self._answer(message.pull.fragment, message.pull.t)
                 self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t, answered))
@@ -314,11 +308,11 @@ class Connection:
             case "rest":
                 self._inbox.put(RestWanted(message.rest.quorum))
             case "donor":
-                self._peers.donor(message.donor)
+                self._peers.hear(message.donor)
             case "give":
-                self._peers.give(message.give)
+                self._peers.hear(message.give)
             case "marker":
-                self._peers.marker(message.marker)
+                self._peers.hear(message.marker)
             case "done":
                 outbox.all_merged()
                 with self._lock:
@@ -334,8 +328,7 @@ class Connection:
 
     def _welcomed(self, message: ToLearner, outbox: Outbox) -> None:
         welcome = message.welcome
-        names = [tuple(fragment.names) for fragment in welcome.fragments]
-        if names != [tuple(tensor.name for tensor in fragment.tensors) for fragment in self._fragments]:
+        if [list(fragment.names) for fragment in welcome.fragments] != self._names:
             raise FramingError("the syncer cuts the model into other fragments than this learner; are both of one version?")
         if welcome.ranks != self._hello.ranks:
             raise FramingError(
@@ -385,18 +378,18 @@ class Connection:
             return True
 
     def _expected_bytes(self, chunk: Chunk) -> int:
-        if chunk.kind != Chunk.BROADCAST or chunk.fragment >= len(self._fragments):
+        if chunk.kind != Chunk.BROADCAST or chunk.fragment >= len(self._names):
             raise FramingError(f"the syncer sent {Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment}")
-        return self._broadcasts.payload_bytes(Coding(chunk.coding), chunk.fragment)
+        return self._cut_bytes(Coding(chunk.coding), chunk.fragment)
 
     def _adopt(self, transfer: Transfer) -> None:
         header = transfer.header
-        coding = Coding(header.coding)
-        version, base = self._bases.get(header.fragment, (-1, np.empty(self._broadcasts.size(header.fragment), np.float32)))
+        coding, portion = Coding(header.coding), self._portions[header.fragment]
+        version, base = self._bases.get(header.fragment, (-1, np.empty(portion.size, np.float32)))
         # Ends the stream. The next Hello says which versions are here, and the syncer sends this fragment whole.
         if coding.delta and version != header.base:
             raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
-        value = self._broadcasts.value(coding, transfer.payload, header.fragment, base)
+        value = value_of_cut(coding, transfer.payload, portion, base)
         ready = self._store.prepare(self._names[header.fragment], value)
         value.flags.writeable = False
         with self._lock:

@@ -7,22 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diloco.learner.push_header import PushCounts
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """Where the unit is: after the last local step that all ranks have counted. See Progress in diloco.proto."""
-
-    step: int
-    fragment_steps: tuple[int, ...]
-    fragment_tokens: tuple[int, ...]
-    samples_done: int
-    tokens_done: int
-    loss: float
-    """The loss of that step, the mean over the tokens of the ranks that said one; NaN: none did."""
+from diloco.learner.unit_plan import UnitState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +42,8 @@ class Counts:
         self._open: deque[_Open] = deque()
         self._marks: dict[int, _Mark] = {0: _Mark()}
         """For the local steps that a counter may begin at or end with."""
-        self._loss = math.nan
+        self.loss = math.nan
+        """The loss of the last counted step, the mean over the tokens of the ranks that said one; NaN: none did."""
         self.step = 0
         """Local steps that all ranks have counted."""
 
@@ -106,17 +95,18 @@ class Counts:
         self._marks = {step: mark for step, mark in self._marks.items() if step in wanted or step == self.step}
         return found
 
-    def reached(self) -> Reached:
-        """Return where the unit is. A fragment that is adopted after a later step has been trained for none."""
+    def reached(self, state: UnitState) -> UnitState:
+        """Return the unit's counters after the last local step that all ranks have counted. `state` has the rest. A fragment that is
+        adopted after a later step has been trained for none."""
         now = self._marks[self.step]
         since = [min(step, self.step) for step in self._adopted]
-        return Reached(
-            self.step,
-            tuple(self.step - step for step in since),
-            tuple(now.tokens - self._marks[step].tokens for step in since),
-            now.samples,
-            now.tokens - self._marks[min(self._began, self.step)].tokens,
-            self._loss,
+        return replace(
+            state,
+            step=self.step,
+            fragment_steps=tuple(self.step - step for step in since),
+            fragment_tokens=tuple(now.tokens - self._marks[step].tokens for step in since),
+            samples_done=now.samples,
+            tokens_done=now.tokens - self._marks[min(self._began, self.step)].tokens,
         )
 
     def _count(self) -> None:
@@ -124,7 +114,7 @@ class Counts:
             before = self._marks[self.step]
             ranks = [ahead.popleft() for ahead in self._ahead]
             tokens = sum(of_rank for of_rank, _ in ranks)
-            self._loss = _mean([one for one in ranks if not math.isnan(one[1])])
+            self.loss = _mean([one for one in ranks if not math.isnan(one[1])])
             if self.step not in self._wanted():
                 del self._marks[self.step]
             self.step += 1

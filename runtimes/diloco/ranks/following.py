@@ -5,34 +5,34 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 
 from __future__ import annotations
 
-import logging
-import math
 import time
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.inbox import InboxEvent, RefusedForGood
+from diloco.learner.inbox import RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.leave import leave
+from diloco.learner.member import MemberParts
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.channel import COUNTERS_TIMEOUT
 from diloco.ranks.follower import Follower
-from diloco.ranks.member import RankMember, RankParts
+from diloco.ranks.member import RankMember
 from diloco.ranks.orders import LAST, Version
 from diloco.ranks.ranks_pb2 import ToLeader
+from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.wording import plural
 
-_log = logging.getLogger(__name__)
-
 
 class FollowerMember(RankMember[Follower]):
-    """See `Member`."""
+    """The member of such a rank."""
 
-    def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations, state: StateOfRank | None) -> None:
+    def __init__(
+        self, parts: MemberParts, data: DataRank, channel: Follower, incarnations: Incarnations, state: StateOfRank | None
+    ) -> None:
         """Begin with `incarnations`: those that this rank's own stream has met."""
-        super().__init__(parts, channel, state)
+        super().__init__(parts, data, channel, state)
         self._incarnations = incarnations
         self._leader_took = 0
         """Batches, as far as this rank knows."""
@@ -58,7 +58,7 @@ class FollowerMember(RankMember[Follower]):
     def boundary(self, *, in_step: bool = False) -> None:
         super().boundary(in_step=in_step)
         if self._state is not None:
-            readable = not (in_step or self._parts.model.store.lent)
+            readable = not (in_step or self._model.store.lent)
             self._state.at_boundary(self.step_count, self._step_seconds, readable=readable)
 
     def take(self, count: int) -> NDArray[np.int64] | None:
@@ -70,37 +70,27 @@ class FollowerMember(RankMember[Follower]):
         return numbers
 
     def close(self) -> None:
-        if self._state is not None:
-            self._state.close()
+        self._close_state()
         if self.draining:
             until = time.monotonic() + COUNTERS_TIMEOUT
             while self._read_outs and (left := until - time.monotonic()) > 0:
                 self.wait(left)
                 self._hear()
                 self._send()
-            self._parts.link.flush()
+            self.link.flush()
             self._channel.left()
-            self._parts.link.wait_for_end()  # which the leader's Bye brings
+            self.link.wait_for_end()  # which the leader's Bye brings
             return
         self._channel.left()
-        self._parts.link.close(None)
-
-    def _decide(self) -> None:
-        pass
-
-    def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
-        pass
-
-    def _hear_syncer(self, event: InboxEvent) -> None:
-        pass
+        self.link.close(None)
 
     def _hear_refusal(self, event: RefusedForGood) -> None:
-        self._parts.link.close(None)
+        self.link.close(None)
         self._channel.failed(event.message)
         raise leave(event.status, event.message)
 
     def _hear_ranks(self) -> None:
-        fragments, number = len(self._parts.model.names), self._incarnations.number
+        fragments, number = len(self._model.names), self._incarnations.number
         for _, message in self._channel.heard():
             match message.WhichOneof("message"):
                 case "order":
@@ -121,13 +111,11 @@ class FollowerMember(RankMember[Follower]):
                 case "counted":
                     self._read_outs.count(messages.counted_from_wire(message.counted, fragments))
 
-    def _tell(self, fragment: int, version: Version | None) -> None:
-        if version is not None:
-            wire = messages.version_to_wire(version, self._incarnations.name)
-            self._channel.say(ToLeader(told=ranks_pb2.Told(fragment=fragment, version=wire)))
+    def _tell(self, fragment: int, version: Version) -> None:
+        wire = messages.version_to_wire(version, self._incarnations.name)
+        self._channel.say(ToLeader(told=ranks_pb2.Told(fragment=fragment, version=wire)))
 
-    def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
-        loss = math.nan if loss is None else loss
+    def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         self._channel.say(ToLeader(stepped=ranks_pb2.Stepped(tokens=tokens, loss=loss, settled=batches)))
 
     def _tell_drain(self) -> None:

@@ -10,22 +10,17 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from diloco.algorithm.codec import coding_for
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
-from diloco.algorithm.pieces import Piece, portion
+from diloco.algorithm.pieces import Piece
 from diloco.environment import ContractError
-from diloco.learner.broadcasts import OfRank
 from diloco.learner.config import LearnerConfig
-from diloco.learner.connection import Connection
-from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
-from diloco.learner.peers import NoPeers, Peers
+from diloco.learner.member import MemberParts, make_parts
+from diloco.learner.peers import Peers
 from diloco.learner.store import ParameterStore
-from diloco.learner.timetable import timetable
-from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import piece_maps
 from diloco.ranks.channel import Membership
@@ -34,7 +29,6 @@ from diloco.ranks.following import FollowerMember
 from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.meeting import counting, to_message
-from diloco.ranks.member import RankParts
 from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLeader
 from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
@@ -69,7 +63,6 @@ def join_ranks(
     hello: Hello,
     world: World,
     on_adopt: Callable[[Sequence[str]], None] | None,
-    keepalive: Keepalive,
     inner: InnerState | None = None,
     peers_of: MakePeers | None = None,
 ) -> LeaderMember | FollowerMember:
@@ -78,7 +71,6 @@ def join_ranks(
 
     Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
-    pieces = store.owned()
     data = world.data or DataRank(world.rank, world.ranks)
     me = Membership(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
     here = Here(
@@ -89,7 +81,7 @@ def join_ranks(
         ranks=me.ranks,
         framework=hello.framework,
         fingerprint=layout.fingerprint,
-        owned=to_message(pieces),
+        owned=to_message(store.owned()),
         dtypes=store.dtypes(),
         data_rank=data.index,
         data_ranks=data.of,
@@ -106,15 +98,16 @@ def join_ranks(
         return writer_of(config.job, config.unit, state, me.rank)
 
     state = _state_of_unit(channel, inner, owned, fragments, writer) if isinstance(channel, Leader) and inner is not None else None
-    peers = NoPeers() if state is None or peers_of is None else peers_of(state, incarnations)
+    peers = Peers() if state is None or peers_of is None else peers_of(state, incarnations)
     own = _hello_of(hello, layout, channel, met.session, owned, peers, config.locality)
-    parts = _parts(store, config, fragments, own, pieces, data, inbox, incarnations, on_adopt, keepalive, peers)
+    parts = make_parts(config, own, store, fragments, inbox, incarnations, peers, on_adopt)
     if isinstance(channel, Follower):
-        return FollowerMember(parts, channel, incarnations, _state_of_rank(channel, inner, parts, writer) if inner is not None else None)
-    return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks), peers, state)
+        of_rank = _state_of_rank(channel, inner, parts, writer) if inner is not None else None
+        return FollowerMember(parts, data, channel, incarnations, of_rank)
+    return LeaderMember(parts, data, channel, incarnations, counting(channel.data_ranks), state)
 
 
-def _state_of_rank(channel: Follower, inner: InnerState, parts: RankParts, writer: Callable[[str], BlockWriter]) -> StateOfRank:
+def _state_of_rank(channel: Follower, inner: InnerState, parts: MemberParts, writer: Callable[[str], BlockWriter]) -> StateOfRank:
     def say(said: StateSaid) -> None:
         channel.say(ToLeader(state=said))
         channel.send()
@@ -178,38 +171,3 @@ def _hello_of(
         own.rank, own.ranks, own.process = me.rank, me.ranks, secrets.token_bytes(16)
     own.session = session
     return own
-
-
-def _parts(
-    store: ParameterStore,
-    config: LearnerConfig,
-    fragments: Sequence[Fragment],
-    hello: Hello,
-    pieces: Sequence[Piece],
-    data: DataRank,
-    inbox: Inbox,
-    incarnations: Incarnations,
-    on_adopt: Callable[[Sequence[str]], None] | None,
-    keepalive: Keepalive,
-    peers: Peers,
-) -> RankParts:
-    training = config.job.training
-    portions = [portion(fragment, pieces) for fragment in fragments]
-    link = Connection(
-        config.syncer,
-        config.tls,
-        config.host_name,
-        hello,
-        fragments,
-        store,
-        inbox,
-        keepalive,
-        training.overlap_steps,
-        OfRank(portions),
-        incarnations,
-        peers=peers,
-    )
-    table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
-    coding = coding_for(training.compression)
-    model = ExchangedModel(store, portions, link.received, on_adopt)
-    return RankParts(model, data, coding, inbox, link, training.steps, training.tokens, table, config.unit)

@@ -6,7 +6,6 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,20 +15,20 @@ from numpy.typing import NDArray
 
 from diloco.learner.inbox import InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.incarnations import Incarnations
-from diloco.learner.peers import Model, NoPeers, Peers
+from diloco.learner.member import MemberParts
+from diloco.learner.push_header import PushCounts
 from diloco.learner.store import Ready
 from diloco.learner.unit_plan import Adoption, UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES
-from diloco.protocol.diloco_pb2 import Bye, Progress
+from diloco.protocol.diloco_pb2 import Bye
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.batch_dealer import BatchDealer
 from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
-from diloco.ranks.counts import Reached
 from diloco.ranks.leader import Leader
-from diloco.ranks.member import RankMember, RankParts
+from diloco.ranks.member import RankMember
 from diloco.ranks.orders import LAST, Action, Adopt, Last, Order, Seed, TakeState, Version
 from diloco.ranks.ranks_pb2 import FromLeader
-from diloco.ranks.samples import Ranges
+from diloco.ranks.samples import DataRank, Ranges
 from diloco.ranks.schedule import Schedule, ahead
 from diloco.ranks.settled_counts import SettledCounts
 from diloco.ranks.state_of_unit import StateOfUnit
@@ -42,22 +41,21 @@ FIRST_BATCHES = 8
 
 
 class LeaderMember(RankMember[Leader]):
-    """See `Member`."""
+    """The member of the leader."""
 
     def __init__(
         self,
-        parts: RankParts,
+        parts: MemberParts,
+        data: DataRank,
         channel: Leader,
         incarnations: Incarnations,
         counting: Sequence[int],
-        peers: Peers | None = None,
-        inner: StateOfUnit | None = None,
+        inner: StateOfUnit | None,
     ) -> None:
         """Begin with `incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that
-        train the same samples only one. `peers`: gives, stores and takes `inner`, the state of all ranks; None: none of that."""
-        super().__init__(parts, channel, inner.leader if inner is not None else None)
+        train the same samples only one. `inner`: the state of all ranks, which its peers give, store and take; None: none of that."""
+        super().__init__(parts, data, channel, inner.leader if inner is not None else None)
         self._incarnations = incarnations
-        self._peers = peers or NoPeers()
         self._inner = inner
         if inner is not None:
             inner.take = self._order_to_take
@@ -65,13 +63,13 @@ class LeaderMember(RankMember[Leader]):
         self._adopted: list[Adoption] = []
         self._seeded = False
         """What came and what was done since the peers heard of it."""
-        fragment_of = {tensor.name: portion.fragment.index for portion in parts.model.portions for tensor in portion.fragment.tensors}
-        self._peers.connect(Model(fragment_of, _nothing, _nothing), parts.link.heartbeat.tell)
+        # Ranks put no parameters of a copy into the model before it is whole, and each tells its program when it takes it.
+        self._connect_peers(lambda: None, lambda: None)
         self._events: list[InboxEvent] = []
         self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
         """Orders of a syncer that this rank's own stream has not met yet."""
-        everyone, fragments = range(channel.me.ranks), len(parts.model.portions)
-        self._schedule = Schedule(new_unit(fragments, parts.steps), [everyone] * fragments, counting, self._plan)
+        everyone, fragments = range(channel.me.ranks), len(self._model.names)
+        self._schedule = Schedule(new_unit(fragments, parts.training.steps), [everyone] * fragments, counting, self._plan)
         self._dealer = BatchDealer(self._give)
         channel.wanted = self._deal_more
         self._feeds_itself = False
@@ -84,10 +82,6 @@ class LeaderMember(RankMember[Leader]):
         """The local step of the last report of progress."""
 
     # --- what it does -------------------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        self._peers.holds_parameters()
-        super().begin()
 
     def wait(self, seconds: float) -> None:
         if self._peers.awaited and not self._schedule.state.missing:
@@ -102,7 +96,7 @@ class LeaderMember(RankMember[Leader]):
         self._adopted, self._seeded = [], False
         # What is ordered ahead is of later steps. After the last order none follows, also not to take a state.
         state = replace(self._schedule.state, step=self.step_count, done=self._end is not None)
-        readable = not (in_step or self._parts.model.store.lent)
+        readable = not (in_step or self._model.store.lent)
         if self._inner is not None:
             self._inner.at_boundary(self.step_count, self._schedule.state.step, self._step_seconds, readable=readable)
         self._peers.boundary(events, plan, state, self._step_seconds, readable=readable)
@@ -110,10 +104,6 @@ class LeaderMember(RankMember[Leader]):
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         super().stepped(tokens, loss, step_seconds, batches)
         self._peers.stepped()
-
-    def abandon(self, error: BaseException | None) -> None:
-        self._close_state()
-        super().abandon(error)
 
     @property
     def who(self) -> str:
@@ -124,11 +114,6 @@ class LeaderMember(RankMember[Leader]):
     def why_none(self) -> str:
         return self._dealer.why_none
 
-    def _close_state(self) -> None:
-        self._peers.close()
-        if self._inner is not None:
-            self._inner.close()
-
     def close(self) -> None:
         self._close_state()
         if self.draining:
@@ -136,27 +121,26 @@ class LeaderMember(RankMember[Leader]):
             while self._schedule.counts.step < self.step_count and (left := until - time.monotonic()) > 0:
                 self.wait(left)
                 self._hear()
-            self._say_counted()
+            self._say_counted(self._schedule.counts.ready())
             self._send()
             if not self._channel.wait_until_left(LEAVING_TIMEOUT):
-                _log.warning("not all ranks of unit %s have sent their last pushes within %.0f s", self._parts.unit, LEAVING_TIMEOUT)
-        reached = self._schedule.counts.reached()
+                _log.warning("not all ranks of unit %s have sent their last pushes within %.0f s", self._unit, LEAVING_TIMEOUT)
+        reached = self._reached()
         left = not (self.done or self.draining)
-        self._parts.link.close(Bye(drained=not self.done, left=left, samples_done=reached.samples_done, tokens_done=reached.tokens_done))
+        self.link.close(Bye(drained=not self.done, left=left, samples_done=reached.samples_done, tokens_done=reached.tokens_done))
         self._channel.left()
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _plan(self, state: UnitState, events: Sequence[InboxEvent]) -> tuple[UnitPlan, UnitState]:
         # Nothing is read ahead: a rank answers a pull at the boundary that the leader orders, as its counters come after that.
-        return plan_boundary(state, events, self._parts.table, most_at_once(self._step_seconds), reads_ahead=False)
+        return plan_boundary(state, events, self._table, most_at_once(self._step_seconds), reads_ahead=False)
 
     def _decide(self) -> None:
         events, self._events = self._events, []
         generation = self._schedule.state.generation
         said = self._schedule.boundary(events, self._received.waiting(self._schedule.ordered))
-        if generation not in (0, self._schedule.state.generation):
-            _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
+        self._warn_of_restart(generation, self._schedule.state.generation)
         self._dealer.follow(said.work, self._schedule.state.generation, over=self._schedule.last is not None)
         for drop in said.dropped:
             if drop.rank == 0:
@@ -164,9 +148,7 @@ class LeaderMember(RankMember[Leader]):
             else:
                 wire = messages.version_to_wire(drop.version, self._incarnations.name)
                 self._channel.say(FromLeader(drop=ranks_pb2.Drop(fragment=drop.fragment, version=wire)), drop.rank)
-        for counted in said.counted:
-            self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
-            self._read_outs.count(counted)
+        self._say_counted(said.counted)
         steps_ahead = ahead(self._step_seconds)
         # Before the release of steps that need them.
         self._deal(steps_ahead)
@@ -175,22 +157,22 @@ class LeaderMember(RankMember[Leader]):
         for order in [*said.orders, *released]:
             self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
             self._cursor.put(order)
-        reached = self._schedule.counts.reached()
+        reached = self._reached()
         if reached.step != self._reported:
             self._reported = reached.step
-            self._report(reached, self._step_seconds)
+            self._report(reached, self._step_seconds, self._schedule.counts.loss)
         elif said.repeat_progress:
-            self._report(replace(reached, loss=math.nan), math.nan)
+            self._report(reached)
 
-    def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
+    def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
         self._shards = batches is not None
-        self._parts.link.set_initial_request((batches or AHEAD_BATCHES + ahead) * batch_size * self._parts.data.of)
+        self.link.set_initial_request((batches or AHEAD_BATCHES + ahead) * batch_size * self._data.of)
         seconds = self._step_seconds / self._per_step
-        self._dealer.ask(seconds, batches, ahead, lambda samples: self._parts.link.want(self._generation, samples))
+        self._dealer.ask(seconds, batches, ahead, lambda samples: self.link.want(self._generation, samples))
 
     def _deal(self, steps_ahead: int) -> None:
         """Deal out batches or shards for the next steps, so that no rank has to wait for them."""
-        self._dealer.deal(self._batch_size * self._parts.data.of, lambda: self._too_few(steps_ahead))
+        self._dealer.deal(self._batch_size * self._data.of, lambda: self._too_few(steps_ahead))
 
     def _deal_more(self, batches: int) -> None:
         """Deal more batches on the channel's thread: the training thread may wait in a collective for the rank that wants them."""
@@ -248,24 +230,14 @@ class LeaderMember(RankMember[Leader]):
             case _:
                 pass
 
-    def _say_counted(self) -> None:
-        for counted in self._schedule.counts.ready():
+    def _say_counted(self, ready: Sequence[PushCounts]) -> None:
+        for counted in ready:
             self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
             self._read_outs.count(counted)
 
-    def _report(self, reached: Reached, step_seconds: float) -> None:
-        progress = Progress(
-            local_step=reached.step,
-            steps=reached.fragment_steps,
-            tokens=reached.fragment_tokens,
-            step_seconds=step_seconds,
-            loss=reached.loss,
-            samples_done=reached.samples_done,
-            tokens_done=reached.tokens_done,
-            t=self._schedule.state.t,
-            own_data=self._feeds_itself,
-        )
-        self._parts.link.progress(self._schedule.state.generation, progress)
+    def _reached(self) -> UnitState:
+        """Return the unit's counters after the last local step that all ranks have counted."""
+        return self._schedule.counts.reached(replace(self._schedule.state, feeds_itself=self._feeds_itself))
 
     # --- hearing and telling ------------------------------------------------------------------------------------------
 
@@ -294,19 +266,18 @@ class LeaderMember(RankMember[Leader]):
             if epoch is None:
                 self._untranslated.append((rank, one))
             else:
-                fragment = messages.checked(one.fragment, len(self._parts.model.names))
+                fragment = messages.checked(one.fragment, len(self._model.names))
                 self._schedule.told(rank, fragment, Version(epoch, one.version.t))
         self._count_trained()
 
-    def _tell(self, fragment: int, version: Version | None) -> None:
-        if version is not None:
-            self._schedule.told(0, fragment, version)
+    def _tell(self, fragment: int, version: Version) -> None:
+        self._schedule.told(0, fragment, version)
 
-    def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
+    def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         self._per_step = max(1, batches or 1)
         self._feeds_itself = batches is None
         self._settled.stepped(0, batches)
-        self._schedule.stepped(0, tokens, math.nan if loss is None else loss)
+        self._schedule.stepped(0, tokens, loss)
         self._count_trained()
 
     def _count_trained(self) -> None:
@@ -315,7 +286,3 @@ class LeaderMember(RankMember[Leader]):
 
     def _tell_drain(self) -> None:
         self._schedule.drain()
-
-
-def _nothing() -> None:
-    """Do nothing: ranks put no parameters of a copy into the model before it is whole, and each tells its program when it takes it."""

@@ -5,53 +5,27 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 
 from __future__ import annotations
 
-import logging
-from abc import ABC, abstractmethod
+import math
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.codec import Coding
-from diloco.learner.connection import Connection
-from diloco.learner.exchanged_model import ExchangedModel
-from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
+from diloco.learner.inbox import InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.leave import leave
-from diloco.learner.progress import JobProgress
+from diloco.learner.member import Member, MemberParts
 from diloco.learner.push_header import PushCounts, push_header
 from diloco.learner.store import Float32Array, Ready, Staged
-from diloco.learner.timetable import Timetable
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
 from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, TakeState, Version
 from diloco.ranks.samples import DataRank, Ranges, own
 from diloco.ranks.state_of_rank import StateOfRank
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RankParts:
-    """What a rank is made of."""
-
-    model: ExchangedModel
-    """What it owns of each fragment."""
-    data: DataRank
-    coding: Coding
-    """The coding of pushes."""
-    inbox: Inbox
-    link: Connection
-    """Its own stream to the syncer."""
-    steps: int
-    """Outer steps of the job."""
-    budget: int | None
-    """Tokens at which it ends, if it has a budget."""
-    table: Timetable
-    unit: str
 
 
 class _Arrived(NamedTuple):
@@ -62,25 +36,22 @@ class _Arrived(NamedTuple):
     """As in `Received`."""
 
 
-@dataclass(slots=True)
-class _ToSeed:
-    epoch: int
-    values: list[Float32Array]
+class RankMember[Channel: SideChannel[Any]](Member):
+    """One rank of its unit."""
 
+    ends_between_steps = False  # all ranks end at the same local step, which the leader may have set ahead
 
-class RankMember[Channel: SideChannel[Any]](ABC):
-    """See `Member`."""
-
-    def __init__(self, parts: RankParts, channel: Channel, state: StateOfRank | None) -> None:
+    def __init__(self, parts: MemberParts, data: DataRank, channel: Channel, state: StateOfRank | None) -> None:
         """Begin with `state`: this rank's beside the parameters; None: its unit neither gives nor takes any."""
-        self._parts = parts
+        super().__init__(parts)
+        self._data = data
         self._channel = channel
         self._state = state
-        self._progress = JobProgress(parts.table, parts.budget)
         self._cursor = Cursor()
         self._received: ReceivedVersions[_Arrived] = ReceivedVersions()
-        self._read_outs = ReadOuts(parts.coding)
-        self._to_seed: _ToSeed | None = None
+        self._read_outs = ReadOuts(self._coding)
+        self._to_seed: tuple[int, list[Float32Array]] | None = None
+        """(the state of the syncer that they are for, the values)"""
         self._dealt: deque[Ranges] = deque()
         """Batches of the unit that this rank has not taken."""
         self._taken = 0
@@ -90,11 +61,10 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         """The generation of this rank's own stream."""
         self._epoch = -1
         """The epoch of the syncer that it was welcomed by last."""
-        self._t = 0
-        self._steps = parts.steps
+        self._release = Release(0, parts.training.steps)
+        """That of the last step."""
         self._in_step = False
         self._batch_size = 0
-        self._step_seconds = 0.0
         self._told_to_drain = False
         self._end: Last | None = None
         """How this rank's part ended."""
@@ -102,29 +72,16 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     # --- what it knows ------------------------------------------------------------------------------------------------
 
     @property
-    def link(self) -> Connection:
-        return self._parts.link
-
-    @property
     def t(self) -> int:
-        return self._t
+        return self._end.t if isinstance(self._end, Finish) else self._release.t
 
     @property
     def steps(self) -> int:
-        return self._steps
-
-    @property
-    def progress(self) -> float:
-        return 1.0 if self.done else self._progress.share(self.step_count, self.steps)
+        return self._release.steps
 
     @property
     def step_count(self) -> int:
         return self._cursor.step - self._in_step
-
-    @property
-    def ends_between_steps(self) -> bool:
-        """All ranks end at the same local step, which the leader may have set ahead."""
-        return False
 
     @property
     def may_step(self) -> bool:
@@ -140,17 +97,10 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        self._parts.link.start()
-
-    def begin(self) -> None:
-        self._parts.link.heartbeat.holds_parameters()
-        self._parts.model.warm_up()
-
     def wait(self, seconds: float) -> None:
         changed = self._channel.changed
         with changed:
-            changed.wait_for(lambda: self._channel.has_mail or len(self._parts.inbox), seconds)
+            changed.wait_for(lambda: self._channel.has_mail or len(self._inbox), seconds)
 
     def boundary(self, *, in_step: bool = False) -> None:
         # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it. But
@@ -172,8 +122,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             if (action := self._cursor.due()) is not None:
                 self._carry_out(action)
             elif self._cursor.released:
-                release = self._cursor.begin()
-                self._t, self._steps, self._in_step = release.t, release.steps, True
+                self._release, self._in_step = self._cursor.begin(), True
             else:
                 break
 
@@ -183,7 +132,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             if self._cut is not None and self._end is None:
                 self._carry_out(self._cut)
             return None
-        numbers = own(self._dealt[0], self._parts.data)
+        numbers = own(self._dealt[0], self._data)
         if len(numbers) != count:
             raise ValueError(
                 f"this rank asks for a batch of {count} samples, and its leader has dealt out {len(numbers)} to each: all ranks of a unit "
@@ -194,59 +143,52 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         return numbers
 
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
-        self._ask(batch_size, batches, ahead)
+        """Leave it to the leader, which asks for all ranks."""
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         if self._end is not None:
             return  # with batches that were fetched before the end
         self._in_step = False
         self._step_seconds = step_seconds
-        self._tell_step(tokens, loss, batches)
-
-    def restore(self) -> None:
-        self._parts.model.finish()
-
-    def changed(self) -> list[str]:
-        return self._parts.model.changed()
+        self._tell_step(tokens, math.nan if loss is None else loss, batches)
 
     def drain(self) -> None:
         self._told_to_drain = True
 
     def abandon(self, error: BaseException | None) -> None:
-        self._parts.link.close(None)
+        super().abandon(error)
         if error is None:
             self._channel.left()
         else:
             self._channel.failed(error)
 
+    def _close_state(self) -> None:
+        super()._close_state()
+        if self._state is not None:
+            self._state.close()
+
     # --- what a leader and a follower do differently ------------------------------------------------------------------
 
-    @abstractmethod
     def _decide(self) -> None:
         """Give orders, as the leader. Called at each boundary."""
 
-    @abstractmethod
-    def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
-        """Ask the syncer for samples, as the leader, where there are too few. `batch_size`: of one rank. The rest: as of `ask_for_work`."""
+    def _hear_syncer(self, event: InboxEvent) -> None:
+        """Take what the syncer says, as the leader."""
 
     @abstractmethod
     def _hear_ranks(self) -> None:
         """Take what the other ranks said."""
 
     @abstractmethod
-    def _hear_syncer(self, event: InboxEvent) -> None:
-        """Take what the syncer says to the leader alone."""
-
-    @abstractmethod
     def _hear_refusal(self, event: RefusedForGood) -> None:
         """Note that the syncer refuses this rank for good."""
 
     @abstractmethod
-    def _tell(self, fragment: int, version: Version | None) -> None:
-        """Tell that this rank has the version; None: there is nothing to tell."""
+    def _tell(self, fragment: int, version: Version) -> None:
+        """Tell that this rank has the version."""
 
     @abstractmethod
-    def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
+    def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         """Tell that this rank has done a local step, which settles so many batches; None: the program feeds itself."""
 
     @abstractmethod
@@ -257,10 +199,10 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     def _hear(self) -> None:
         """Take everything that came since."""
-        for event in self._parts.inbox.drain():
+        for event in self._inbox.drain():
             match event:
                 case Received(fragment, t, ready, epoch, tokens):
-                    self._tell(fragment, self._received.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
+                    self._tell_news(fragment, self._received.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
                 case RefusedForGood():
                     self._hear_refusal(event)
                 case Welcomed(generation=generation, epoch=epoch):
@@ -272,7 +214,12 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._hear_ranks()
 
     def _drop(self, fragment: int, version: Version) -> None:
-        self._tell(fragment, self._received.drop(fragment, version))
+        self._tell_news(fragment, self._received.drop(fragment, version))
+
+    def _tell_news(self, fragment: int, version: Version | None) -> None:
+        """Tell of a version, if there is one to tell of now."""
+        if version is not None:
+            self._tell(fragment, version)
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -280,29 +227,24 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 arrived, told = self._received.adopt(fragment, version)
                 if arrived is None:
                     raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
-                self._parts.model.adopt(fragment, arrived.ready)
-                self._progress.adopted(self._cursor.step, version.t, arrived.tokens)
-                self._tell(fragment, told)
+                self._adopt(fragment, arrived.ready, version.t, arrived.tokens, self._cursor.step)
+                self._tell_news(fragment, told)
             case ReadOut():
-                if self._parts.model.portions[action.fragment].size:
-                    self._read_outs.put(action, self._parts.model.stage(action.fragment))
+                if self._model.portions[action.fragment].size:
+                    self._read_outs.put(action, self._model.stage(action.fragment))
             case Seed(epoch):
-                _log.info("unit %s seeds the job", self._parts.unit)
-                self._to_seed = _ToSeed(epoch, self._parts.model.values())
+                self._to_seed = epoch, self._first_values()
                 self._send_seed()
             case TakeState(copy, fragments):
                 self._take_state(copy, fragments)
-            case Begin() | Release():
-                pass
-            case Finish(t):
-                self._parts.model.finish()
-                self._t = t
-            case Drain():
-                pass
+            case Finish():
+                self._model.finish()
             case Quit(status, message):
-                self._parts.link.close(None)
+                self.link.close(None)
                 self._channel.left()
                 raise leave(status, message)
+            case Begin() | Release() | Drain():
+                pass
             case _:
                 assert_never(action)
         if isinstance(action, LAST):
@@ -311,7 +253,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 self._read_outs.release()
 
     def _take_state(self, copy: int, fragments: Sequence[int]) -> None:
-        model = self._parts.model
+        model = self._model
         if self._state is None:
             raise RuntimeError("the ranks of this unit differ: the leader orders to take a state, and this rank has none")
         for fragment, values in self._state.parameters(copy, fragments):
@@ -322,13 +264,13 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     def _send(self) -> None:
         """Hand over to other threads what is to be sent."""
         for header, staged in self._read_outs.take(self._epoch):
-            self._parts.link.push(self._generation, header, staged)
+            self.link.push(self._generation, header, staged)
         self._channel.send()
 
     def _send_seed(self) -> None:
         """Send the values that were kept for it, once this rank's own stream is there: the order may come before the syncer's Welcome."""
-        if self._to_seed is not None and self._to_seed.epoch == self._epoch:
-            self._parts.link.seed(self._generation, self._to_seed.values)
+        if self._to_seed is not None and self._to_seed[0] == self._epoch:
+            self.link.seed(self._generation, self._to_seed[1])
             self._to_seed = None
 
 

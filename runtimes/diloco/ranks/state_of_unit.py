@@ -137,10 +137,6 @@ class StateOfUnit:
         """Note that all ranks overwrite a fragment with a broadcast, or will before they take a copy: it is replayed over that."""
         self._fragments.adopted(fragment)
 
-    def close(self) -> None:
-        """Read nothing more."""
-        self.leader.close()
-
     def begin(self) -> None:
         # What is on its way belongs to the copy before, and so would its errors.
         self._wait(lambda: not self._unwritten, "has not taken all of the state")

@@ -16,7 +16,7 @@ from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import InboxEvent
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
-from diloco.learner.peers import Model
+from diloco.learner.peers import Model, Peers
 from diloco.learner.process_start import seconds_since_start
 from diloco.learner.stored_parts import StoredParts
 from diloco.learner.unit_plan import UnitPlan, UnitState
@@ -32,8 +32,8 @@ from diloco.recovery.taking import Taker
 from diloco.snapshots.stored_state import UnitFolder, folder_of
 
 
-class PeersOfUnit:
-    """A `Peers` of a unit of one process, or of the leader of one of several. Made when it joins: its server runs until `close`."""
+class PeersOfUnit(Peers):
+    """Those of a unit of one process, or of the leader of one of several. Made when it joins: its server runs until `close`."""
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class PeersOfUnit:
         state: InnerState,
         store: Callable[[str], StoredParts],
         incarnations: Incarnations,
-        keepalive: Keepalive,
     ) -> None:
         """Begin with `state`: of the process, or of all ranks. `store`: see `Storer`."""
         self._config = config
@@ -51,10 +50,9 @@ class PeersOfUnit:
         self._fragments = fragments
         self._state = state
         self._incarnations = incarnations
-        self._keepalive = keepalive
         self._held = Held(fragments)
         self._giver = Giver(layout, state, config.job.uid, incarnations.known)
-        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive)
+        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, Keepalive())
         self._storer = Storer(config, layout, state, store)
         self._not_stored = ""
         """What was said last of the storer's error."""
@@ -70,31 +68,25 @@ class PeersOfUnit:
 
     @property
     def address(self) -> str:
-        """Where peers take this process's state; "": nowhere."""
         return self._server.address
 
     @property
     def kind(self) -> str:
-        """Return the kind of the state, see `InnerState`."""
         return self._state.kind
 
     # --- called by the connection's thread ----------------------------------------------------------------------------
 
-    def donor(self, donor: Donor) -> None:
-        """Note the donor that the syncer names, or that there is none."""
-        self._named.append(donor)
-        self._notify()
-
-    def give(self, give: Give) -> None:
-        """Note who may take this process's state, as the syncer says."""
-        self._giver.allow(give)
-
-    def marker(self, marker: Marker) -> None:
-        """Note that this process's state is wanted for a snapshot."""
-        self._storer.marker(marker)
+    def hear(self, message: Donor | Give | Marker) -> None:
+        match message:
+            case Donor():
+                self._named.append(message)
+                self._notify()
+            case Give():
+                self._giver.allow(message)
+            case Marker():
+                self._storer.marker(message)
 
     def message(self) -> Recovery | None:
-        """How far this process is with its own state; None: it has not begun."""
         taker = self._taker
         if taker is None or not taker.begun:
             return None
@@ -105,7 +97,6 @@ class PeersOfUnit:
     # --- called by the training thread --------------------------------------------------------------------------------
 
     def connect(self, model: Model, tell: Callable[[], None]) -> None:
-        """`tell`: `message` has changed."""
         self._tell = tell
         stores = self._config.job.training.checkpoint.learners is LearnerStates.ALWAYS
         stored = self._stored_copy if stores else None
@@ -113,17 +104,14 @@ class PeersOfUnit:
 
     @property
     def awaited(self) -> bool:
-        """State of a peer may come yet: the first step waits for it."""
         return self._taker is not None and not self._taker.over
 
     def wait(self, seconds: float) -> None:
-        """Wait until a peer or the syncer has said something about state, at most so long."""
         with self._changed:
             self._changed.wait_for(lambda: self._news, seconds)
             self._news = False
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan, state: UnitState, step_seconds: float, *, readable: bool) -> None:
-        """After the plan was carried out."""
         restarted = self._held.boundary(events, plan)
         readable = readable and not self._state.lent
         if self.awaited:
@@ -152,18 +140,15 @@ class PeersOfUnit:
             taker.boundary(self._held, restarted=restarted)
 
     def holds_parameters(self) -> None:
-        """Note that the first step comes next."""
         self._state.warm_up(cut(self._layout.tensors))
         self._first_step_from = time.monotonic()
 
     def stepped(self) -> None:
-        """Note that a step is done."""
         if self._first_step_from is not None and self._taker is not None:
             self._taker.stepped(time.monotonic() - self._first_step_from)
             self._first_step_from = None
 
     def close(self) -> None:
-        """Give and take nothing more."""
         if self._taker is not None:
             self._taker.cancel()
         self._storer.close()
@@ -184,7 +169,7 @@ class PeersOfUnit:
             versions=held.versions,
         )
         host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        copy = PeersCopy(donor.address, wanted, self._layout, self._fragments, config.tls, host_name, self._keepalive, self._notify)
+        copy = PeersCopy(donor.address, wanted, self._layout, self._fragments, config.tls, host_name, Keepalive(), self._notify)
         copy.start()
         return copy
 

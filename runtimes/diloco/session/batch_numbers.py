@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.learner.member import Member
 from diloco.session.loop_check import MOST_AHEAD, LoopCheck
-from diloco.session.member import Member
 
 
 class BatchNumbers:

@@ -14,23 +14,21 @@ from diloco.algorithm.layout import Layout, LayoutError
 from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
-from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
 from diloco.learner.leave import leave
-from diloco.learner.peers import NoPeers, Peers
+from diloco.learner.member import Member, make_parts
+from diloco.learner.peers import Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.learner.stored_parts import PartsOfProcess
-from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
 from diloco.protocol.state_parts import cut
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.ranks.join import World, join_ranks
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.recovery.peers import PeersOfUnit
-from diloco.session.member import Member
 from diloco.snapshots.stored_state import writer_of
 from diloco.wording import plural
 
@@ -64,7 +62,6 @@ def make_member(
     framework: str,
     world: World | None,
     on_adopt: Callable[[Sequence[str]], None] | None,
-    keepalive: Keepalive,
     inner: InnerState | None = None,
 ) -> Member:
     """Return this process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. `inner`:
@@ -77,41 +74,26 @@ def make_member(
         raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
     hello = _hello(config, layout, framework)
     if world is None:
-        overlap_steps = config.job.training.overlap_steps
-        inbox, incarnations = Inbox(overlap_steps), Incarnations()
-        peers = NoPeers() if inner is None else _peers_of_process(config, layout, len(fragments), inner, incarnations, keepalive)
+        incarnations = Incarnations()
+        peers = Peers() if inner is None else _peers_of_process(config, layout, len(fragments), inner, incarnations)
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
-        link = Connection(
-            config.syncer,
-            config.tls,
-            config.host_name,
-            hello,
-            fragments,
-            store,
-            inbox,
-            keepalive,
-            overlap_steps,
-            incarnations=incarnations,
-            peers=peers,
-        )
-        return SoloMember(config.unit, config.job.training, store, fragments, inbox, link, on_adopt, peers)
+        inbox = Inbox(config.job.training.overlap_steps)
+        return SoloMember(make_parts(config, hello, store, fragments, inbox, incarnations, peers, on_adopt))
     try:
 
         def peers_of(state: StateOfUnit, incarnations: Incarnations) -> Peers:
-            return PeersOfUnit(config, layout, len(fragments), state, state.store, incarnations, keepalive)
+            return PeersOfUnit(config, layout, len(fragments), state, state.store, incarnations)
 
-        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive, inner, peers_of)
+        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, inner, peers_of)
     except ContractError as error:
         raise leave(Exit.BAD_CONTRACT, str(error)) from error
 
 
-def _peers_of_process(
-    config: LearnerConfig, layout: Layout, fragments: int, inner: InnerState, incarnations: Incarnations, keepalive: Keepalive
-) -> Peers:
+def _peers_of_process(config: LearnerConfig, layout: Layout, fragments: int, inner: InnerState, incarnations: Incarnations) -> Peers:
     def store(state: str) -> PartsOfProcess:
         return PartsOfProcess(inner, cut(layout.tensors), lambda: writer_of(config.job, config.unit, state, rank=0))
 
-    return PeersOfUnit(config, layout, fragments, inner, store, incarnations, keepalive)
+    return PeersOfUnit(config, layout, fragments, inner, store, incarnations)
 
 
 def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:

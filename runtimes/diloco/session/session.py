@@ -21,6 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -32,8 +33,8 @@ from diloco.learner.final_values import complaint
 from diloco.learner.heartbeat_state import check_pause, check_reason
 from diloco.learner.inner_state import CountedState
 from diloco.learner.leave import LoopError, leave, log_to_stderr
+from diloco.learner.member import Member
 from diloco.learner.store import ParameterStore
-from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Evaluation, FromLearner
 from diloco.ranks.join import World
 from diloco.session.batch_numbers import BatchNumbers
@@ -41,7 +42,6 @@ from diloco.session.data_feed import LeasedBatches, Shard, shard_of
 from diloco.session.forks import let_forked_children_end
 from diloco.session.joining import make_member, read_config
 from diloco.session.loop_check import MOST_AHEAD, LoopCheck
-from diloco.session.member import Member
 from diloco.session.step_timer import StepTimer
 from diloco.wording import plural
 
@@ -56,8 +56,21 @@ _WAIT_LOG_INTERVAL = 5.0
 """While it waits, the training thread logs that this often, seconds."""
 
 
-class Session:
-    """One learner unit's membership in a job. Every method is called from the training thread (the main thread)."""
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """What a session is made of."""
+
+    unit: str
+    member: Member
+    timer: StepTimer
+    updates: Updates = lambda: None
+    stepped: Callable[[], None] = lambda: None
+    inner: CountedState | None = None
+
+
+class JobSession:
+    """One learner unit's membership in a job: all but the form of a step. Every method is called from the training thread (the main
+    thread)."""
 
     @classmethod
     def join(
@@ -72,15 +85,15 @@ class Session:
         world: World | None = None,
         how_to_meet: str = "start one process",
         inner: CountedState | None = None,
-        keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
-    ) -> Session:
+        make: Callable[[SessionParts], Self] | None = None,
+    ) -> Self:
         """Read the contract from `environment` (None: the process's), connect to the syncer, and block until the syncer's current
         parameters are in `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch").
         `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
         so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
         just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
         known. `stepped` is called by `step` before anything is overwritten. `inner`: the state beside the parameters, which a peer
-        may give and take; None: it is not known.
+        may give and take; None: it is not known. `make`: makes the session; default: this class.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -89,31 +102,23 @@ class Session:
         log_to_stderr()
         environment = os.environ if environment is None else environment
         config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
-        member = make_member(config, store, framework, world, on_adopt, keepalive, inner)
-        session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped, inner)
-        session._wait_for_parameters()
+        member = make_member(config, store, framework, world, on_adopt, inner)
+        session = (make or cls)(SessionParts(config.unit, member, StepTimer(config.relative_speed), updates, stepped, inner))
+        session._wait_for_parameters()  # noqa: SLF001 - of this class
         return session
 
-    def __init__(
-        self,
-        unit: str,
-        member: Member,
-        timer: StepTimer,
-        updates: Updates = lambda: None,
-        stepped: Callable[[], None] = lambda: None,
-        inner: CountedState | None = None,
-    ) -> None:
+    def __init__(self, parts: SessionParts) -> None:
         """Use `join`."""
-        self._unit = unit
-        self._member = member
-        self._link = member.link
-        self._timer = timer
-        self._updates = updates
-        self._stepped = stepped
-        self._inner = inner
+        self._unit = parts.unit
+        self._member = parts.member
+        self._link = parts.member.link
+        self._timer = parts.timer
+        self._updates = parts.updates
+        self._stepped = parts.stepped
+        self._inner = parts.inner
         self._check = LoopCheck()
         self._put_back = False
-        self._numbers = BatchNumbers(member, self._check, begins=lambda: self._timer.restart(), wait_until=self._wait_for_step)
+        self._numbers = BatchNumbers(self._member, self._check, begins=lambda: self._timer.restart(), wait_until=self._wait_for_step)
         self._pause: tuple[str, float] | None = None
         self._finish_asked = False
         self._closed = False
@@ -151,17 +156,7 @@ class Session:
             yield shard_of(int(numbers[0]), count, seed)
             self._check.shard_read()
 
-    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
-        """Call after every update of the local optimizer, with the number of real tokens of its batches and, where cheap, its loss.
-        `batches`: how many of the session's batches the update was made from; they are settled, the oldest first. They mean nothing for a
-        program that takes no batches from the session.
-
-        Never waits for the syncer's answer. A rank of a unit that has overtaken its leader waits for that, and a unit that is ahead of the
-        job rests while fewer learners than the quorum train. Keeps the values of a fragment that the syncer asked for, overwrites one whose
-        broadcast is complete, and stretches the step by the node's simulated relative speed. Once the job is done it puts the final
-        parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers
-        cannot be true.
-        """
+    def _count_step(self, tokens: int, loss: float | None, batches: int) -> None:
         self._check.called(threading.current_thread().name)
         if self.done:
             self._put_back_final()
@@ -305,7 +300,7 @@ class Session:
         if threading.current_thread() is threading.main_thread():
             self._former_handler = signal.signal(signal.SIGTERM, self._drain)
             let_forked_children_end(self._drain)
-        self._member.start()
+        self._link.start()
         self._wait_for(lambda: self._member.may_step or self.done, "the job's parameters")
         self._member.begin()
         _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
@@ -352,3 +347,20 @@ class Session:
             )
         self._put_back = True
         self._member.restore()
+
+
+class Session(JobSession):
+    """One learner unit's membership in a job, for a program whose parameters change in place."""
+
+    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
+        """Call after every update of the local optimizer, with the number of real tokens of its batches and, where cheap, its loss.
+        `batches`: how many of the session's batches the update was made from; they are settled, the oldest first. They mean nothing for a
+        program that takes no batches from the session.
+
+        Never waits for the syncer's answer. A rank of a unit that has overtaken its leader waits for that, and a unit that is ahead of the
+        job rests while fewer learners than the quorum train. Keeps the values of a fragment that the syncer asked for, overwrites one whose
+        broadcast is complete, and stretches the step by the node's simulated relative speed. Once the job is done it puts the final
+        parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers
+        cannot be true.
+        """
+        self._count_step(tokens, loss, batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +11,8 @@ from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
 from diloco.contract import Exit
 from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.push_header import PushCounts
-from diloco.ranks.counts import Counts, Reached
+from diloco.learner.unit_plan import new_unit
+from diloco.ranks.counts import Counts
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
 from diloco.ranks.samples import DataRank, own
 from diloco.ranks.schedule import MOST_AHEAD, ahead
@@ -215,7 +217,7 @@ def test_counters_begin_anew_with_a_generation() -> None:
 
 
 def test_the_unit_says_how_far_all_ranks_are() -> None:
-    counts = Counts(2, 2)
+    counts, unit = Counts(2, 2), new_unit(2, steps=9)
     counts.adopted(1, 2)
     for step in range(1, 4):
         counts.trained(8)
@@ -223,9 +225,13 @@ def test_the_unit_says_how_far_all_ranks_are() -> None:
         counts.stepped(1, 10, loss=1.0)
         if step == 1:
             # Fragment 1 is adopted after step 2: there is nothing of it to send before. The loss is (30 * 3 + 10 * 1) / 40.
-            assert counts.reached() == Reached(1, (1, 0), (40, 0), samples_done=8, tokens_done=40, loss=2.5)
+            assert counts.reached(unit) == replace(
+                unit, step=1, fragment_steps=(1, 0), fragment_tokens=(40, 0), samples_done=8, tokens_done=40
+            )
+            assert counts.loss == 2.5
     counts.stepped(0, 30)
-    assert counts.reached() == Reached(3, (3, 1), (120, 40), samples_done=24, tokens_done=120, loss=2.5)
+    assert counts.reached(unit) == replace(unit, step=3, fragment_steps=(3, 1), fragment_tokens=(120, 40), samples_done=24, tokens_done=120)
+    assert counts.loss == 2.5
 
 
 def test_a_rank_that_gives_no_loss_leaves_it_to_the_others() -> None:
@@ -233,7 +239,7 @@ def test_a_rank_that_gives_no_loss_leaves_it_to_the_others() -> None:
     counts.trained(1)
     counts.stepped(0, 10, loss=2.0)
     counts.stepped(1, 10)
-    assert counts.reached().loss == 2.0
+    assert counts.loss == 2.0
 
 
 # --- numbers ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""A process's part in its job: what a unit of one process and a rank of many have in common, and what a session asks of both.
+
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.codec import coding_for
+from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.pieces import portion
+from diloco.contract import Training
+from diloco.learner.config import LearnerConfig
+from diloco.learner.connection import Connection
+from diloco.learner.exchanged_model import ExchangedModel
+from diloco.learner.inbox import Inbox
+from diloco.learner.incarnations import Incarnations
+from diloco.learner.peers import Model, Peers
+from diloco.learner.progress import JobProgress
+from diloco.learner.store import Float32Array, ParameterStore, Ready
+from diloco.learner.timetable import timetable
+from diloco.learner.unit_plan import UnitState
+from diloco.protocol.diloco_pb2 import Hello, Progress
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberParts:
+    """What a member is made of."""
+
+    unit: str
+    training: Training
+    model: ExchangedModel
+    """What this process owns of each fragment."""
+    inbox: Inbox
+    link: Connection
+    peers: Peers
+    """Who gives, stores and takes the state of its unit; of a rank that is not the leader, none."""
+
+
+def make_parts(
+    config: LearnerConfig,
+    hello: Hello,
+    store: ParameterStore,
+    fragments: Sequence[Fragment],
+    inbox: Inbox,
+    incarnations: Incarnations,
+    peers: Peers,
+    on_adopt: Callable[[Sequence[str]], None] | None,
+) -> MemberParts:
+    """Return the parts of the process that says `hello`. `on_adopt` is called with the names of the tensors that were overwritten just
+    now."""
+    owned = store.owned()
+    portions = [portion(fragment, owned) for fragment in fragments]
+    link = Connection(config, hello, portions, store, inbox, incarnations, peers)
+    model = ExchangedModel(store, portions, link.received, on_adopt)
+    return MemberParts(config.unit, config.job.training, model, inbox, link, peers)
+
+
+class Member(ABC):
+    """Called on the training thread, but for `drain`. Nothing waits except `wait` and `close`."""
+
+    ends_between_steps = True
+    """The end of the job comes at a boundary, also if the program takes no further step."""
+
+    def __init__(self, parts: MemberParts) -> None:
+        training = parts.training
+        self._unit = parts.unit
+        self._model = parts.model
+        self._inbox = parts.inbox
+        self.link = parts.link
+        """Where the program's own words for the syncer go."""
+        self._peers = parts.peers
+        self._coding = coding_for(training.compression)
+        """The coding of pushes."""
+        self._table = timetable([one.fragment.size for one in self._model.portions], training.sync_interval, training.overlap_steps)
+        self._progress = JobProgress(self._table, training.tokens)
+        self._step_seconds = 0.0
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def t(self) -> int:
+        """Last known outer step."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Outer steps of the job."""
+
+    @property
+    def progress(self) -> float:
+        """The share of the job that is done, 0..1: the same on all ranks of a unit at the same local step, and never less than before."""
+        return 1.0 if self.done else self._progress.share(self.step_count, self.steps)
+
+    @property
+    @abstractmethod
+    def step_count(self) -> int:
+        """Local steps of this process."""
+
+    @property
+    @abstractmethod
+    def may_step(self) -> bool:
+        """The model holds the job's parameters, and the next local step may be done now."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """The job is over, and the final parameters are in the model."""
+
+    @property
+    @abstractmethod
+    def draining(self) -> bool:
+        """The unit drains: there is no next step."""
+
+    @property
+    @abstractmethod
+    def who(self) -> str:
+        """Who takes the batches, for an error about them."""
+
+    @property
+    @abstractmethod
+    def why_none(self) -> str:
+        """Why `take` gives none, human-readable: what follows the name of the unit."""
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note that the model holds the job's parameters: the first step comes next. Do now what would make the first boundaries slow."""
+        self._peers.holds_parameters()
+        self.link.heartbeat.holds_parameters()
+        self._model.warm_up()
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Wait until there may be something to do at the boundary, at most `seconds`."""
+
+    @abstractmethod
+    def boundary(self, *, in_step: bool = False) -> None:
+        """Do what is due between two steps. `in_step`: the program has updated its parameters, and `stepped` has not counted it yet. Raises
+        `Leave` when the syncer refuses this unit for good."""
+
+    @abstractmethod
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        """Return the sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
+
+    @abstractmethod
+    def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
+        """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch. `batches`: how many of
+        them to hold; None: enough for some time of training. `ahead`: how many the program may hold unsettled."""
+
+    @abstractmethod
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
+        """Note that a local step is done, which settles the oldest `batches` batches of those taken; None: the program feeds itself.
+        `loss`: NaN or None if it is not known."""
+
+    def restore(self) -> None:
+        """Put the final parameters back: the program trained on once the job was done."""
+        self._model.finish()
+
+    def changed(self) -> list[str]:
+        """Return the tensors of a job that is done of which the program holds other values than the final ones. Waits for the device."""
+        return self._model.changed()
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Note that the process was told to end. Called by a handler of a signal: it only takes note."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave orderly."""
+
+    def abandon(self, error: BaseException | None) -> None:
+        """Leave at once: the program raised."""
+        self._close_state()
+        self.link.close(None)
+
+    # --- for both kinds -----------------------------------------------------------------------------------------------
+
+    def _close_state(self) -> None:
+        """Give, store and take no state any more."""
+        self._peers.close()
+
+    def _connect_peers(self, take_parameters: Callable[[], None], overwritten: Callable[[], None]) -> None:
+        """Let the peers know the model; see `Model`."""
+        fragment_of = {name: index for index, names in enumerate(self._model.names) for name in names}
+        self._peers.connect(Model(fragment_of, take_parameters, overwritten), self.link.heartbeat.tell)
+
+    def _adopt(self, fragment: int, ready: Ready, t: int, tokens: int, step: int) -> None:
+        """Overwrite the fragment with its version of outer step `t`, after local step `step`. `tokens`: as of `Received`."""
+        self._model.adopt(fragment, ready)
+        self._progress.adopted(step, t, tokens)
+
+    def _first_values(self) -> list[Float32Array]:
+        """Return the model's own values, with which this unit seeds the job: per fragment, float32 [size]."""
+        _log.info("unit %s seeds the job", self._unit)
+        return self._model.values()
+
+    def _warn_of_restart(self, before: int, after: int) -> None:
+        """Warn where the syncer has begun another generation than the one before; 0: there was none."""
+        if before not in (0, after):
+            _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
+
+    def _report(self, state: UnitState, step_seconds: float = math.nan, loss: float = math.nan) -> None:
+        """Say how far the unit is; with the figures of its last step, if this is new."""
+        progress = Progress(
+            local_step=state.step,
+            steps=state.fragment_steps,
+            tokens=state.fragment_tokens,
+            step_seconds=step_seconds,
+            loss=loss,
+            samples_done=state.samples_done,
+            tokens_done=state.tokens_done,
+            t=state.t,
+            own_data=state.feeds_itself,
+        )
+        self.link.progress(state.generation, progress)
