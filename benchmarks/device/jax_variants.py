@@ -20,6 +20,7 @@ import numpy as np
 from builders.scripted_connection import ScriptedSession
 from diloco.algorithm.fragments import pack
 from diloco.jax import Session, TreeStore
+from diloco.jax.inner_state import TreeState
 from diloco.jax.masters import Masters
 
 from benchmarks.device.outcome import Outcome, look_at_each
@@ -93,7 +94,8 @@ class InJob:
         store = TreeStore(params)
         self.job = ScriptedSession(store=store)
         store.watch()
-        self.session: Session[Params, Params] = Session(self.job.session, store, masters, None, Masters(params, masters))
+        followed = Masters(params, masters)
+        self.session: Session[Params, Params] = self.job.begin(Session(self.job.parts, store, TreeState(store, masters), followed))
         seeds(self.job)
         self.after: list[Params] = []
         self.boundaries: list[float] = []

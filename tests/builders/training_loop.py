@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from diloco.learner.store import Float32Array
-from diloco.session.session import Session
+from diloco.session.session import JobSession, Session
 from diloco.session.step_timer import StepTimer
 
 BATCH = 2
@@ -25,7 +25,7 @@ class TrainingLoop(ABC):
     @abstractmethod
     def session(self) -> Session: ...
 
-    def begin(self, session: Session) -> Session:
+    def begin[S: JobSession](self, session: S) -> S:
         """Steps last a second each: the amount of work to ask for does not depend on the machine."""
         ticks = itertools.count()
         session._timer = StepTimer(1.0, lambda: float(next(ticks)))

@@ -2,18 +2,19 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import diloco.jax
 import diloco.torch
 import numpy as np
 import pytest
 import torch
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training
-from diloco.learner.store import ParameterStore
-from diloco.session import session as driver
+from diloco.jax import TreeStore
 from diloco.trainers.alone import AloneSession
+from diloco.trainers.alone_jax import AloneTreeSession
 
 CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "guide").glob("*.md"))
 GUIDE = "\n".join(path.read_text() for path in CHAPTERS)
@@ -33,17 +34,23 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The losses that a program reports. There is no syncer: joining gives a session of 30 steps."""
     reported: list[float] = []
 
+    def count(tokens: int, loss: float | None, batches: int) -> None:
+        assert tokens == 64 * batches
+        if loss is not None:
+            reported.append(loss)
+
     class Listening(AloneSession):
-        def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
-            super().step(tokens=tokens, loss=loss, batches=batches)
-            assert tokens == 64 * batches
-            if loss is not None:
-                reported.append(loss)
+        def _count_step(self, tokens: int, loss: float | None, batches: int) -> None:
+            super()._count_step(tokens, loss, batches)
+            count(tokens, loss, batches)
 
-    def join(store: ParameterStore, *, framework: str, environment: Mapping[str, str], **_: Any) -> AloneSession:
-        return Listening(STEPS)
+    class ListeningTree(AloneTreeSession[Any, Any]):
+        def _count_step(self, tokens: int, loss: float | None, batches: int) -> None:
+            super()._count_step(tokens, loss, batches)
+            count(tokens, loss, batches)
 
-    monkeypatch.setattr(driver.Session, "join", join)
+    monkeypatch.setattr(diloco.torch.Session, "join", lambda *_, **__: Listening(STEPS))
+    monkeypatch.setattr(diloco.jax, "join", lambda params, state: ListeningTree(STEPS, TreeStore(params), state))
     return reported
 
 

@@ -32,7 +32,6 @@ from diloco.last_words import report_exceptions
 from diloco.learner.leave import LoopError, refused_layout
 from diloco.schedules import Schedule
 from diloco.session.data_feed import Shard
-from diloco.session.session import Session as Driver
 
 __all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Shard", "TreeStore", "initialize", "join", "schedule"]
 
@@ -80,14 +79,13 @@ def join[Tree, State](
     masters = Masters(params, opt_state)
     inner = TreeState(store, opt_state)
     store.watch()
-    world = world_of(data_parallel)
-    driver = Driver.join(
+    return Session.join(
         store,
         framework="jax",
         environment=environment,
         updates=lambda: (store.updates,),
-        world=world,
+        world=world_of(data_parallel),
         how_to_meet=_HOW_TO_MEET,
         inner=inner,
+        make=lambda parts: Session(parts, store, inner, masters, on_adopt),
     )
-    return Session(driver, store, inner.opt_state, on_adopt, masters, inner)

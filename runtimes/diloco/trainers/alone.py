@@ -14,7 +14,7 @@ from diloco.session.data_feed import LeasedBatches, Shard, shard_of
 from diloco.session.loop_check import MOST_AHEAD
 
 
-class AloneSession:
+class AloneLoop:
     """Takes the sequence numbers one after the other and stops after a number of steps; there is no syncer."""
 
     def __init__(self, steps: int, *, rank: int = 0, ranks: int = 1) -> None:
@@ -42,7 +42,7 @@ class AloneSession:
             yield shard_of(number, count, seed)
             number += 1
 
-    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
+    def _count_step(self, tokens: int, loss: float | None, batches: int) -> None:
         self.step_count += 1
 
     @property
@@ -91,3 +91,10 @@ class AloneSession:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+class AloneSession(AloneLoop):
+    """That of a program whose parameters change in place."""
+
+    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
+        self._count_step(tokens, loss, batches)

@@ -20,7 +20,7 @@ import optax
 import diloco.jax
 from diloco.jax import Canonical, TreeStore
 from diloco.trainers import llama, llama_options, options, steps_jax
-from diloco.trainers.alone import AloneSession
+from diloco.trainers.alone_jax import AloneTreeSession
 from diloco.trainers.devices_jax import ONE_DEVICE, LocalDevices, shardings_of
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
@@ -142,9 +142,9 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     before_join()
 
     if chosen.alone_steps is None:
-        session = diloco.jax.join(params, state, canonical=forms)
+        session: diloco.jax.Session[Params, Any] | AloneTreeSession[Params, Any] = diloco.jax.join(params, state, canonical=forms)
     else:
-        session = diloco.jax.Session(AloneSession(chosen.alone_steps), TreeStore(params, canonical=forms), state)
+        session = AloneTreeSession(chosen.alone_steps, TreeStore(params, canonical=forms), state)
     with session:
         params, state = session.params, session.opt_state
         began = time.monotonic()

@@ -13,6 +13,7 @@ from builders.scripted_connection import ScriptedSession
 from builders.training_loop import TOKENS
 from diloco.canonical import Canonical
 from diloco.jax import Session, TreeStore, schedule
+from diloco.jax.inner_state import TreeState
 
 type Params = dict[str, jax.Array]
 
@@ -83,7 +84,7 @@ class JaxJoined(Joined):
     def __init__(self) -> None:
         store = TreeStore({"a": jnp.zeros(3), "b": jnp.zeros(2)})
         self.job = ScriptedSession(store=store, updates=lambda: (store.updates,)).join(5.0)
-        self.session = Session(self.job.session, store, 0)
+        self.session = self.job.begin(Session(self.job.parts, store, TreeState(store, 0)))
         self.params = self.session.params
 
     def step_without_a_batch(self) -> None:

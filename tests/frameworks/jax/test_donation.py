@@ -14,6 +14,7 @@ from builders.scripted_connection import ScriptedSession
 from builders.training_loop import BATCH, TOKENS
 from diloco.canonical import Canonical
 from diloco.jax import Session, TreeStore
+from diloco.jax.inner_state import TreeState
 from diloco.jax.masters import Masters
 from diloco.learner.inbox import Finished, Leased, PullWanted
 from diloco.learner.leave import LoopError
@@ -43,10 +44,11 @@ class Program:
         self.store = TreeStore(params, canonical=STACKED)
         self.job = ScriptedSession(store=self.store)
         self.told: list[list[str]] = []
-        self.session: Session[Params, Params] = Session(self.job.session, self.store, state, self._on_adopt, Masters(params, state))
+        inner, masters = TreeState(self.store, state), Masters(params, state)
+        self.session: Session[Params, Params] = self.job.begin(Session(self.job.parts, self.store, inner, masters, self._on_adopt))
         first = () if seeds else (self.job.broadcast(p, 4, 5.0) for p in (0, 1))
         self.job.comes(self.job.welcome(seed_wanted=seeds), *first, Leased(0, leased))
-        self.job.session._wait_for_parameters()
+        self.session._wait_for_parameters()
         self.batches: Iterator[list[int]] = self.session.batches(lambda numbers: numbers.tolist(), BATCH)
         self.params, self.state = self.session.params, self.session.opt_state
 
@@ -139,7 +141,7 @@ def test_a_program_that_donates_the_final_parameters_or_averages_them_ends_well(
 
 def test_what_is_frozen_and_donated_is_the_programs_alone() -> None:
     store = TreeStore({"adapter": jnp.ones(3), "scale": jnp.ones(1), "base": jnp.ones(2)}, trained=lambda path: path != "base")
-    session: Session[Params, tuple[()]] = Session(ScriptedSession(store=store).session, store, ())
+    session: Session[Params, tuple[()]] = Session(ScriptedSession(store=store).parts, store, TreeState(store, ()))
     held = session.params
     held["base"].delete()
     store.reclaim()  # as at the end of the job
