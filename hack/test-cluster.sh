@@ -13,7 +13,7 @@ if [ "${1:-}" = --core ]; then
   OMP_NUM_THREADS=1 exec "${cluster[@]}" -m core
 fi
 nodes=(env PYTHONPATH=hack .venv/bin/python -m nodes)
-programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm karpenter kueue prometheus promtool)
+programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm helm3 karpenter kueue prometheus promtool)
 missing=$("${nodes[@]}" check 2>&1) && missing= && programs+=(kubelet coredns)
 hack/kube/assets.sh "${programs[@]}"
 if [ $# -gt 0 ]; then

@@ -27,6 +27,7 @@ made_from() {
     etcd) echo "etcd go.etcd.io/etcd/server/v3" ;;
     helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
     actionlint) echo "actionlint github.com/rhysd/actionlint/cmd/actionlint" ;;
+    helm3) echo "helm3 helm.sh/helm/v3/cmd/helm" ;;
     coredns) echo "coredns github.com/coredns/coredns" ;;
     karpenter) echo "karpenter sigs.k8s.io/karpenter/kwok" ;;
     kueue) echo "kueue sigs.k8s.io/kueue/cmd/kueue" ;;

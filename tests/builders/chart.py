@@ -25,11 +25,11 @@ class Refused(Exception):
     """Helm did not render; the message is what it said."""
 
 
-def helm(*args: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+def helm(*args: str, input: str | None = None, program: str = "helm") -> subprocess.CompletedProcess[str]:
     """`helm ARGS` without a cluster."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
     environment = {**inherited, **RARE_COLLECTIONS}
-    return subprocess.run([str(PROGRAMS / "helm"), *args], env=environment, input=input, capture_output=True, text=True, check=False)
+    return subprocess.run([str(PROGRAMS / program), *args], env=environment, input=input, capture_output=True, text=True, check=False)
 
 
 def render_text(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from builders.chart import CHART, NAMESPACE, RELEASE, VALUES, Refused, helm, of_kind, one, render, render_text
-from builders.control_plane import ROOT, ControlPlane
+from builders.control_plane import ROOT, ControlPlane, provide_programs
 from diloco.contract import SYNCER_PORT
 from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api import names
@@ -155,6 +155,21 @@ def test_helm_lints_the_chart_without_a_warning() -> None:
     assert done.returncode == 0, done.stdout
     assert "[WARNING]" not in done.stdout
     assert "[ERROR]" not in done.stdout
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
+def test_helm_3_lints_and_renders_the_chart(file: str) -> None:
+    provide_programs(("helm3",))
+    arguments = (str(CHART), "--namespace", NAMESPACE, "--values", str(VALUES / file))
+    linted = helm("lint", "--strict", *arguments, program="helm3")
+    assert linted.returncode == 0, linted.stdout
+    # Built from its module alone, Helm 3 takes an absent cluster for Kubernetes 1.20.
+    rendered = helm("template", RELEASE, *arguments, "--kube-version", "1.36.0", program="helm3")
+    assert rendered.returncode == 0, rendered.stderr
+    objects = [each for each in yaml.safe_load_all(rendered.stdout) if each]
+    names = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
+    assert len(set(names)) == len(names)
+    assert [place for kind, place, _ in names if kind == "Deployment"] == [NAMESPACE]
 
 
 def test_every_object_of_the_schema_refuses_unknown_keys() -> None:
