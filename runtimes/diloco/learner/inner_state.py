@@ -5,7 +5,8 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from diloco.algorithm.pieces import Piece
@@ -18,6 +19,8 @@ LEAST_SECONDS = 0.0005
 """That staging may take in any case."""
 STEPS = "steps"
 """Key of the small rest under which the `steps` of a `CountedState` are."""
+ARRAYS = "arrays"
+"""Key of the small rest under which is what `arrays_of` returns, where the optimizer has other arrays after some step than before it."""
 
 
 def staging_seconds(step_seconds: float) -> float:
@@ -104,3 +107,27 @@ def steps_behind(rest: Mapping[str, Any]) -> int:
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
         raise ValueError(f"the local steps behind it are {steps!r}, which is no number of steps")
     return steps
+
+
+def arrays_of(arrays: Iterable[PieceArray]) -> list[tuple[list[str], list[str]]]:
+    """Return which arrays the optimizer keeps of which tensors: their names, with all tensors that have these."""
+    tensors = defaultdict(list)
+    for tensor, names in names_by_tensor(arrays).items():
+        tensors[tuple(sorted(names))].append(tensor)
+    return [(list(names), of_these) for names, of_these in tensors.items()]
+
+
+def names_of(rest: Mapping[str, Any]) -> Mapping[str, frozenset[str]] | None:
+    """Return by tensor which arrays the optimizer kept when this small rest was read; None: it does not say."""
+    if (arrays := rest.get(ARRAYS)) is None:
+        return None
+    return {tensor: frozenset(names) for names, tensors in arrays for tensor in tensors}
+
+
+def names_by_tensor(arrays: Iterable[PieceArray]) -> Mapping[str, frozenset[str]]:
+    """Return by tensor the names of the arrays that the optimizer keeps of it; tensors of which it keeps none are left out."""
+    found = defaultdict(set)
+    for one in arrays:
+        if one.name:
+            found[one.piece.tensor].add(one.name)
+    return {tensor: frozenset(names) for tensor, names in found.items()}

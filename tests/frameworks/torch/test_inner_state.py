@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,15 @@ import torch
 from builders.master_sgd import MasterSGD
 from diloco.algorithm.layout import Layout
 from diloco.canonical import Canonical
-from diloco.protocol.state_parts import StateError, cut
-from diloco.protocol.state_values import decode, encode
+from diloco.protocol.state_parts import PieceArray, StateError, cut
+from diloco.protocol.state_values import Leaf, decode, encode
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.store import ModuleStore
 
 STEPS = 3
+
+type Arrays = list[tuple[PieceArray, np.ndarray]]
+type Sent = tuple[Arrays, Any]
 
 
 class Program:
@@ -51,21 +56,32 @@ class Program:
                 if isinstance(one, torch.optim.lr_scheduler.LRScheduler):
                     one.step()
 
-    def gives_to(self, taker: Program, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """As over the wire: each part, and then the small rest. `meanwhile`: what happens to the taker between the two."""
-        layout = Layout(self.store.specs())
-        taker.state.begin()
-        for part in cut(layout.tensors, 6):
-            arrays = self.state.arrays(part)
-            staged = self.state.stage(arrays)
-            values = staged.wait().copy()
+    def sent(self) -> Sent:
+        """All that it gives, as over the wire."""
+        arrays: Arrays = []
+        for part in cut(Layout(self.store.specs()).tensors, 6):
+            of_part = self.state.arrays(part)
+            staged = self.state.stage(of_part)
+            ends = np.cumsum([one.piece.elements for one in of_part])[:-1]
+            arrays += zip(of_part, np.split(staged.wait().copy(), ends), strict=True)
             staged.release()
-            start = 0
-            for one in arrays:
-                taker.state.put(one, values[start : start + one.piece.elements])
-                start += one.piece.elements
+        return arrays, decode(encode(self.state.stage_rest().wait()))
+
+    def puts(self, arrays: Arrays) -> None:
+        self.state.begin()
+        for array, values in arrays:
+            self.state.put(array, values)
+
+    def takes(self, arrays: Arrays, rest: Any, take: Callable[[Any], None] | None = None) -> None:
+        self.puts(arrays)
+        (take or self.state.finish)(rest)
+
+    def gives_to(self, taker: Program, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """`meanwhile`: what happens to the taker before the small rest comes."""
+        arrays, rest = self.sent()
+        taker.puts(arrays)
         meanwhile()
-        taker.state.finish(decode(encode(self.state.stage_rest().wait())))
+        taker.state.finish(rest)
         taker.generator.set_state(self.generator.get_state())
 
     def adopt(self, name: str, change: float) -> None:
@@ -182,22 +198,171 @@ def test_the_steps_behind_a_state_go_with_it_and_an_older_version_gave_none() ->
     donor.state.steps = STEPS
     donor.gives_to(taker)
     assert taker.state.steps == STEPS
-    rest = decode(encode(donor.state.stage_rest().wait()))
+    arrays, rest = donor.sent()
     del rest["steps"]
-    taker.state.finish(rest)
+    taker.takes(arrays, rest)
     assert taker.state.steps == 0
 
 
-@pytest.mark.parametrize("steps", [-1, True, "3", 2.0])
-def test_steps_that_cannot_be_are_refused_and_change_nothing(steps: object) -> None:
+def without(names: Callable[[PieceArray], bool]) -> Callable[[Arrays, Any], Sent]:
+    return lambda arrays, rest: ([one for one in arrays if not names(one[0])], rest)
+
+
+def half(array: PieceArray) -> bool:
+    return array.name == "exp_avg_sq" and array.piece.start[0] > 0
+
+
+def as_int8(arrays: Arrays, rest: Any) -> Sent:
+    return [(replace(array, dtype="int8") if array.name == "exp_avg" else array, values) for array, values in arrays], rest
+
+
+def forty_more(arrays: Arrays, rest: Any) -> Sent:
+    more = [(replace(arrays[0][0], name=f"more{number}"), arrays[0][1]) for number in range(40)]
+    return [*arrays, *more], rest
+
+
+def changed(where: Sequence[Any], value: Any) -> Callable[[Arrays, Any], Sent]:
+    """`value` at a place of the small rest; None: nothing."""
+
+    def change(arrays: Arrays, rest: Any) -> Sent:
+        *above, last = where
+        place = rest
+        for key in above:
+            place = place[key]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+        return arrays, rest
+
+    return change
+
+
+GROUP, BIAS = ("optimizers", 0, "groups", 0), ("optimizers", 0, "state", "0.bias")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without(half), "6 of 7 elements of exp_avg_sq of 0.bias came"),  # parts have at most 6
+        (without(lambda array: array.name == "exp_avg_sq"), "exp_avg_sq of 0.bias is among the arrays or in the small rest only"),
+        (without(lambda array: array.name != ""), "exp_avg of 0.bias is among the arrays or in the small rest only"),
+        (as_int8, "the donor keeps exp_avg of 0.bias as int8, which does not travel as float32"),
+        (forty_more, "the optimizer keeps no more0 of 0.bias here"),
+        (changed((*GROUP, "lr"), "abc"), "lr of AdamW is 0.05 here and 'abc' there"),
+        (changed((*GROUP, "betas"), (0.9,)), "betas of AdamW is"),
+        (changed((*GROUP, "params"), []), "params of AdamW is"),
+        (changed((*BIAS, "step"), None), "step of 0.bias is in one of the two states only"),
+        (changed((*BIAS, "step"), Leaf("float32", (2,), bytes(8))), "step of 0.bias is not what AdamW keeps"),
+        (changed((*BIAS, "step"), Leaf("float32", (2,), bytes(4))), "RuntimeError"),  # torch's, of an array without its data
+        (changed(BIAS, None), "arrays of 0.bias came, and no optimizer has a state of it"),
+        (changed(("optimizers", 0, "state", "another"), {"step": 1}), "another is of no AdamW here"),
+        *((changed(("steps",), steps), "which is no number of steps") for steps in (-1, True, "3", 2.0)),
+    ],
+)
+def test_a_copy_of_something_else_or_of_less_is_refused_and_changes_nothing(change: Callable[[Arrays, Any], Sent], why: str) -> None:
     donor, taker = Program(adamw), Program(adamw, seed=9)
     donor.train(STEPS)
-    rest = decode(encode(donor.state.stage_rest().wait())) | {"steps": steps}
     for take in (taker.state.check, taker.state.finish):
-        with pytest.raises(StateError, match="which is no number of steps"):
-            take(rest)
+        with pytest.raises(StateError, match=re.escape(why)):
+            taker.takes(*change(*donor.sent()), take)
     assert not taker.optimizers[0].state
-    assert taker.state.steps == 0
+    assert (taker.state.steps, taker.optimizers[0].param_groups[0]["lr"]) == (0, 0.05)
+    donor.gives_to(taker)
+    taker.train(1)  # a whole copy is taken afterwards
+
+
+def test_of_an_optimizer_that_is_known_after_its_first_step_only_a_copy_is_compared_with_what_the_donor_kept() -> None:
+    make = lambda model: [torch.optim.ASGD(model.parameters())]  # noqa: E731 - it reads a number before it keeps one
+    donor, taker = Program(make), Program(make, seed=9)
+    donor.train(STEPS)
+    with pytest.raises(StateError, match=r"ax of 0\.bias is among the arrays or in the small rest only"):
+        taker.takes(*without(lambda array: array.name == "ax")(*donor.sent()))
+    with pytest.raises(StateError, match=r"the donor keeps more7 of 0\.bias beside 8 other arrays"):
+        taker.puts(forty_more(*donor.sent())[0])
+    donor.gives_to(taker)
+    for program in (donor, taker):
+        program.train(STEPS)
+    np.testing.assert_equal(taker.values(), donor.values())
+
+
+def test_moments_are_of_the_type_that_the_optimizer_keeps_here() -> None:
+    donor, taker = Program(adamw, dtype=torch.bfloat16), Program(adamw, seed=9)
+    donor.train(STEPS)
+    donor.gives_to(taker)
+    assert {state["exp_avg"].dtype for state in taker.optimizers[0].state.values()} == {torch.float32}
+    taker.train(1)
+
+
+class Refusing:
+    """Takes no state but its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state != self.state_dict():
+            raise RuntimeError(f"this is {self.name}")
+
+
+def scaler(enabled: bool) -> HandedOver:
+    return torch.amp.GradScaler("cpu", enabled=enabled)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "why"),
+    [
+        (lambda: Refusing("a"), lambda: Refusing("b"), "Refusing does not take the donor's state: RuntimeError: this is b"),
+        (lambda: scaler(enabled=False), lambda: scaler(enabled=True), "GradScaler does not take the donor's state: RuntimeError"),
+        (lambda: Drawn(16), torch.Generator, "Generator does not take the donor's state: RuntimeError"),  # as CUDA's is
+    ],
+)
+def test_what_one_object_does_not_take_is_taken_by_none(theirs: Any, own: Any, why: str) -> None:
+    donor = Program(adamw, lambda optimizers: [*step_rate(optimizers), theirs()])
+    taker = Program(adamw, lambda optimizers: [*step_rate(optimizers), own()], seed=9)
+    donor.train(STEPS)
+    arrays, rest = donor.sent()
+    (schedule, refusing) = taker.handed_over
+    before = encode_state(refusing)
+    for take in (taker.state.check, taker.state.finish):
+        taker.puts(arrays)
+        with pytest.raises(StateError, match=re.escape(why)):
+            take(rest)
+    assert schedule.last_epoch == 0  # type: ignore[union-attr]
+    assert encode_state(refusing) == before
+    assert not taker.optimizers[0].state
+    assert taker.optimizers[0].param_groups[0]["lr"] == 0.05
+
+
+def test_objects_that_were_asked_have_their_own_state_until_the_copy_is_taken() -> None:
+    donor, taker = Program(adamw, step_rate), Program(adamw, step_rate, seed=9)
+    donor.train(STEPS)
+    arrays, rest = donor.sent()
+    taker.puts(arrays)
+    taker.state.check(rest)
+    (schedule,) = taker.handed_over
+    assert schedule.last_epoch == 0  # type: ignore[union-attr]
+    taker.state.finish(rest)
+    assert schedule.last_epoch == STEPS  # type: ignore[union-attr]
+
+
+def encode_state(one: HandedOver) -> str:
+    return str(one.get_state() if isinstance(one, torch.Generator) else one.state_dict())
+
+
+class Drawn:
+    """Its state has so many bytes, and no dict around them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def state_dict(self) -> Any:
+        return torch.zeros(self.size, dtype=torch.uint8)
+
+    def load_state_dict(self, state: Any) -> None: ...
 
 
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
@@ -205,7 +370,8 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     donor.train(STEPS)
     taker.train(1)
     before = {key: float(state["step"]) for key, state in enumerate(taker.optimizers[0].state.values())}
-    rest = decode(encode(donor.state.stage_rest().wait()))
+    arrays, rest = donor.sent()
+    taker.puts(arrays)
     with pytest.raises(StateError, match="does not fit this program"):
         taker.state.finish(rest)
     assert {key: float(state["step"]) for key, state in enumerate(taker.optimizers[0].state.values())} == before
