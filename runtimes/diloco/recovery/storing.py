@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from diloco.algorithm.layout import Layout
 from diloco.learner.config import LearnerConfig
-from diloco.learner.inner_state import InnerState, StagedRest
+from diloco.learner.inner_state import InnerState, StagedRest, names_by_tensor, names_of
 from diloco.learner.stored_parts import StoredParts
 from diloco.object_stores import words
 from diloco.protocol.diloco_pb2 import Marker
@@ -104,7 +104,9 @@ class Storer:
 
     def _commit(self, state: StoredState, blocks: Sequence[Block], rest: StagedRest) -> None:
         try:
-            data = encode(rest.wait())
+            tree = rest.wait()
+            _check_arrays(names_of(tree), blocks)
+            data = encode(tree)
             whole = replace(state, rest=(len(data), sha256(data).hexdigest()), blocks=blocks)
             # Now, while the state before it is there: a unit that takes it would refuse it, and begin empty.
             check_fits(whole, state.unit, state.kind, self._layout)
@@ -125,3 +127,11 @@ class Storer:
         if not self._closed:
             _log.warning("the state is not stored: %s; the one before it is intact", why)
             self.error = why
+
+
+def _check_arrays(names: Mapping[str, frozenset[str]] | None, blocks: Sequence[Block]) -> None:
+    """Raise StateError if the optimizer had other arrays when the small rest was read. `names`: see `names_of`."""
+    stored = names_by_tensor(array for block in blocks for array in block.arrays)
+    for tensor, its in names.items() if names is not None else ():
+        if differing := its ^ stored.get(tensor, frozenset()):
+            raise StateError(f"the optimizer has begun to keep {min(differing)} of {tensor} meanwhile")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,11 @@ import pytest
 from builders.dying_job import DyingJob as Job
 from builders.exchange import until, weights
 from builders.momentum_job import begins
-from builders.momentum_learner import MomentumState
+from builders.momentum_learner import Copied, MomentumState
+from diloco.algorithm.pieces import Piece
 from diloco.contract import LearnerStates
+from diloco.learner.inner_state import ARRAYS, arrays_of
+from diloco.protocol.state_parts import PieceArray
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +82,35 @@ def test_the_newest_state_of_a_unit_takes_the_place_of_the_one_before(job: Job) 
     job.stored("a", after=job.stored("a").t)
     until(lambda: len(list((job.states / "a").glob("*/manifest.json"))) == 1, "those before are gone")
     job.die()
+
+
+class LateState(MomentumState):
+    """Its momentum is there after some steps only, as after first steps that a GradScaler skips."""
+
+    def __init__(self) -> None:
+        super().__init__(weights())
+        self.begins_at = 0
+        """Steps after which it is there."""
+
+    def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
+        return [one for one in super().arrays(pieces) if not one.name or self.steps >= self.begins_at]
+
+    def stage_rest(self) -> Copied:
+        # Between the parts and the small rest of the first state.
+        self.begins_at = 0
+        return Copied(super().stage_rest().wait() | {ARRAYS: arrays_of(self.arrays(self.held()))})
+
+
+def test_a_state_whose_small_rest_is_of_more_arrays_than_were_stored_is_not_stored(job: Job) -> None:
+    state = LateState()
+    state.begins_at = 1 << 30
+    begins(job.unit("a", state))
+    said = until(lambda: job.syncer.report().snapshot_error, "the syncer says that the state is not stored")
+    assert "the optimizer has begun to keep momentum of " in said
+    assert {array.name for block in job.stored("a").blocks for array in block.arrays} == {"momentum"}, "the next one has all"
+    job.die()
+    job.begin_again()
+    assert begins(job.unit("a", LateState())).state.taken == 1
 
 
 def flip(folder: Path) -> None:
