@@ -34,7 +34,7 @@ from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.sessions import StoredSessions
 from diloco.tape.records import TapeError
 from diloco.tape.replay import about
-from diloco.tape.segments import FOLDER
+from diloco.tape.segments import FOLDER, heads
 from diloco.tape.writer import Position, TapeWriter
 
 _log = logging.getLogger(__name__)
@@ -181,6 +181,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
     folder = config.state_dir / FOLDER
     try:
         if loaded is None:
+            _check_nothing_is_lost(store, folder)
             fragments = config.job.training.fragments
             work, tape = Work(Ledger(), fragments), end_of_tape(folder)
             nothing = [0] * fragments
@@ -193,6 +194,15 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
         raise BadState(str(error)) from error
     store.drop_old()  # what a crash left between a save and this
     return restored
+
+
+def _check_nothing_is_lost(store: SnapshotStore, tape: Path) -> None:
+    """Raise BadState for a volume without a snapshot whose tape has merges: each followed one, and to begin anew would throw them away."""
+    if any(head.get("type") == "merge" for head in heads(tape)):
+        raise BadState(
+            f"no snapshot is in {store.root}, and the tape in {tape} has merges, which follow one: it is lost. Nothing was changed. Put it "
+            f"back in its place, or empty {tape.parent} if the job shall start afresh."
+        )
 
 
 @contextlib.contextmanager

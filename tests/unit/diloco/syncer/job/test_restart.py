@@ -66,6 +66,7 @@ def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tm
         learner.wait()
         assert syncer.stop() is RunOutcome.DRAINED
         before = syncer.syncer.engine.report()
+        assert before.snapshot_t == before.t, "the newest snapshot holds all"
     with LocalSyncer(place) as syncer:
         after = syncer.report()
         assert (after.t, after.tokens, after.snapshot_t, after.seeded) == (before.t, before.tokens, before.t, True)
@@ -148,6 +149,19 @@ def test_a_syncer_that_cannot_go_on_from_its_snapshots_does_not_begin(tmp_path: 
     spoil(place)
     with pytest.raises(BadState, match=why), LocalSyncer(place):
         pass
+
+
+@pytest.mark.slow
+def test_snapshots_that_are_gone_beside_a_tape_with_merges_are_not_taken_for_a_fresh_start(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 10)
+    kept = tmp_path / "kept"
+    stored(place).root.rename(kept)
+    with pytest.raises(BadState, match=r"and the tape in .* has merges, which follow one: it is lost"), LocalSyncer(place):
+        pass
+    kept.rename(stored(place).root)
+    with LocalSyncer(place) as syncer:
+        assert syncer.report().t >= 10
 
 
 @pytest.mark.slow
