@@ -20,14 +20,13 @@ def stores_nothing(state: str) -> BlockWriter:
 def a_stored_state(uri: str, unit: str, *, t: int, attempt: int = 1, local_step: int = 0, layout: Layout = MODEL) -> StoredState:
     """What a unit has stored after a snapshot of outer step `t`, beside those in `uri`: a momentum of ones for each tensor."""
     folder = UnitFolder(f"{uri}/{FOLDER}/{unit}")
-    name = name_of(attempt, local_step)
-    writer = BlockWriter(folder, name, rank=0)
+    writer = BlockWriter(folder, name_of(attempt, local_step), rank=0)
     for spec in layout.tensors:
         one = PieceArray(whole(spec), "momentum", "float32")
         writer.add([one], np.ones(one.piece.elements, np.float32))
     rest = b"rest"
     state = StoredState(
-        name, unit, attempt, t, local_step, "torch AdamW", layout.fingerprint, (len(rest), sha256(rest).hexdigest()), writer.finish()
+        unit, attempt, t, local_step, "torch AdamW", layout.fingerprint, (len(rest), sha256(rest).hexdigest()), writer.finish()
     )
     folder.finish(state, rest)
     return state

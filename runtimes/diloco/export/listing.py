@@ -5,16 +5,16 @@ See docs/decisions/0139-model-in-and-out.md.
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown, subfolders
-from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, step_of
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, file_size, step_of, tensors_of
 from diloco.snapshots.stored_state import FOLDER, REST_FILE, StoredState
-from diloco.snapshots.tensor_file import checksum
+from diloco.snapshots.tensor_file import Written, checksum
 
 
 class State(enum.StrEnum):
@@ -97,44 +97,41 @@ def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[],
     """Return what is known of a state; None: it is not whole yet, or was removed meanwhile."""
     if not fs.exists(f"{path}/{MANIFEST_FILE}"):
         return None
-    manifest: Mapping[str, Any] = {}
+    stored: StoredState | None = None
     state, why = State.COMPLETE, ""
     try:
-        manifest = manifest_of(fs, path)
-        stored = StoredState.from_manifest(path, manifest)
+        stored = StoredState.from_manifest(path.rpartition("/")[2], manifest_of(fs, path))
         for file, size, sha256 in [(REST_FILE, *stored.rest), *((block.file, block.bytes, block.sha256) for block in stored.blocks)]:
-            _check_file(fs, path, file, size, sha256 if reading is not None else "")
+            _check_file(fs, path, file, Written(size, sha256), reading)
             if reading is not None:
-                reading()
                 state = State.WHOLE
     except Unusable as reason:
         if not fs.exists(f"{path}/{MANIFEST_FILE}"):
             return None
         state, why = State.DAMAGED, str(reason)
-    meta = manifest.get("meta") or {}
     return StateEntry(
         unit=unit,
         folder=shown(fs, path),
         job=job,
-        step=int(manifest.get("t", 0)),
-        local_step=int(meta.get("localStep", 0)),
-        kind=str(meta.get("innerState", "")),
-        bytes=int(manifest.get("bytes", 0)),
+        step=stored.t if stored is not None else 0,
+        local_step=stored.local_step if stored is not None else 0,
+        kind=stored.kind if stored is not None else "",
+        bytes=sum(block.bytes for block in stored.blocks) if stored is not None else 0,
         saved=_saved(fs, path),
         state=state,
         why=why,
     )
 
 
-def _check_file(fs: Any, path: str, file: str, size: int, sha256: str) -> None:
-    """Raise Unusable unless a file of a state has this size, and this checksum, which is not compared where it is ""."""
-    found = _size(fs, f"{path}/{file}")
-    if found is None:
-        raise Unusable(f"{file} is missing")
-    if found != size:
-        raise Unusable(f"{file} has {found} bytes, its manifest says {size}: truncated or overwritten")
-    if sha256 and hashlib.sha256(fs.cat_file(f"{path}/{file}")).hexdigest() != sha256:
-        raise Unusable(f"{file} does not have the checksum of its manifest: its bytes have changed")
+def _check_file(fs: Any, path: str, file: str, said: Written, reading: Callable[[], None] | None) -> None:
+    """Raise Unusable unless a file has this size, and this checksum: of that nothing is read where `reading` is None."""
+    compare_size(file, file_size(fs, path, file), said.bytes)
+    if reading is not None:
+        try:
+            with fs.open(f"{path}/{file}", "rb") as opened:
+                compare_checksum(file, checksum(opened, reading), said)
+        except FileNotFoundError as error:
+            raise Unusable(f"{file} is missing") from error
 
 
 def list_snapshots(
@@ -161,13 +158,16 @@ def list_snapshots(
 
 def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | None) -> SnapshotEntry:
     path = f"{folder.path}/{name}"
-    size = _size(fs, f"{path}/{TENSORS_FILE}")
+    size = 0
     manifest: Mapping[str, Any] = {}
     state, why = State.UNFINISHED, ""
+    with contextlib.suppress(Unusable):  # said below
+        size = file_size(fs, path, TENSORS_FILE)
     if name in folder.snapshots:
         try:
             manifest = manifest_of(fs, path)
-            state = _state(fs, f"{path}/{TENSORS_FILE}", manifest, size, reading)
+            _check_file(fs, path, TENSORS_FILE, tensors_of(manifest), reading)
+            state = State.COMPLETE if reading is None else State.WHOLE
         except Unusable as reason:
             state, why = State.DAMAGED, str(reason)
     meta = manifest.get("meta") or {}
@@ -178,7 +178,7 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
         job=str(named.get("name", "")) if isinstance(named, dict) else "",
         step=step_of(name) or 0,
         tokens=_tokens(meta),
-        bytes=size or 0,
+        bytes=size,
         saved=_saved(fs, path),
         state=state,
         why=why,
@@ -190,35 +190,12 @@ def _gone(fs: Any, path: str, state: State) -> bool:
     return state in (State.DAMAGED, State.UNFINISHED) and not fs.exists(path)
 
 
-def _size(fs: Any, path: str) -> int | None:
-    """Return the bytes of a file; None: there is none."""
-    try:
-        return int(fs.info(path)["size"])
-    except FileNotFoundError:
-        return None
-
-
 def _saved(fs: Any, path: str) -> float | None:
     """Return when the manifest in a folder was written, seconds since the epoch; None: there is none, or none any more."""
     try:
         return float(fs.modified(f"{path}/{MANIFEST_FILE}").timestamp())
     except FileNotFoundError:
         return None
-
-
-def _state(fs: Any, tensors: str, manifest: Mapping[str, Any], size: int | None, reading: Callable[[], None] | None) -> State:
-    """Return COMPLETE or WHOLE. Raises Unusable."""
-    if size is None:
-        raise Unusable(f"{TENSORS_FILE} is missing")
-    compare_size(size, manifest)
-    if reading is None:
-        return State.COMPLETE
-    try:
-        with fs.open(tensors, "rb") as file:
-            compare_checksum(checksum(file, reading), manifest)
-    except FileNotFoundError as error:
-        raise Unusable(f"{TENSORS_FILE} is missing") from error
-    return State.WHOLE
 
 
 def _tokens(meta: Mapping[str, Any]) -> int | None:

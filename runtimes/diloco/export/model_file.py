@@ -21,7 +21,7 @@ from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.export.places import ExportError, Snapshot, find_snapshot, other_steps
 from diloco.safetensors_file import SafetensorsFile
 from diloco.safetensors_header import NotSafetensorsError, header_bytes
-from diloco.snapshots.store import TENSORS_FILE, Unusable, compare_checksum
+from diloco.snapshots.store import TENSORS_FILE, Unusable, compare_checksum, tensors_of
 from diloco.snapshots.tensor_file import HashingFile
 
 type DType = Literal["float32", "bfloat16", "float16"]
@@ -100,7 +100,7 @@ class ModelFile:
             for place, at, data in self._source.blocks(self._names()):
                 yield place.name.removeprefix(_KIND), at, data
             self._file.skip_rest()
-            compare_checksum(self._file.written(), self.snapshot.manifest)
+            compare_checksum(TENSORS_FILE, self._file.written(), tensors_of(self.snapshot.manifest))
 
     def _names(self) -> set[str]:
         return {_KIND + name for name in self.shapes}

@@ -16,7 +16,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from diloco.object_stores import REMEDY, file_system, words
-from diloco.snapshots.store import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
+from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, Unusable, generation_of, parse_manifest, read_file, step_of
 
 _DEPTH = 4
 """Folders between a state directory and its snapshots: `volumes/<namespace>/<claim>/snapshots`."""
@@ -203,10 +203,7 @@ def _job(manifest: dict[str, Any]) -> str:
 
 def manifest_of(fs: Any, path: str) -> dict[str, Any]:
     """Read the manifest of the snapshot in the folder `path`. Raises Unusable."""
-    try:
-        manifest = parse_manifest(fs.cat_file(f"{path}/{MANIFEST_FILE}"))
-    except FileNotFoundError as error:
-        raise Unusable(f"{MANIFEST_FILE} is missing") from error
+    manifest = parse_manifest(read_file(fs, path, MANIFEST_FILE, MOST_MANIFEST))
     if not isinstance(manifest.get("t"), int) or not isinstance(manifest.get("bytes"), int) or not isinstance(manifest.get("meta"), dict):
         raise Unusable(f"{MANIFEST_FILE} does not say which step it is of, or how large it is")
     return manifest

@@ -28,8 +28,12 @@ class StoredParts(Protocol):
         """Stage what fits into the time that this boundary may take. The state is readable."""
         ...
 
-    def blocks(self) -> Sequence[Block] | None:
-        """Return what is written, of all processes; None: it is not all there yet. Raises StateError if a process could not write."""
+    def done(self) -> bool:
+        """Return whether all is written, of all processes. Raises StateError if one could not write."""
+        ...
+
+    def blocks(self) -> Sequence[Block]:
+        """Return what is written, once it is done. Belongs on a background thread: many ranks have long lists."""
         ...
 
     def end(self) -> None:
@@ -62,9 +66,13 @@ class PartsOfProcess:
         if not self._staged.over:
             self._staged.stage((), step_seconds, self._now)
 
-    def blocks(self) -> Sequence[Block] | None:
+    def done(self) -> bool:
         if self._error:
             raise StateError(self._error)
+        return self._blocks is not None
+
+    def blocks(self) -> Sequence[Block]:
+        assert self._blocks is not None
         return self._blocks
 
     def end(self) -> None:

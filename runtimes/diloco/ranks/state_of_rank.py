@@ -5,6 +5,7 @@ See docs/decisions/0250-state-of-a-peer.md. See docs/decisions/0268-peers-of-ran
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import time
@@ -60,8 +61,9 @@ class StateOfRank:
 
     def warm_up(self) -> None:
         """Do now what would make the first reading of this rank's portions slow."""
-        self._own.warm_up(self._owned_parts())
+        self._own.warm_up(self._owned_parts)
 
+    @functools.cached_property
     def _owned_parts(self) -> list[list[Piece]]:
         """Return what this rank owns of each part of the model."""
         owned = [piece for one in self._portions for piece in one.pieces]
@@ -125,12 +127,13 @@ class StateOfRank:
             raise RuntimeError(f"the ranks of this unit differ: the others have taken the state, and this one cannot: {error}") from error
         self._parameters.clear()
 
-    def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
+    def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool, gives: bool = False) -> None:
         """Read what the leader has ordered, in the time that a boundary may take after a step of `step_seconds`: one order at least. What
-        is stored is read where no peer waits. `readable`: the state is as after this local step."""
+        is stored is read where no peer waits. `readable`: the state is as after this local step. `gives`: a peer waits for what is read of
+        this rank without an order."""
         readable = readable and not self._own.lent
         until = self._now() + staging_seconds(step_seconds)
-        if self._stored is not None and readable and not self._reads:
+        if self._stored is not None and readable and not (self._reads or gives):
             self._stored.at_boundary(step_seconds)
         while self._reads and readable and local_step >= self._reads[0].read.step:
             self._read(self._reads.popleft())
@@ -158,7 +161,7 @@ class StateOfRank:
             for chunk, last in chunks(blocks_to_bytes(blocks)):
                 self._say(StateSaid(number=number, data=chunk, last=last, error=error))
 
-        self._stored = PartsOfProcess(self._own, self._owned_parts(), lambda: self._writer(name), done, self._now)
+        self._stored = PartsOfProcess(self._own, self._owned_parts, lambda: self._writer(name), done, self._now)
 
     def _read(self, order: StateOrder) -> None:
         try:

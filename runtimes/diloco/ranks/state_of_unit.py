@@ -80,6 +80,8 @@ class StateOfUnit:
         self._others = range(1, len(owned))
         self._fragments = CopiedFragments(fragments)
         self._copy = 0
+        self._gives = False
+        """A peer was given a part at the last boundary."""
         self._local_step = self._released = 0
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
@@ -107,6 +109,7 @@ class StateOfUnit:
         return self._own.arrays(pieces)
 
     def stage(self, arrays: Sequence[PieceArray]) -> Staged:
+        self._gives = True
         shares = divide(arrays, self._owned)
         own = shares.pop(0, [])
         staged = self._own.stage([share.array for share in own]) if own else None
@@ -131,7 +134,9 @@ class StateOfUnit:
     def at_boundary(self, local_step: int, released: int, step_seconds: float, *, readable: bool) -> None:
         """Note where this rank is, and that so many steps are released to all ranks. `readable`: the state is as after `local_step`."""
         self._local_step, self._released = local_step, released
-        self.leader.at_boundary(local_step, step_seconds, readable=readable)
+        # What other ranks are asked for they are told by an order; what is stored waits there behind it.
+        self.leader.at_boundary(local_step, step_seconds, readable=readable, gives=self._gives)
+        self._gives = False
 
     def adopted(self, fragment: int) -> None:
         """Note that all ranks overwrite a fragment with a broadcast, or will before they take a copy: it is replayed over that."""
@@ -242,11 +247,12 @@ class StoredByRanks:
     def at_boundary(self, step_seconds: float) -> None:
         pass
 
-    def blocks(self) -> Sequence[Block] | None:
+    def done(self) -> bool:
         if error := next((answer.error for answer in self._answers if answer.error), ""):
             raise StateError(error)
-        if not all(answer.done for answer in self._answers):
-            return None
+        return all(answer.done for answer in self._answers)
+
+    def blocks(self) -> Sequence[Block]:
         return [block for answer in self._answers for block in blocks_from_bytes(answer.data)]
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,21 +197,34 @@ class StoredCopy(Copy):
         check_fits(state, self._unit, self._kind, self._layout)
         _log.info("takes the state of outer step %d that it has stored in %s/%s", state.t, folder.uri, state.name)
         waiting: deque[tuple[Block, Future[bytes]]] = deque()
-        with ThreadPoolExecutor(_BLOCKS_AT_ONCE, "fetch-state") as threads:
-            blocks = iter(state.blocks)
-            while not self._cancelled.is_set():
-                while len(waiting) < _BLOCKS_AT_ONCE and (block := next(blocks, None)) is not None:
-                    waiting.append((block, threads.submit(folder.read, state, block.file, block.bytes, block.sha256)))
-                if not waiting:
-                    break
-                block, data = waiting.popleft()
-                values = np.frombuffer(data.result(), "<f4")
-                if not np.isfinite(values).all():
-                    raise StateError(f"what the unit has stored is not finite: {block.file}")
-                self.bytes += values.nbytes
-                self._heard()
-                self._put(ArraysCame(block.arrays, (), values))
+        blocks = iter(state.blocks)
+        while not self._cancelled.is_set():
+            while len(waiting) < _BLOCKS_AT_ONCE and (block := next(blocks, None)) is not None:
+                waiting.append((block, _begin_to_read(folder, state, block)))
+            if not waiting:
+                break
+            block, data = waiting.popleft()
+            values = np.frombuffer(data.result(), "<f4")
+            if not np.isfinite(values).all():
+                raise StateError(f"what the unit has stored is not finite: {block.file}")
+            self.bytes += values.nbytes
+            self._heard()
+            self._put(ArraysCame(block.arrays, (), values))
         rest = folder.read_rest(state)
         self.bytes += len(rest)
         self._heard()
         return WholeCame(decode(rest), state.t)
+
+
+def _begin_to_read(folder: UnitFolder, state: StoredState, block: Block) -> Future[bytes]:
+    """Read a block on a thread of its own. Not on one of a pool: these keep the process at its end while a driver hangs."""
+    data: Future[bytes] = Future()
+
+    def read() -> None:
+        try:
+            data.set_result(folder.read(state, block.file, block.bytes, block.sha256))
+        except BaseException as error:  # noqa: BLE001 - raised again where the block is waited for
+            data.set_exception(error)
+
+    threading.Thread(target=read, name="diloco-fetch", daemon=True).start()
+    return data

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -23,8 +24,11 @@ from diloco.protocol.diloco_pb2 import Marker
 from diloco.protocol.state_parts import StateError
 from diloco.protocol.state_values import encode
 from diloco.snapshots.store import SnapshotError
-from diloco.snapshots.stored_state import Block, StoredState, check_fits, folder_of, name_of
+from diloco.snapshots.stored_state import Block, StoredState, check_fits, folder_of
 
+MOST_SECONDS = 2400.0
+"""How long a state may be under way before it is told that it is not there: what is written for a quarter of this time is read within
+`MOST_COPY_SECONDS`, or never taken."""
 _log = logging.getLogger(__name__)
 
 
@@ -32,6 +36,7 @@ _log = logging.getLogger(__name__)
 class _UnderWay:
     state: StoredState
     parts: StoredParts
+    begun_at: float
     committing: bool = False
     """All parts are written, and the rest is read."""
 
@@ -39,8 +44,16 @@ class _UnderWay:
 class Storer:
     """Called by the training thread, but for `marker`; threads of their own write."""
 
-    def __init__(self, config: LearnerConfig, layout: Layout, state: InnerState, store: Callable[[str], StoredParts]) -> None:
-        """Begin with `store`: begins to write the parts of the state of this name, of all processes of the unit."""
+    def __init__(
+        self,
+        config: LearnerConfig,
+        layout: Layout,
+        state: InnerState,
+        store: Callable[[str], StoredParts],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with `store`: begins to write the parts of the state of this name, of all processes of the unit. `now`: seconds."""
+        self._now = now
         self._config = config
         self._layout = layout
         self._state = state
@@ -59,6 +72,8 @@ class Storer:
         """Begin to store, or go on with it. The state is readable."""
         if (under_way := self._under_way) is not None:
             self._go_on(under_way, step_seconds)
+            if self._under_way is under_way and not self.error and self._now() - under_way.begun_at > MOST_SECONDS:
+                self.error = f"it has been under way for {MOST_SECONDS:.0f} s; the one before it is intact"
         elif (marker := self._marker) is not None and not self._closed:
             self._marker = None
             self._begin(marker, local_step)
@@ -70,9 +85,7 @@ class Storer:
             under_way.parts.end()
 
     def _begin(self, marker: Marker, local_step: int) -> None:
-        name = name_of(self._config.attempt, local_step)
         state = StoredState(
-            name=name,
             unit=self._config.unit,
             attempt=self._config.attempt,
             t=marker.t,
@@ -82,15 +95,14 @@ class Storer:
             rest=(0, ""),
             blocks=(),
         )
-        self._under_way = _UnderWay(state, self._store(name))
+        self._under_way = _UnderWay(state, self._store(state.name), self._now())
 
     def _go_on(self, under_way: _UnderWay, step_seconds: float) -> None:
         if under_way.committing:
             return
         try:
             under_way.parts.at_boundary(step_seconds)
-            blocks = under_way.parts.blocks()
-            if blocks is None:
+            if not under_way.parts.done():
                 return
             rest = self._state.stage_rest()
         except StateError as error:
@@ -100,10 +112,12 @@ class Storer:
             self._failed(f"{type(error).__name__}: {error}")
         else:
             under_way.committing = True
-            threading.Thread(target=self._commit, args=(under_way.state, blocks, rest), name="diloco-store", daemon=True).start()
+            threading.Thread(target=self._commit, args=(under_way, rest), name="diloco-store", daemon=True).start()
 
-    def _commit(self, state: StoredState, blocks: Sequence[Block], rest: StagedRest) -> None:
+    def _commit(self, under_way: _UnderWay, rest: StagedRest) -> None:
+        state = under_way.state
         try:
+            blocks = under_way.parts.blocks()
             tree = rest.wait()
             _check_arrays(names_of(tree), blocks)
             data = encode(tree)

@@ -90,8 +90,10 @@ def make_member(
 
 
 def _peers_of_process(config: LearnerConfig, layout: Layout, fragments: int, inner: InnerState, incarnations: Incarnations) -> Peers:
+    parts = cut(layout.tensors)
+
     def store(state: str) -> PartsOfProcess:
-        return PartsOfProcess(inner, cut(layout.tensors), lambda: writer_of(config.job, config.unit, state, rank=0))
+        return PartsOfProcess(inner, parts, lambda: writer_of(config.job, config.unit, state, rank=0))
 
     return PeersOfUnit(config, layout, fragments, inner, store, incarnations)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.object_stores import REMEDY, file_system, words
-from diloco.snapshots.store import MANIFEST_FILE, SnapshotError, Unusable
+from diloco.snapshots.store import MANIFEST_FILE, SnapshotError, read_file
 
 FIELD = "spec.training.checkpoint.uri"
 
@@ -49,15 +49,8 @@ class RemoteFolders:
         self._fs.pipe_file(f"{self._base}/{name}/{file}", data)
 
     def read(self, name: str, file: str, most: int) -> bytes:
-        """Return one file of a folder. Raises Unusable for one that is missing, or has more than `most` bytes."""
-        path = f"{self._base}/{name}/{file}"
-        try:
-            size = int(self._fs.info(path)["size"])
-            if size > most:
-                raise Unusable(f"{file} has {size} bytes, and {most} at most are expected")
-            return bytes(self._fs.cat_file(path))
-        except FileNotFoundError as error:
-            raise Unusable(f"{file} is missing") from error
+        """Return one file of a folder. Raises Unusable as `read_file` does."""
+        return read_file(self._fs, f"{self._base}/{name}", file, most)
 
     def remove(self, name: str) -> None:
         """Remove a folder. Idempotent."""

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fsspec.implementations.local import LocalFileSystem
+
 from diloco.durable import fsync_directory
 from diloco.free_space import demand, remedy
 from diloco.snapshots.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
@@ -38,6 +40,8 @@ _ITEM = 4
 """Bytes of a value."""
 _MANIFEST = 1 << 20
 """Bytes of a manifest, about: with the ledger and the statistics of units."""
+MOST_MANIFEST = 256 << 20
+"""Bytes of a manifest that is read, at most."""
 
 type Arrays = Callable[[Path, Mapping[str, Any]], Mapping[str, Array]]
 """The arrays by name that the snapshot in a folder, with this `meta`, is read into: float32, contiguous and writable."""
@@ -159,7 +163,7 @@ class SnapshotStore:
                 self._unusable.add(path)
                 skipped.append(SkippedSnapshot(path, str(reason)))
                 continue
-            self._newest = _Tensors(manifest["t"], path, Written(manifest["bytes"], manifest["sha256"]))
+            self._newest = _Tensors(manifest["t"], path, tensors_of(manifest))
             return Loaded(manifest["t"], tensors, manifest["meta"], path, skipped)
         if skipped:
             reasons = "; ".join(f"{one.path.name}: {one.why}" for one in skipped)
@@ -263,9 +267,9 @@ def read_snapshot(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapp
     manifest = _read_manifest(path)
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        compare_size(size, manifest)  # before any memory is reserved
+        compare_size(TENSORS_FILE, size, manifest["bytes"])  # before any memory is reserved
         found = read_tensors(file, size, into(path, manifest["meta"]) if into is not None else None)
-    compare_checksum(found.written, manifest)
+    compare_checksum(TENSORS_FILE, found.written, tensors_of(manifest))
     if found.wrong:
         raise Unusable(f"{TENSORS_FILE} cannot be read: {found.wrong}")
     return manifest, found.tensors
@@ -275,7 +279,7 @@ def check_snapshot(path: Path) -> dict[str, Any]:
     """Return the manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
     manifest = _read_manifest(path)
     with _opened(path) as file:
-        compare_checksum(checksum(file), manifest)
+        compare_checksum(TENSORS_FILE, checksum(file), tensors_of(manifest))
     return manifest
 
 
@@ -283,35 +287,55 @@ def check_snapshot(path: Path) -> dict[str, Any]:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Yield the tensors of one snapshot. What the operating system refuses is `Unusable`."""
     try:
+        file_size(LocalFileSystem(), str(path), TENSORS_FILE)
         with (path / TENSORS_FILE).open("rb") as file:
             yield file
-    except FileNotFoundError as error:
-        raise Unusable(f"{TENSORS_FILE} is missing") from error
     except OSError as error:
         raise Unusable(f"{TENSORS_FILE} cannot be read: {error.strerror or error}") from error
 
 
-def compare_size(size: int, manifest: Mapping[str, Any]) -> None:
-    """Raise `Unusable` if a snapshot's tensors are not as large as its manifest says."""
-    if size != manifest["bytes"]:
-        raise Unusable(f"{TENSORS_FILE} has {size} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
+def tensors_of(manifest: Mapping[str, Any]) -> Written:
+    """Return what the manifest of a snapshot says of its tensors."""
+    return Written(manifest["bytes"], manifest["sha256"])
 
 
-def compare_checksum(found: Written, manifest: Mapping[str, Any]) -> None:
-    """Raise `Unusable` if a snapshot's tensors do not have the size and checksum of its manifest."""
-    compare_size(found.bytes, manifest)
-    if found.sha256 != manifest["sha256"]:
-        raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
+def compare_size(file: str, size: int, said: int) -> None:
+    """Raise `Unusable` if a file is not as large as its manifest says."""
+    if size != said:
+        raise Unusable(f"{file} has {size} bytes, its manifest says {said}: truncated or overwritten")
+
+
+def compare_checksum(file: str, found: Written, said: Written) -> None:
+    """Raise `Unusable` if a file does not have the size and checksum that its manifest says."""
+    compare_size(file, found.bytes, said.bytes)
+    if found.sha256 != said.sha256:
+        raise Unusable(f"{file} does not have the checksum of its manifest: its bytes have changed")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        text = (path / MANIFEST_FILE).read_bytes()
-    except FileNotFoundError as error:
-        raise Unusable(f"{MANIFEST_FILE} is missing") from error
+        return parse_manifest(read_file(LocalFileSystem(), str(path), MANIFEST_FILE, MOST_MANIFEST))
     except OSError as error:
         raise Unusable(f"{MANIFEST_FILE} cannot be read: {error.strerror or error}") from error
-    return parse_manifest(text)
+
+
+def read_file(fs: Any, folder: str, file: str, most: int) -> bytes:
+    """Return one file of a folder in a fsspec file system. Raises `Unusable` for one that is missing, has more than `most` bytes, or is no
+    regular file, and as drivers do."""
+    if (size := file_size(fs, folder, file)) > most:
+        raise Unusable(f"{file} has {size} bytes, and {most} at most are expected")
+    return bytes(fs.cat_file(f"{folder}/{file}"))
+
+
+def file_size(fs: Any, folder: str, file: str) -> int:
+    """Return the bytes of one file of a folder. Raises `Unusable` for one that is missing or is no regular file, and as drivers do."""
+    try:
+        found = fs.info(f"{folder}/{file}")
+    except FileNotFoundError as error:
+        raise Unusable(f"{file} is missing") from error
+    if found["type"] != "file":  # a pipe or a device, which may never end
+        raise Unusable(f"{file} is no regular file")
+    return int(found["size"])
 
 
 def parse_manifest(text: bytes) -> dict[str, Any]:

@@ -28,10 +28,12 @@ from numpy.typing import NDArray
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece
 from diloco.contract import JobFile, remote_snapshots
+from diloco.object_stores import words
 from diloco.protocol.state_parts import MOST_ARRAYS, PART_ELEMENTS, PieceArray, StateError, elements
 from diloco.protocol.state_values import MOST_BYTES as MOST_REST_BYTES
 from diloco.snapshots.remote_folders import FIELD, RemoteFolders
-from diloco.snapshots.store import MANIFEST_FILE, SnapshotError, Unusable, manifest_bytes, parse_manifest
+from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, SnapshotError, Unusable, compare_checksum, manifest_bytes, parse_manifest
+from diloco.snapshots.tensor_file import Written
 
 FOLDER = "learners"
 """Where the states are, beside the copies of the job's snapshots."""
@@ -43,7 +45,6 @@ LINK_SHARE = 0.25
 _ITEM = 4
 _MOST_BLOCK = BLOCK_BYTES + MOST_ARRAYS * _ITEM * PART_ELEMENTS
 """Bytes of a block at most: one is written when a part has filled it, so it is larger by less than that part."""
-_MOST_MANIFEST = 256 << 20
 _NAME = re.compile(r"\d{6,}-\d{10,}")
 _log = logging.getLogger(__name__)
 
@@ -100,8 +101,6 @@ class Block:
 class StoredState:
     """What a manifest says: which unit the state is of, and of when."""
 
-    name: str
-    """The folder of it."""
     unit: str
     attempt: int
     t: int
@@ -115,6 +114,11 @@ class StoredState:
     rest: tuple[int, str]
     """Bytes and SHA-256 of the small rest."""
     blocks: Sequence[Block]
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder."""
+        return name_of(self.attempt, self.local_step)
 
     def to_manifest(self) -> bytes:
         """Return the content of the manifest."""
@@ -131,12 +135,12 @@ class StoredState:
 
     @classmethod
     def from_manifest(cls, name: str, manifest: Mapping[str, Any]) -> Self:
-        """Return the state in the folder `name`. `manifest`: the result of `parse_manifest`. Raises Unusable."""
+        """Return the state in the folder `name`. `manifest`: the result of `parse_manifest`. Raises Unusable, also for that of another
+        folder."""
         try:
             meta = manifest["meta"]
             size, sha256 = meta["rest"]
-            return cls(
-                name,
+            found = cls(
                 str(meta["unit"]),
                 int(meta["attempt"]),
                 int(manifest["t"]),
@@ -148,6 +152,9 @@ class StoredState:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise Unusable(f"{MANIFEST_FILE} is no manifest of a unit's state: {type(error).__name__}: {error}") from error
+        if found.name != name:
+            raise Unusable(f"{MANIFEST_FILE} is that of {found.name}")
+        return found
 
 
 def check_fits(state: StoredState, unit: str, kind: str, layout: Layout) -> None:
@@ -187,7 +194,7 @@ class UnitFolder:
         for name in self._names(reverse=True):
             if self._folders.holds(name):
                 try:
-                    data = self._folders.read(name, MANIFEST_FILE, _MOST_MANIFEST)
+                    data = self._folders.read(name, MANIFEST_FILE, MOST_MANIFEST)
                     return StoredState.from_manifest(name, parse_manifest(data))
                 except Unusable as reason:
                     _log.warning("the stored state %s/%s cannot be used: %s", self.uri, name, reason)
@@ -199,10 +206,7 @@ class UnitFolder:
     def read(self, state: StoredState, file: str, size: int, sha256: str) -> bytes:
         """Return a file of a state, whose size and checksum are those of the manifest. Raises Unusable."""
         data = self._folders.read(state.name, file, size)
-        if len(data) != size:
-            raise Unusable(f"{file} has {len(data)} bytes, its manifest says {size}: truncated or overwritten")
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise Unusable(f"{file} does not have the checksum of its manifest: its bytes have changed")
+        compare_checksum(file, Written(len(data), hashlib.sha256(data).hexdigest()), Written(size, sha256))
         return data
 
     def read_rest(self, state: StoredState) -> bytes:
@@ -219,8 +223,8 @@ class UnitFolder:
     def finish(self, state: StoredState, rest: bytes) -> None:
         """Make a state visible, whose blocks are written, and remove those before it. A later attempt of the unit keeps its own."""
         manifest = state.to_manifest()
-        if len(manifest) > _MOST_MANIFEST:
-            raise SnapshotError(f"the manifest of the state would have {len(manifest)} bytes, and {_MOST_MANIFEST} at most are read")
+        if len(manifest) > MOST_MANIFEST:
+            raise SnapshotError(f"the manifest of the state would have {len(manifest)} bytes, and {MOST_MANIFEST} at most are read")
         self._folders.write(state.name, REST_FILE, rest)
         self._folders.write(state.name, MANIFEST_FILE, manifest)
         self._remove(self._names_before(state.name))
@@ -233,8 +237,11 @@ class UnitFolder:
         return [each for each in self._names() if each < name]
 
     def _remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._folders.remove(name)
+        try:
+            for name in names:
+                self._folders.remove(name)
+        except Exception as error:  # noqa: BLE001 - drivers raise classes of their own: the newest state is what counts
+            _log.warning("older states in %s could not be removed, the next one tries again: %s", self.uri, words(error))
 
     def _names(self, *, reverse: bool = False) -> list[str]:
         return sorted((name for name in self._folders.names() if _NAME.fullmatch(name)), reverse=reverse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import uuid
 from pathlib import Path
@@ -16,7 +17,7 @@ from diloco.export.listing import SnapshotEntry, State, list_snapshots, list_sta
 from diloco.export.listing_stream import ListingReader, send_listing
 from diloco.export.places import ExportError
 from diloco.snapshots.remote import RemoteSnapshots
-from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE
+from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, TENSORS_FILE, SnapshotError, SnapshotStore, manifest_bytes
 from diloco.snapshots.stored_state import FOLDER, REST_FILE
 
 
@@ -112,6 +113,41 @@ def test_what_units_have_stored_is_listed_beside_the_copies_of_snapshots(tmp_pat
         (State.DAMAGED, "rest.bin is missing"),
         (State.DAMAGED, "rest.bin does not have the checksum of its manifest: its bytes have changed"),
     ]
+
+
+def test_a_state_whose_manifest_cannot_be_read_is_damaged_and_the_others_are_listed(tmp_path: Path) -> None:
+    save_snapshot(tmp_path, 20, a_model())
+    folders = [tmp_path / FOLDER / unit / a_stored_state(f"file://{tmp_path}", unit, t=20, local_step=25).name for unit in "abc"]
+    manifest = json.loads((folders[0] / MANIFEST_FILE).read_text())
+    del manifest["formatVersion"], manifest["manifestSha256"]
+    manifest["meta"]["localStep"] = "twenty"
+    (folders[0] / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
+    folders[1].rename(folders[1].with_name("000001-0000000026"))
+    found = list(list_states(str(tmp_path), check=True))
+    assert [one.state for one in found] == [State.DAMAGED, State.DAMAGED, State.WHOLE]
+    assert found[0].why.startswith("manifest.json is no manifest of a unit's state: ValueError")
+    assert found[1].why == "manifest.json is that of 000001-0000000025"
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_what_never_ends_or_is_too_large_is_not_read(tmp_path: Path, *, check: bool) -> None:
+    pipe, device, tensors, large = (save_snapshot(tmp_path, t, a_model()) for t in (10, 20, 30, 40))
+    stored = tmp_path / FOLDER / "a" / a_stored_state(f"file://{tmp_path}", "a", t=20).name
+    for path in (pipe / MANIFEST_FILE, stored / REST_FILE):
+        path.unlink()
+        os.mkfifo(path)
+    for path in (device / MANIFEST_FILE, tensors / TENSORS_FILE):
+        path.unlink()
+        path.symlink_to("/dev/zero")
+    with (large / MANIFEST_FILE).open("r+b") as file:
+        file.truncate(MOST_MANIFEST + 1)  # without a block on the disk
+    why = {one.snapshot: one.why for one in listed(tmp_path, check=check)}
+    assert why[pipe.name] == why[device.name] == "manifest.json is no regular file"
+    assert why[tensors.name] == "tensors.safetensors is no regular file"
+    assert why[large.name] == "manifest.json has 268435457 bytes, and 268435456 at most are expected"
+    assert [one.why for one in list_states(str(tmp_path), check=check)] == ["rest.bin is no regular file"]
+    with pytest.raises(SnapshotError, match=r"tensors\.safetensors is no regular file.*manifest\.json is no regular file"):
+        SnapshotStore(tmp_path, keep=4).load_newest()
 
 
 def test_what_a_job_replaces_while_it_is_listed_is_left_out(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def stored(unit: Unit) -> Sequence[Block]:
         unit.state.at_boundary(unit.step, unit.step, STEP, readable=True)
         for rank in unit.others:
             rank.at_boundary(unit.step, STEP, readable=True)
-        return parts.blocks()
+        return parts.blocks() if parts.done() else None
 
     blocks: Sequence[Block] = until(all_written, "all ranks have written")
     return blocks
@@ -220,6 +220,21 @@ def test_a_rank_that_cannot_read_its_part_is_named(tmp_path: Path, give: Callabl
         give(unit)
     unit.ranks[1].refuses = ""
     assert unit.parts(), "the next state is given"
+
+
+def test_what_a_leader_stores_waits_for_what_a_peer_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = Unit(2)
+    unit.uri = f"file://{tmp_path}"
+    staged: list[Sequence[PieceArray]] = []
+    own = unit.ranks[0].stage
+    monkeypatch.setattr(unit.ranks[0], "stage", lambda arrays: staged.append(arrays) or own(arrays))
+    unit.state.store("000001-0000000001")
+    unit.state.stage(unit.state.arrays(cut(LAYOUT.tensors, 50)[0])).wait()
+    del staged[:]
+    unit.state.at_boundary(1, 1, STEP, readable=True)
+    assert not staged
+    unit.state.at_boundary(2, 2, STEP, readable=True)
+    assert [{one.name for one in arrays} for arrays in staged] == [{"momentum"}], "no peer was given anything since"
 
 
 def test_each_element_is_read_of_one_rank_where_several_hold_it() -> None:

@@ -199,7 +199,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown version": (lambda folder: edit_manifest(folder, formatVersion=7), "its format version is 7, this program reads 1"),
     "meta changed": (lambda folder: edit_manifest(folder, meta={"epoch": 9}), "its content has changed"),
     "step changed": (lambda folder: edit_manifest(folder, t=9), "its content has changed"),
-    "manifest is a directory": (lambda folder: replace_by_folder(folder / MANIFEST_FILE), "cannot be read"),
+    "manifest is a directory": (lambda folder: replace_by_folder(folder / MANIFEST_FILE), "is no regular file"),
     "number beyond all floats": (lambda folder: edit_value(folder, "3e768"), "does not have its own checksum"),
     "number below all floats": (lambda folder: edit_value(folder, "-2e2896"), "does not have its own checksum"),
     "NaN": (lambda folder: edit_value(folder, "NaN"), "does not have its own checksum"),

@@ -98,7 +98,7 @@ def rows(first: int, count: int, name: str = "momentum", tensor: str = "w") -> P
     return PieceArray(Piece(tensor, (first, 0), (count, 3)), name, "float32")
 
 
-WHOLE = StoredState("000001-0000000001", "a", 1, 8, 1, "torch AdamW", MODEL.fingerprint, (4, ""), [a_block(rows(0, 4))])
+WHOLE = StoredState("a", 1, 8, 1, "torch AdamW", MODEL.fingerprint, (4, ""), [a_block(rows(0, 4))])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_manifest_names_no_file_outside_its_folder(file: str) -> None:
 
 def test_manifest_that_is_too_large_is_neither_read_nor_written(uri: str, folder: UnitFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     a_stored_state(uri, "a", t=8)
-    monkeypatch.setattr(stored_state, "_MOST_MANIFEST", 10)
+    monkeypatch.setattr(stored_state, "MOST_MANIFEST", 10)
     with pytest.raises(Unusable, match="10 at most are expected"):
         folder.newest()
     with pytest.raises(SnapshotError, match="10 at most are read"):
