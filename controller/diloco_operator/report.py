@@ -43,6 +43,8 @@ class Recovery:
     """Why there is none."""
     stored_at: int | None
     """The outer step at which the unit itself had stored the state that it takes; None: it is a donor's."""
+    steps: int
+    """Local steps behind the state; 0: not known."""
     bytes: int
     start_seconds: float
     parameters_seconds: float

@@ -37,8 +37,9 @@ class DyingJob(MomentumJob):
     def states(self) -> Path:
         return self.copies / "learners"
 
-    def unit(self, name: str, state: MomentumState | None = None) -> MomentumLearner:
-        learner = MomentumLearner(self.place, self.syncer.address, name, 1 + self.attempts, state=state).start()
+    def unit(self, name: str, state: MomentumState | None = None, step_seconds: float = 0.002) -> MomentumLearner:
+        address, attempt = self.syncer.address, 1 + self.attempts
+        learner = MomentumLearner(self.place, address, name, attempt, state=state, step_seconds=step_seconds).start()
         self.learners.append(learner)
         return learner
 

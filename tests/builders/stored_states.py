@@ -26,7 +26,7 @@ def a_stored_state(uri: str, unit: str, *, t: int, attempt: int = 1, local_step:
         writer.add([one], np.ones(one.piece.elements, np.float32))
     rest = b"rest"
     state = StoredState(
-        unit, attempt, t, local_step, "torch AdamW", layout.fingerprint, (len(rest), sha256(rest).hexdigest()), writer.finish()
+        unit, attempt, t, local_step, local_step, "torch AdamW", layout.fingerprint, (len(rest), sha256(rest).hexdigest()), writer.finish()
     )
     folder.finish(state, rest)
     return state

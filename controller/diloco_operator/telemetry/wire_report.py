@@ -224,6 +224,7 @@ def _recovery(wire: diloco_pb2.Recovery) -> Recovery | None:
         unit=one_line(wire.unit, _PAUSE_LIMIT),
         why=one_line(wire.why, _PAUSE_LIMIT),
         stored_at=_count(wire.t) if wire.stored else None,
+        steps=_count(wire.steps),
         bytes=_count(wire.bytes),
         start_seconds=_figure(wire.start_seconds),
         parameters_seconds=_figure(wire.parameters_seconds),

@@ -256,7 +256,7 @@ class Alive(_message.Message):
     def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ..., holds_parameters: _Optional[bool] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds", "stored", "not_stored")
+    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds", "stored", "steps", "not_stored")
     class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PHASE_UNSPECIFIED: _ClassVar[Recovery.Phase]
@@ -282,6 +282,7 @@ class Recovery(_message.Message):
     COPY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     NOT_STORED_FIELD_NUMBER: _ClassVar[int]
     phase: Recovery.Phase
     round: int
@@ -298,8 +299,9 @@ class Recovery(_message.Message):
     copy_seconds: float
     first_step_seconds: float
     stored: bool
+    steps: int
     not_stored: str
-    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ..., stored: _Optional[bool] = ..., not_stored: _Optional[str] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ..., stored: _Optional[bool] = ..., steps: _Optional[int] = ..., not_stored: _Optional[str] = ...) -> None: ...
 
 class Donor(_message.Message):
     __slots__ = ("round", "unit", "attempt", "address", "grant", "why", "former")

@@ -216,6 +216,27 @@ class StoredCopy(Copy):
         return WholeCame(decode(rest), state.t)
 
 
+class StoredSteps:
+    """How many local steps are behind what a unit has stored: looked up on a thread of its own, as a store may hang."""
+
+    def __init__(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
+        """Begin to look. The rest: as of `StoredCopy`."""
+        self.found: int | None = None
+        """0: nothing that this unit can take; None: it is not known yet."""
+        threading.Thread(target=self._look, args=(folder, unit, kind, layout, came), name="diloco-stored", daemon=True).start()
+
+    def _look(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
+        found = 0
+        try:
+            if (state := folder().newest()) is not None:
+                check_fits(state, unit, kind, layout)
+                found = state.steps
+        except Exception as error:  # noqa: BLE001 - what is wrong with it is said where it is to be taken
+            _log.debug("what the unit has stored cannot be looked at: %s", words(error))
+        self.found = found
+        came()
+
+
 def _begin_to_read(folder: UnitFolder, state: StoredState, block: Block) -> Future[bytes]:
     """Read a block on a thread of its own. Not on one of a pool: these keep the process at its end while a driver hangs."""
     data: Future[bytes] = Future()

@@ -5,6 +5,7 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
@@ -23,12 +24,12 @@ from diloco.learner.unit_plan import UnitPlan, UnitState
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery, StateWanted
 from diloco.protocol.state_parts import cut
-from diloco.recovery.copying import Copy, PeersCopy, StoredCopy
+from diloco.recovery.copying import Copy, PeersCopy, StoredCopy, StoredSteps
 from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.server import PeerServer
 from diloco.recovery.storing import Storer
-from diloco.recovery.taking import Taker
+from diloco.recovery.taking import SILENCE_SECONDS, Taker
 from diloco.snapshots.stored_state import UnitFolder, folder_of
 
 
@@ -62,6 +63,8 @@ class PeersOfUnit(Peers):
         """Something came since the last `wait`."""
         self._named: deque[Donor] = deque(maxlen=1)
         self._taker: Taker | None = None
+        self._stored_steps: StoredSteps | None = None
+        """None: this unit stores nothing."""
         self._joined_at = time.monotonic()
         self._start_seconds = seconds_since_start()
         self._first_step_from: float | None = None
@@ -100,6 +103,9 @@ class PeersOfUnit(Peers):
         self._tell = tell
         stores = self._config.job.training.checkpoint.learners is LearnerStates.ALWAYS
         stored = self._stored_copy if stores else None
+        if stores:
+            folder = functools.partial(folder_of, self._config.job, self._config.unit)
+            self._stored_steps = StoredSteps(folder, self._config.unit, self._state.kind, self._layout, self._notify)
         self._taker = Taker(self._state, model, self._copy, tell, self._joined_at, unit=self._config.unit, open_stored=stored)
 
     @property
@@ -131,9 +137,12 @@ class PeersOfUnit(Peers):
             taker.cancel()
         elif not taker.begun:
             if not state.missing and state.generation:
+                steps = self._stored_steps.found if self._stored_steps is not None else 0
+                if steps is None and time.monotonic() - self._joined_at < SILENCE_SECONDS:
+                    return
                 why = "this unit seeded the job" if plan.seed else "the job has just begun"
                 wanted = not plan.seed and state.t > 0
-                taker.begin(time.monotonic() - self._joined_at, self._start_seconds, wanted=wanted, why=why)
+                taker.begin(time.monotonic() - self._joined_at, self._start_seconds, wanted=wanted, why=why, stored_steps=steps or 0)
         else:
             if (named := self._named.popleft() if self._named else None) is not None:
                 taker.named(named, self._held)

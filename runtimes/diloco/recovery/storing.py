@@ -17,7 +17,7 @@ from hashlib import sha256
 
 from diloco.algorithm.layout import Layout
 from diloco.learner.config import LearnerConfig
-from diloco.learner.inner_state import InnerState, StagedRest, names_by_tensor, names_of
+from diloco.learner.inner_state import InnerState, StagedRest, names_by_tensor, names_of, steps_behind
 from diloco.learner.stored_parts import StoredParts
 from diloco.object_stores import words
 from diloco.protocol.diloco_pb2 import Marker
@@ -90,6 +90,7 @@ class Storer:
             attempt=self._config.attempt,
             t=marker.t,
             local_step=local_step,
+            steps=0,
             kind=self._state.kind,
             fingerprint=self._layout.fingerprint,
             rest=(0, ""),
@@ -121,7 +122,7 @@ class Storer:
             tree = rest.wait()
             _check_arrays(names_of(tree), blocks)
             data = encode(tree)
-            whole = replace(state, rest=(len(data), sha256(data).hexdigest()), blocks=blocks)
+            whole = replace(state, steps=steps_behind(tree), rest=(len(data), sha256(data).hexdigest()), blocks=blocks)
             # Now, while the state before it is there: a unit that takes it would refuse it, and begin empty.
             check_fits(whole, state.unit, state.kind, self._layout)
             if self._closed:

@@ -1,7 +1,8 @@
 """A new process takes the state of a peer before its first step. On the training thread, from boundary to boundary.
 
 1. It has all parameters from the syncer: the versions of that moment are t_s of the paper.
-2. It asks the syncer for a donor (`Recovery` in its Alive, phase WANTED), and the donor for its state.
+2. It asks the syncer for a donor (`Recovery` in its Alive, phase WANTED) that has no fewer steps behind its state than what its unit has
+   stored itself, and the donor for its state.
 3. Broadcasts are adopted as ever meanwhile: the model is the buffer. A part of the copy whose fragment is older than what was adopted by
    then brings its optimizer state only; so the broadcasts since t_s are replayed over the copy, and no fragment is ever older than in a
    unit that trains, however long the copy takes.
@@ -18,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from diloco.learner.inner_state import InnerState
+from diloco.learner.inner_state import InnerState, steps_behind
 from diloco.learner.peers import Model
 from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Donor, Recovery
@@ -64,6 +65,9 @@ class Taker:
         self._now = now
         self._asked_at = self._named_at = started
         self._message = Recovery()
+        self._stored_steps = 0
+        self._not_taken = ""
+        """Why what this unit has stored could not be taken."""
         self._copy: Copy | None = None
         self._donor: Donor | None = None
         self._no_donor = ""
@@ -86,8 +90,10 @@ class Taker:
         """Nothing more is awaited."""
         return self._message.phase == Recovery.OVER
 
-    def begin(self, parameters_seconds: float, start_seconds: float, *, wanted: bool, why: str) -> None:
-        """Begin: the job's parameters are there. `wanted`: a donor may have something; otherwise `why` says why not."""
+    def begin(self, parameters_seconds: float, start_seconds: float, *, wanted: bool, why: str, stored_steps: int = 0) -> None:
+        """Begin: the job's parameters are there. `wanted`: a donor may have something; otherwise `why` says why not. `stored_steps`: local
+        steps behind what the unit has stored, than which no donor shall have fewer; 0: nothing is known of it."""
+        self._stored_steps = stored_steps
         self._say(start_seconds=start_seconds, parameters_seconds=parameters_seconds)
         self._asked_at = self._now()
         if wanted:
@@ -109,7 +115,7 @@ class Taker:
     def _take_stored(self, donor: Donor, why: str) -> None:
         """Take what this unit has stored, if it stores anything. `donor`: none, and the reason is `why`."""
         if self._open_stored is None:
-            self._give_up(why)
+            self._give_up(f"{why}; {self._not_taken}" if self._not_taken else why)
             return
         self._donor, self._no_donor = None, why
         self._restore_parameters()
@@ -158,7 +164,7 @@ class Taker:
             else:
                 self._state.finish(came.rest)
                 self._model.overwritten()
-                self._finished(copy, max(held.versions) if came.t is None else came.t)
+                self._finished(copy, max(held.versions) if came.t is None else came.t, steps_behind(came.rest))
         except StateError as error:
             self._fail(str(error))
 
@@ -176,12 +182,18 @@ class Taker:
         fragment = self._model.fragment_of[array.piece.tensor]
         return came.versions[fragment] >= held.versions[fragment]
 
-    def _finished(self, copy: Copy, t: int) -> None:
+    def _finished(self, copy: Copy, t: int, steps: int) -> None:
         self._copy = None
         now = self._now()
         begun = copy.begun_at or self._named_at
         self._say(
-            phase=Recovery.OVER, why="", t=t, bytes=copy.bytes, wait_seconds=max(0.0, begun - self._named_at), copy_seconds=now - begun
+            phase=Recovery.OVER,
+            why="",
+            t=t,
+            steps=steps,
+            bytes=copy.bytes,
+            wait_seconds=max(0.0, begun - self._named_at),
+            copy_seconds=now - begun,
         )
         _log.info("has the state of unit %s: %.1f MiB in %.2f s", self._message.unit, copy.bytes / 2**20, now - begun)
 
@@ -198,7 +210,11 @@ class Taker:
             why = f"unit {self._donor.unit}: {why}"
             self._donor = None
         self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0, stored=False)
-        if stored and blame:
+        if stored and blame and self._stored_steps:
+            # Donors with fewer steps than that were passed over.
+            self._open_stored, self._stored_steps, self._not_taken = None, 0, why
+            self._next_round()
+        elif stored and blame:
             self._give_up(f"{self._no_donor}; {why}")
         elif self._message.round >= MOST_ROUNDS:
             self._take_stored(Donor(), why)
@@ -207,13 +223,13 @@ class Taker:
 
     def _next_round(self) -> None:
         self._round_at = self._now()
-        self._say(phase=Recovery.WANTED, round=self._message.round + 1)
+        self._say(phase=Recovery.WANTED, round=self._message.round + 1, steps=self._stored_steps)
 
     def _give_up(self, why: str) -> None:
         _log.warning("begins with the parameters of the syncer and an optimizer without state: %s", why)
         self._restore_parameters()
         self._state.begin()
-        self._say(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False)
+        self._say(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False, steps=0)
 
     def _restore_parameters(self) -> None:
         """Put the syncer's parameters in the place of those of a copy that was torn."""

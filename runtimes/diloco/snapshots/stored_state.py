@@ -107,6 +107,8 @@ class StoredState:
     """Outer step of the marker."""
     local_step: int
     """The local step of the unit's process when it began to read its state."""
+    steps: int
+    """Local steps behind it, see `steps_behind`."""
     kind: str
     """As in `Hello.inner_state`."""
     fingerprint: str
@@ -126,6 +128,7 @@ class StoredState:
             "unit": self.unit,
             "attempt": self.attempt,
             "localStep": self.local_step,
+            "steps": self.steps,
             "innerState": self.kind,
             "fingerprint": self.fingerprint,
             "rest": list(self.rest),
@@ -145,6 +148,7 @@ class StoredState:
                 int(meta["attempt"]),
                 int(manifest["t"]),
                 int(meta["localStep"]),
+                int(meta.get("steps", 0)),  # a version that did not say it may have stored it
                 str(meta["innerState"]),
                 str(meta["fingerprint"]),
                 (int(size), str(sha256)),

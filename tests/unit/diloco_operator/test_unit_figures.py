@@ -88,14 +88,14 @@ def test_every_field_of_the_wire_reaches_the_report() -> None:
 
 
 def test_a_recovery_on_the_wire_reaches_the_report() -> None:
-    wire = diloco_pb2.Recovery(phase=diloco_pb2.Recovery.OVER, unit="a", why="b", bytes=3, stored=True, t=7)
+    wire = diloco_pb2.Recovery(phase=diloco_pb2.Recovery.OVER, unit="a", why="b", bytes=3, stored=True, t=7, steps=340)
     names = [field.name for field in dataclasses.fields(Recovery) if field.name.endswith("_seconds")]
     for number, name in enumerate(names, start=4):
         setattr(wire, name, number + 0.5)
     unit = diloco_pb2.UnitReport(unit="u", state=diloco_pb2.UnitReport.CONTRIBUTING, recovery=wire)
     found = report_of(diloco_pb2.Report(units=[unit]), received_at=0.0).units["u"].recovery
     seconds = {name: number + 0.5 for number, name in enumerate(names, start=4)}
-    assert found == Recovery(phase=RecoveryPhase.OVER, unit="a", why="b", stored_at=7, bytes=3, **seconds)
+    assert found == Recovery(phase=RecoveryPhase.OVER, unit="a", why="b", stored_at=7, steps=340, bytes=3, **seconds)
 
 
 def test_the_record_has_every_field_of_the_status_and_keeps_it() -> None:

@@ -5,6 +5,8 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
+from diloco.wording import plural
+
 from diloco_operator.report import Recovery, RecoveryPhase
 
 
@@ -12,10 +14,12 @@ def began_with(recovery: Recovery | None) -> str:
     """For `status.units[].beganWith`; "": the process has not begun, or says nothing of it."""
     if recovery is None or recovery.phase is not RecoveryPhase.OVER:
         return ""
+    behind = f", {plural(recovery.steps, 'local step')} behind it" if recovery.steps else ""
+    size = f"({recovery.bytes / 2**20:.1f} MiB{behind})"
     if recovery.stored_at is not None:
-        state = f"the optimizer's state that it had stored after outer step {recovery.stored_at} ({recovery.bytes / 2**20:.1f} MiB)"
+        state = f"the optimizer's state that it had stored after outer step {recovery.stored_at} {size}"
     elif recovery.unit:
-        state = f"the state of {recovery.unit} ({recovery.bytes / 2**20:.1f} MiB)"
+        state = f"the state of {recovery.unit} {size}"
     else:
         state = f"the parameters of the syncer, and an optimizer without state: {recovery.why}"
     phases = (

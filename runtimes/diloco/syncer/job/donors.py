@@ -1,7 +1,8 @@
 """Which unit gives its state to which. Pure: time comes in as an argument.
 
 A donor gives to one taker at a time, and who has taken may give: of many takers half are served in each round. Of the free donors the
-nearest one is named, and of those the one that has given least.
+nearest one is named, and of those the one that has given least. A donor has at least half as many steps behind its state as any other one,
+and no fewer than what the taker has stored itself.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from diloco.wording import plural
 
 SETTLE, AFTER_RESTART = 2.0, 10.0
 """After a syncer's start, seconds: before the first no donor is named, as units say only now who gives to whom; before the second it is not
@@ -27,6 +30,8 @@ class Candidate:
     """Kind of its state."""
     locality: str = ""
     """From far to near, parts divided by "/"."""
+    steps: int = 0
+    """Local steps behind its state, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Taking:
     """Number within this process; a donor is named once for each."""
     failed: frozenset[str]
     """Units that could not give it theirs."""
+    steps: int = 0
+    """Local steps behind what it has stored itself; 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +146,19 @@ class Donors:
             and one.unit not in taking.failed
             and one.unit != taking.unit
         ]
-        if free := [one for one in able if one.unit not in busy]:
+        most = max((one.steps for one in able), default=0)
+        # A unit that has just begun empty has a state, too: to take it would throw away what others, or this unit, have behind theirs.
+        worth = [one for one in able if one.steps >= max(taking.steps, most // 2)]
+        if free := [one for one in worth if one.unit not in busy]:
             nearest = min(free, key=lambda one: (-_common(one.locality, taking.locality), self.times(one.unit), one.unit))
             return Answer(taking.round, nearest, self._grant())
-        if able or (awaited and now < self._until):
+        if worth or (awaited and now < self._until):
             return None
+        if able:
+            why = (
+                f"the units that train have a state with {plural(most, 'local step')} behind it at most, and this unit has stored one with"
+            )
+            return Answer(taking.round, None, why=f"{why} {taking.steps}")
         if taking.failed:
             return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {', '.join(sorted(taking.failed))}")
         kinds = sorted({kind for kind in others if kind and kind != taking.kind})

@@ -64,7 +64,7 @@ class Recoveries:
         changed = before is None or (before.phase, before.not_stored) != (recovery.phase, recovery.not_stored)
         stats.recovery = recovery
         failed_ones = frozenset(recovery.failed)
-        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones)
+        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones, recovery.steps)
         if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
             self._asked.add(session.unit)
         if recovery.phase == Recovery.WANTED:
@@ -101,7 +101,7 @@ class Recoveries:
             return
         joined = {session.unit: (peer, session) for peer, session in self._peers.joined()}
         able = [
-            Candidate(unit, session.attempt, peer.peer_address, peer.inner_state, peer.locality)
+            Candidate(unit, session.attempt, peer.peer_address, peer.inner_state, peer.locality, self._steps(unit))
             for unit, (peer, session) in sorted(joined.items())
             if self._unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]
@@ -117,6 +117,11 @@ class Recoveries:
                 _log.info("unit %s gives its state to unit %s", answer.donor.unit, taking.unit)
                 self._unit_stats.of(answer.donor.unit).given += 1
                 _allow(joined[answer.donor.unit][0], taking, answer, self._attempt(taking))
+
+    def _steps(self, unit: str) -> int:
+        """Return the local steps behind a unit's state: those of its process, and of what it began with, once it has said that again."""
+        stats = self._unit_stats.of(unit)
+        return stats.local_step + (stats.recovery.steps if stats.recovery is not None else 0)
 
     def _attempt(self, taking: Taking) -> int:
         return self._unit_stats.of(taking.unit).attempt

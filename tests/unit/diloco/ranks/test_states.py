@@ -227,7 +227,12 @@ def test_what_a_leader_stores_waits_for_what_a_peer_takes(tmp_path: Path, monkey
     unit.uri = f"file://{tmp_path}"
     staged: list[Sequence[PieceArray]] = []
     own = unit.ranks[0].stage
-    monkeypatch.setattr(unit.ranks[0], "stage", lambda arrays: staged.append(arrays) or own(arrays))
+
+    def stage(arrays: Sequence[PieceArray]) -> Any:
+        staged.append(arrays)
+        return own(arrays)
+
+    monkeypatch.setattr(unit.ranks[0], "stage", stage)
     unit.state.store("000001-0000000001")
     unit.state.stage(unit.state.arrays(cut(LAYOUT.tensors, 50)[0])).wait()
     del staged[:]

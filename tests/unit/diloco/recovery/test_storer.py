@@ -67,7 +67,12 @@ class Scene:
     def stores(self) -> None:
         """Go on until a state is stored."""
         before = self.folder.newest()
-        until(lambda: self.step() or self.folder.newest() != before, "the state is stored")
+
+        def stored() -> bool:
+            self.step()
+            return self.folder.newest() != before
+
+        until(stored, "the state is stored")
 
 
 def test_the_small_rest_is_of_the_boundary_after_the_last_block(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from builders.momentum_learner import Copied, MomentumState
 from diloco.algorithm.pieces import Piece
 from diloco.contract import LearnerStates
 from diloco.learner.inner_state import ARRAYS, arrays_of
+from diloco.protocol.diloco_pb2 import UnitReport
 from diloco.protocol.state_parts import PieceArray
 
 pytestmark = pytest.mark.slow
@@ -60,6 +61,22 @@ def test_a_job_whose_volume_is_lost_goes_on_with_the_copy_of_its_snapshot_and_wh
         assert (said.unit, said.stored, said.t, said.why) == ("a", True, stored.t, "")
         assert {one.name for one in learner.state.put_arrays} == {"momentum"}
         assert job.syncer.report().snapshot_error == ""
+
+
+def test_a_unit_prefers_what_it_had_stored_to_the_state_of_one_that_has_hardly_trained(job: Job) -> None:
+    begins(job.unit("a"))
+    until(lambda: job.stored("a").steps >= 200, "a state with many steps behind it is stored")
+    job.die()
+    newest = job.stored("a")
+    job.begin_again()
+    # A step each 0.2 s: it comes to 200 of them in 40 s.
+    late = begins(job.unit("late", step_seconds=0.2))
+    until(lambda: (one := job.syncer.unit("late")) is not None and one.state == UnitReport.CONTRIBUTING, "it may give its state")
+    learner = begins(job.unit("a"))
+    said = job.recovery("a")
+    assert late.steps < newest.steps
+    assert (said.unit, said.stored, said.steps) == ("a", True, learner.began_with_steps)
+    assert said.steps == newest.steps
 
 
 def test_each_of_several_units_begins_with_a_state(job: Job) -> None:

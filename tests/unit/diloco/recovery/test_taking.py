@@ -44,8 +44,8 @@ class ScriptedCopy:
 class Scene:
     """A taker that has the parameters, all 0, at version 5 of both fragments."""
 
-    def __init__(self, *, stores: bool = False) -> None:
-        """`stores`: its unit, x, stores its state."""
+    def __init__(self, *, stores: bool = False, stored_steps: int = 0) -> None:
+        """`stores`: its unit, x, stores its state. `stored_steps`: local steps behind it, as far as they are known."""
         self.now = 100.0
         self.state = MomentumState(weights(0.0))
         self.held = Held(2)
@@ -56,7 +56,7 @@ class Scene:
         model = Model({"w0": 0, "w1": 1}, self._take_back, self._overwritten)
         opens = (lambda donor: self._open(donor, self.held)) if stores else None
         self.taker = Taker(self.state, model, self._open, lambda: None, self.now, lambda: self.now, "x", opens)  # type: ignore[arg-type]
-        self.taker.begin(1.0, 2.0, wanted=True, why="")
+        self.taker.begin(1.0, 2.0, wanted=True, why="", stored_steps=stored_steps)
 
     def _take_back(self) -> None:
         self.took_back += 1
@@ -97,7 +97,7 @@ def test_a_whole_copy_becomes_parameters_and_state() -> None:
     scene.boundary(WholeCame({"steps": 7}))
     assert (scene.state.momentum["w0"] == 3.0).all()
     assert (scene.state.steps, scene.overwritten, scene.taker.over) == (7, 1, True)
-    assert (scene.said.unit, scene.said.t) == ("a", 5)
+    assert (scene.said.unit, scene.said.t, scene.said.steps) == ("a", 5, 7)
 
 
 def test_parameters_that_are_older_than_what_was_adopted_meanwhile_are_left_out_and_their_moments_kept() -> None:
@@ -181,6 +181,19 @@ def test_what_cannot_be_used_of_the_own_state_is_said_beside_why_there_is_no_don
     scene.boundary(CopyFailed("a block is missing"))
     assert (scene.said.phase, scene.said.stored, scene.said.why) == (Recovery.OVER, False, "none trains; a block is missing")
     assert list(scene.said.failed) == []
+
+
+def test_when_what_its_unit_has_stored_cannot_be_used_donors_with_fewer_steps_are_asked() -> None:
+    scene = Scene(stores=True, stored_steps=340)
+    assert (scene.said.phase, scene.said.steps) == (Recovery.WANTED, 340)
+    scene.names("", "all have fewer steps")
+    scene.boundary(CopyFailed("a block is missing"))
+    assert (scene.said.phase, scene.said.round, scene.said.steps, list(scene.said.failed)) == (Recovery.WANTED, 2, 0, [])
+    scene.names("a")
+    scene.boundary(CopyFailed("the connection broke"))
+    scene.names("", "none is left")
+    assert (scene.said.phase, scene.said.stored) == (Recovery.OVER, False)
+    assert scene.said.why == "none is left; a block is missing"
 
 
 def test_after_some_donors_it_takes_the_own_state_over_the_syncers_parameters() -> None:

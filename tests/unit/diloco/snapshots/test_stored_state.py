@@ -98,7 +98,7 @@ def rows(first: int, count: int, name: str = "momentum", tensor: str = "w") -> P
     return PieceArray(Piece(tensor, (first, 0), (count, 3)), name, "float32")
 
 
-WHOLE = StoredState("a", 1, 8, 1, "torch AdamW", MODEL.fingerprint, (4, ""), [a_block(rows(0, 4))])
+WHOLE = StoredState("a", 1, 8, 1, 1, "torch AdamW", MODEL.fingerprint, (4, ""), [a_block(rows(0, 4))])
 
 
 @pytest.mark.parametrize(

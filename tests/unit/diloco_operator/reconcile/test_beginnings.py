@@ -19,9 +19,11 @@ def one_unit() -> Stage:
     return Stage(a_job().with_restarts(5, "0s").with_pool(max=1).with_training(quorum=1), a_tpu_node("tpu-0")).train()
 
 
-def recovery(phase: RecoveryPhase, unit: str = "", why: str = "", mebibytes: int = 0, stored_at: int | None = None) -> Recovery:
+def recovery(
+    phase: RecoveryPhase, unit: str = "", why: str = "", mebibytes: int = 0, stored_at: int | None = None, steps: int = 0
+) -> Recovery:
     """The program took 3 s to begin, the copy, if there was one, 1.5 s; the other phases hardly any time."""
-    return Recovery(phase, unit, why, stored_at, mebibytes << 20, 3.0, 0.01, 0.02, 0.0, 1.5 if unit else 0.0, 0.04)
+    return Recovery(phase, unit, why, stored_at, steps, mebibytes << 20, 3.0, 0.01, 0.02, 0.0, 1.5 if unit else 0.0, 0.04)
 
 
 BACK = (t.exits(1), t.reconciled, t.pods_run)
@@ -42,8 +44,9 @@ test_beginnings = timelines(
         one_unit(),
         at(0, *BACK, t.reported(JOINING, recovery=recovery(COPYING, "v5p-0", stored_at=240)), unit(state="Joining")),
         at(0, unit(message="connected, takes the optimizer's state that it had stored")),
-        at(1, t.reported(CONTRIBUTING, recovery=recovery(OVER, "v5p-0", mebibytes=64, stored_at=240)), unit(state="Training")),
-        at(1, unit(beganWith=has("the optimizer's state that it had stored after outer step 240 (64.0 MiB); program 3.0 s"))),
+        at(1, t.reported(CONTRIBUTING, recovery=recovery(OVER, "v5p-0", mebibytes=64, stored_at=240, steps=340))),
+        at(1, unit(beganWith=has("that it had stored after outer step 240 (64.0 MiB, 340 local steps behind it); program 3.0 s"))),
+        at(1, unit(state="Training")),
     ),
     a_unit_that_found_no_peer_says_why=given(
         one_unit(),

@@ -10,12 +10,12 @@ H = 4
 T = 100
 
 
-def a_unit(unit: str, locality: str = "", kind: str = "torch AdamW", address: str = "10.0.0.1:1") -> Candidate:
-    return Candidate(unit, 1, address, kind, locality)
+def a_unit(unit: str, locality: str = "", kind: str = "torch AdamW", address: str = "10.0.0.1:1", steps: int = 0) -> Candidate:
+    return Candidate(unit, 1, address, kind, locality, steps)
 
 
-def a_taker(unit: str, round_: int = 1, failed: Iterable[str] = (), locality: str = "", session: str = "s") -> Taking:
-    return Taking(unit, session, "torch AdamW", locality, round_, frozenset(failed))
+def a_taker(unit: str, round_: int = 1, failed: Iterable[str] = (), locality: str = "", session: str = "s", steps: int = 0) -> Taking:
+    return Taking(unit, session, "torch AdamW", locality, round_, frozenset(failed), steps)
 
 
 def donors(restored_at: float | None = None) -> Donors:
@@ -60,6 +60,30 @@ def test_of_two_as_near_the_one_that_has_given_less_is_named() -> None:
     asking(found, a_taker("u2"))
     assert named(found.name([a_unit("a"), a_unit("b")], [], T, 0.0)) == {"u2": "b"}
     assert (found.times("a"), found.times("b")) == (1, 1)
+
+
+def test_a_unit_with_less_than_half_of_the_steps_of_another_one_gives_to_none_however_near_it_is() -> None:
+    units = [a_unit("near", "us/us-1", steps=169), a_unit("far", "eu", steps=340), a_unit("half", "us/us-2", steps=170)]
+    found = asking(donors(), *(a_taker(f"u{number}", locality="us/us-1") for number in range(3)))
+    assert named(found.name(units, [], T, 0.0)) == {"u0": "half", "u1": "far"}
+    assert found.name(units, [], T, 1.0) == [], "the third one waits for one of these"
+
+
+def test_no_donor_has_fewer_steps_than_what_the_taker_has_stored() -> None:
+    found = asking(donors(), a_taker("u", steps=340))
+    assert named(found.name([a_unit("a", steps=60)], [], T, 0.0)) == {
+        "u": "the units that train have a state with 60 local steps behind it at most, and this unit has stored one with 340"
+    }
+    asking(found, a_taker("u", 2, steps=340))
+    assert named(found.name([a_unit("a", steps=60), a_unit("b", steps=340)], [], T, 0.0)) == {"u": "b"}
+    asking(found, a_taker("u", 3))
+    assert named(found.name([a_unit("a", steps=60)], [], T, 0.0)) == {"u": "a"}, "what it has stored cannot be used"
+
+
+def test_a_unit_that_has_stored_more_steps_waits_for_donors_that_come_back() -> None:
+    found = asking(donors(restored_at=50.0), a_taker("u", steps=340))
+    assert found.name([a_unit("a", steps=60)], [], T, 50.0 + SETTLE) == []
+    assert "has stored one with 340" in named(found.name([a_unit("a", steps=60)], [], T, 50.0 + AFTER_RESTART))["u"]
 
 
 def test_a_taker_waits_while_all_donors_are_busy() -> None:
