@@ -206,9 +206,12 @@ class SnapshotStore:
         return self._root / name
 
     def _complete(self) -> list[tuple[int, Path]]:
-        if not self._root.is_dir():
+        try:
+            found = [(_NAME.match(entry.name), entry) for entry in self._root.iterdir()]
+        except FileNotFoundError:
             return []
-        found = ((_NAME.match(entry.name), entry) for entry in self._root.iterdir())
+        except OSError as error:
+            raise SnapshotError(f"the snapshots in {self._root} cannot be read: {error.strerror or error}. {remedy(error)}.") from error
         return [(int(match[1]), entry) for match, entry in found if match]
 
     def _make_root(self) -> None:

@@ -70,6 +70,18 @@ def test_nothing_saved_is_none(tmp_path: Path) -> None:
     assert SnapshotStore(tmp_path / "not" / "there", 3).load_newest() is None
 
 
+def test_a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_with(tmp_path, 100)
+
+    def refused(folder: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    # Tests may run as root, whom permissions do not stop.
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(SnapshotError, match=f"the snapshots in {tmp_path} cannot be read: Permission denied. Check the syncer's volume"):
+        store.load_newest()
+
+
 def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
