@@ -95,7 +95,7 @@ def test_the_sessions_of_all_frameworks_have_the_same_calls() -> None:
         }
 
     driver, in_jax = calls(Session), calls(jax.Session)
-    assert driver.keys() - in_jax.keys() == {"join"}, "diloco.jax.join"
+    assert driver.keys() <= in_jax.keys()
     assert in_jax.keys() - driver.keys() == {"params", "opt_state"}, "of a program whose parameters are a value"
     assert in_jax.pop("step") == ["self", "params", "opt_state", *driver.pop("step")[1:]]
     assert {name: driver[name] for name in driver.keys() & in_jax.keys()} == {name: in_jax[name] for name in driver.keys() & in_jax.keys()}
