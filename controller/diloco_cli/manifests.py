@@ -104,7 +104,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
     manifests: list[Manifest] = []
     for path in paths:
         manifests += _read(str(path), problems)
-    good = [manifest for manifest in manifests if _is_one(manifest, kinds, problems)]
+    good = [manifest for manifest in manifests if _check_kind(manifest, kinds, problems)]
     seen: dict[tuple[str, str, str], Manifest] = {}
     for manifest in (each for each in good if each.name):
         # As it will be created: of two objects of one name the second would overwrite the first.
@@ -288,7 +288,7 @@ def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 
 # --- what it must be --------------------------------------------------------------------------------------------------
-def _is_one(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
+def _check_kind(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
     """Add to `problems` what is wrong with kind, version and name of the object. True: kind and version are known, and so its fields."""
     obj, known = manifest.obj, False
     kind = obj.get("kind")

@@ -262,6 +262,7 @@ class ExploredPeers(PeersOfUnit):
         self._storer: Any = self
         self._config: Any = SimpleNamespace(unit=unit.name, job=job_file())  # of a job that stores no states
         self._not_stored = ""
+        self._stored_steps = None
         self.gives_to: Copying | None = None
 
     kind, address, busy, error = "of a test", "here", True, ""
