@@ -534,6 +534,12 @@ def test_job_that_does_not_fit_the_model_is_refused() -> None:
         InlineCore(a_layout(4), a_job(overlap_steps=4))
 
 
+def test_state_of_another_model_is_refused_with_the_difference() -> None:
+    state = a_seeded_core().state()
+    with pytest.raises(LayoutError, match=r"not the one in the stored state: tensor w0: shape \(6\) here, \(5\) in the job"):
+        InlineCore(a_layout(size=6), a_job(), state)
+
+
 # --- an early end -----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,8 @@ def test_it_goes_on_between_two_adoptions_at_their_speed() -> None:
     progress = of_fragments(2, 8)
     progress.adopted(12, 4)
     assert progress.share(12, 100) == pytest.approx(0.04)
-    progress.adopted(24, 8)
+    for t in (6, 8, 4):  # several at once, in any order
+        progress.adopted(24, t)
     assert [progress.share(24 + step, 100) for step in (0, 3, 6)] == pytest.approx([0.08, 0.09, 0.10])
 
 
