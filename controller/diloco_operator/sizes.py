@@ -36,7 +36,7 @@ class SyncerSizes:
 
 
 def syncer_sizes(parameters: int, learners: int, training: Training) -> SyncerSizes:
-    """Return what the syncer of a job with so many exchanged parameters and learners needs."""
+    """Compute what a syncer needs for a model of `parameters` exchanged parameters."""
     # Value and momentum; int4 has what rounding left over as well.
     state = _FLOAT32 * parameters * (3 if training.compression == "Int4" else 2)
     fragment = _FLOAT32 * -(-parameters // training.fragments)

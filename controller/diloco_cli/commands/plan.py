@@ -27,7 +27,7 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
 from diloco_cli.cluster import CommandError, Target, no_such_resource, on_cluster, target_options
-from diloco_cli.commands.plan_syncer import syncer_json, syncer_plan, syncer_text
+from diloco_cli.commands.plan_syncer import SyncerPlan, syncer_json, syncer_plan, syncer_text
 from diloco_cli.commands.plan_text import Page, plan_text
 from diloco_cli.commands.validate import check, refuse
 from diloco_cli.fleet_file import BadFleet, load_fleet
@@ -77,13 +77,13 @@ def plan(
         install_catalogue(catalogue)
     except CatalogueError as error:
         refuse(str(error))
-    _check_usage(target, files, fleet)
-    if syncer is not None:
-        _plan_syncers(files, syncer, output)
+    _check_usage(target, files, fleet, syncer)
     asked = Asked(without, add, drain)
     manifests, problems = check(files)
     if problems:
         refuse(*map(str, problems))
+    if syncer is not None:
+        _show_syncers([syncer_plan(manifest, syncer) for manifest in manifests], output)
     logging.getLogger().addHandler(logging.NullHandler())  # the log of an operator is no output of a plan; defects are told
     now = time.time()
     contents, namespace = _contents(target, fleet, now)
@@ -107,18 +107,14 @@ def plan(
     raise SystemExit(EXIT_UNFIT if lacking else 0)
 
 
-def _plan_syncers(files: tuple[str, ...], parameters: int, output: str) -> NoReturn:
-    if not files:
-        raise click.UsageError("give a FILE with jobs: --syncer tells of their syncers")
-    manifests, problems = check(files)
-    if problems:
-        refuse(*map(str, problems))
-    plans = [syncer_plan(manifest, parameters) for manifest in manifests]
+def _show_syncers(plans: Sequence[SyncerPlan], output: str) -> NoReturn:
     click.echo(json.dumps(syncer_json(plans), indent=2) if output == "json" else syncer_text(plans))
     raise SystemExit(EXIT_UNFIT if any(plan.lacking for plan in plans) else 0)
 
 
-def _check_usage(target: Target, files: Sequence[str], fleet: str | None) -> None:
+def _check_usage(target: Target, files: Sequence[str], fleet: str | None, syncer: int | None) -> None:
+    if syncer is not None and not files:
+        raise click.UsageError("give a FILE with jobs: --syncer tells of their syncers")
     if fleet and (target.context or target.kubeconfig):
         raise click.UsageError("give --fleet, or --context and --kubeconfig, not both: a plan has the nodes of one place")
     if fleet and not files:

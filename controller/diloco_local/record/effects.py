@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from diloco.wording import plural
 from diloco_operator.api.names import COMPONENT_SYNCER
 from diloco_operator.api.phases import Phase
 
@@ -104,9 +105,8 @@ class Effect:
     def _merges(self) -> Iterator[str]:
         if self.fault.unit != COMPONENT_SYNCER and (count := sum(self.merges.values())):
             mean = sum(units * merges for units, merges in self.merges.items()) / count
-            yield f"{count} {'merge' if count == 1 else 'merges'} had {mean:.2g} of {self.units} units" + (
-                " on average" if count > 1 else ""
-            )
+            average = " on average" if count > 1 else ""
+            yield f"{plural(count, 'merge')} had {mean:.2g} of {self.units} units{average}"
 
 
 _DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "continued"}

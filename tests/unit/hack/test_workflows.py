@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from diloco_cli.checks.server import OLDEST_MINOR
 from versions import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -33,6 +34,7 @@ def test_ci_tests_the_oldest_kubernetes_that_the_chart_installs_on_and_the_newes
     assert oldest is not None
     assert jobs["cluster"]["strategy"]["matrix"]["kubernetes"] == ["", oldest[1]]
     assert (ROOT / "hack" / "kube" / f"kubernetes-{oldest[1]}" / "go.mod").exists()
+    assert oldest[1] == f"1.{OLDEST_MINOR}", "doctor refuses what the chart refuses"
 
 
 def test_ci_runs_what_a_landing_runs() -> None:

@@ -9,6 +9,7 @@ See docs/decisions/0040-learner-pods.md.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -235,10 +236,15 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
 
 
 def memory_of_syncer(spec: Spec, config: OperatorConfig) -> int | None:
-    """Return the bytes of memory that the syncer's container asks for or is limited to, the smaller of the two; None: it says neither."""
+    """Return the bytes of memory that the syncer's container asks for or is limited to, the smaller of the two; None: it says neither, or
+    nothing that is a quantity."""
     template = spec.syncer.template or PodTemplate()
     resources = _container(template.spec, names.SYNCER_CONTAINER).get("resources") or _syncer_resources(config)
-    said = [int(quantity(amounts["memory"])) for key in ("requests", "limits") if (amounts := resources.get(key)) and amounts.get("memory")]
+    said = []
+    for key in ("requests", "limits"):
+        if (memory := (resources.get(key) or {}).get("memory")) is not None:
+            with contextlib.suppress(ValueError):  # the API server refuses the pod, and its message names the field
+                said.append(int(quantity(memory)))
     return min(said, default=None)
 
 

@@ -50,12 +50,12 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
 def _too_small_syncer(context: ReconcileContext) -> str:
     """Say what the syncer asks for and what it needs, where that is more; "": it asks for enough, or what it needs is not known."""
     spec, report = context.spec, context.observed.report
-    asked = memory_of_syncer(spec, context.observed.config)
-    if report is None or not report.parameters or asked is None:
+    if report is None or not report.parameters:
         return ""
     learners = most_learners(spec)
     needed = syncer_sizes(report.parameters, learners, spec.training).memory
-    return training_words.too_small_syncer(asked, needed, report.parameters, learners) if asked < needed else ""
+    asked = memory_of_syncer(spec, context.observed.config)
+    return training_words.too_small_syncer(asked, needed, report.parameters, learners) if asked is not None and asked < needed else ""
 
 
 def _obstacle(shared: SharedObjects) -> Statement | None:

@@ -98,6 +98,16 @@ def test_a_syncer_that_asks_for_less_memory_than_the_model_needs_is_named_while_
     assert "of memory" not in small.condition("Training")["message"]
 
 
+@pytest.mark.parametrize("memory", ["1Kib", {"an": "object"}, None])
+def test_a_template_whose_memory_is_no_quantity_stops_no_status(memory: object) -> None:
+    resources = {"requests": {"memory": memory}, "limits": None}
+    syncer = {"template": {"spec": {"containers": [{"name": "syncer", "resources": resources}]}}}
+    stage = Stage(a_job().with_pool(max=1).with_spec(syncer=syncer), a_tpu_node("tpu-0")).train()
+    stage.all_contribute(parameters=1_100_000_000)
+    stage.settle()
+    assert stage.condition("Training")["reason"] == "QuorumContributing"
+
+
 def test_failed_syncer_is_deleted_and_created_again() -> None:
     stage = trained()
     exits(stage.syncer, 137, stage.now)
