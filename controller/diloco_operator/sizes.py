@@ -1,6 +1,6 @@
 """What a job needs of its syncer's machine and of the network, from the number of its parameters, its learners and its settings. Pure.
 
-`diloco plan --syncer`, the condition Training and docs/sizes.md say what stands here; the benchmark `syncer-memory` measures it.
+`diloco plan --syncer`, the condition Training and the tables of docs/sizes.md come from here; that page says how far it was measured.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from diloco_operator.api.spec import Spec
 _FLOAT32 = 4
 _PROCESS = 80 << 20
 """Bytes of a syncer that holds no model: Python and its libraries."""
-_LEARNER = 8 << 20
-"""Bytes of a learner's stream: what gRPC keeps of it, and messages under way."""
-_ARRAYS = 1.05
-"""Arrays that are recycled, over those in use."""
+_UNDER_WAY = 12
+"""Fragments that a syncer holds beside those of its learners: merges, their records, what is sent. Measured, see docs/sizes.md."""
 _LEAST_RECORDS = 128 << 20
-_RATE = 1.2 * (1 << 30)
-"""Bytes of float32 that contributions stand for, which one core takes in a second: from TLS to the outer step and to the broadcast."""
+_RATE = 0.2 * (1 << 30)
+"""Bytes of float32 that contributions stand for, of which one core does all in a second: TLS, decoding, merge, record, broadcast. Measured,
+see docs/sizes.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def syncer_sizes(parameters: int, learners: int, training: Training) -> SyncerSi
     # Value and momentum; int4 has what rounding left over as well.
     state = _FLOAT32 * parameters * (3 if training.compression == "Int4" else 2)
     fragment = _FLOAT32 * -(-parameters // training.fragments)
-    memory = int(_ARRAYS * (state + 2 * learners * fragment)) + learners * _LEARNER + _PROCESS
+    memory = state + (2 * learners + _UNDER_WAY) * fragment + _PROCESS
     # Merges since the newest snapshot are kept until the next one is durable: value and momentum of each fragment, twice at most.
     storage = (training.checkpoint.keep + 1) * state + max(_LEAST_RECORDS, 2 * 2 * _FLOAT32 * parameters)
     # In H local steps each fragment goes up once and comes down once.
