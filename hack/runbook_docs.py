@@ -17,12 +17,13 @@ INTRODUCTION = """\
 Generated from `controller/diloco_cli/runbook.py` and the table of reasons: change them and run `make docs`.
 
 `kubectl get dlj` shows a job's reason, `kubectl diloco status JOB` those of its units and pools, and `kubectl diloco explain JOB` the one
-that matters most, with a link to its page here.
+that matters most, with a link to its page here. A page says what its reason means, how to check it, and what to do.
 """
 NOTHING_TO_DO = """\
 ## Reasons that ask nothing
 
-These say how things go, or the same as a reason above that stands beside them. They have no page.
+These say how things go, or the same as a reason above that stands beside them. The [API reference](../api.md#conditions) has their
+meanings.
 """
 
 
@@ -53,15 +54,19 @@ def _where(row: ReasonRow) -> str:
 
 
 def _index(rows: Mapping[str, Sequence[ReasonRow]]) -> str:
-    listed = [[f"[`{reason}`]({reason}.md)", *_summary(rows[reason])] for reason in sorted(RUNBOOK)]
-    others = [[f"`{reason}`", *_summary(rows[reason])] for reason in sorted(rows.keys() - RUNBOOK.keys())]
-    columns = ["reason", "of", "meaning"]
+    listed = [[f"[`{reason}`]({reason}.md)", ", ".join(row.subject for row in rows[reason])] for reason in sorted(RUNBOOK)]
+    others = ", ".join(f"`{reason}`" for reason in sorted(rows.keys() - RUNBOOK.keys()))
     introduction = map(paragraph, INTRODUCTION.strip().split("\n\n"))
-    return "\n".join(["# Runbook\n", *introduction, table(columns, listed), NOTHING_TO_DO, table(columns, others)])
-
-
-def _summary(rows: Sequence[ReasonRow]) -> tuple[str, str]:
-    return ", ".join(row.subject for row in rows), rows[0].meaning
+    heading, _, nothing_to_do = NOTHING_TO_DO.partition("\n\n")
+    parts = [
+        "# Runbook\n",
+        *introduction,
+        table(["reason", "of"], listed),
+        f"{heading}\n",
+        paragraph(nothing_to_do),
+        paragraph(f"{others}."),
+    ]
+    return "\n".join(parts)
 
 
 def main() -> None:
