@@ -23,7 +23,7 @@ class Advice:
 
 
 _EXPLAIN = "`kubectl diloco explain JOB` says what is missing, since when, and what happens next by itself."
-_LOG = "`kubectl diloco logs JOB UNIT` has the program's last lines, also of a pod that is gone."
+_LOG = "`kubectl diloco logs JOB UNIT` has the program's last lines; with `-p` those of the failed attempt before."
 _NODE = "`kubectl describe node NODE` shows taints, conditions, and who uses the node."
 _RETRY = "When the cause is gone: `kubectl diloco retry JOB`."
 _SYNCER = syncer_pod_name("JOB")
@@ -54,8 +54,8 @@ RUNBOOK: Mapping[str, Advice] = {
     "NoFreeSlice": Advice(
         (
             (
-                "`status.pools[].message` says who holds the slices, and why free ones do not serve: avoided, tainted, too small, "
-                "in several zones, or kept for another job."
+                "`status.pools[].message` says who holds the slices, why free ones do not serve (avoided, tainted, too small, in several "
+                "zones, kept for another job), and what would help."
             ),
             _NODE,
         ),
