@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from diloco_operator.api.consequences import Follows
-from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.units.states import ATTEMPT, ENDED_IN_FAILURE, IDLE, LIVES, OVER, PENDING, State
 from diloco_operator.reconcile.units.transitions import UnitEvent
 from markdown_text import paragraph, table
@@ -17,17 +15,11 @@ INTRODUCTION = """\
 Generated from `controller/diloco_operator/reconcile/units/states.py` by `hack/states_docs.py`: change the table and run `make docs`.
 
 A unit is in one of these states, and only the events below change it. Status shows a state in two fields: `status.units[].state` and
-`reason`. The first row that fits is the state of the unit. *Time* is the class of
-[goodput](glossary.md#simulation-and-goodput) that its time counts for; of a unit that has trained before, start and compilation count
-as recovery.
-"""
-CONSEQUENCES = """\
-A reason tells more than its state where something below follows from it. Each is a column of `UnitReason` in
-`controller/diloco_operator/api/reasons.py`, and the only thing that code reads of a reason.
+`reason`. The first row that fits is the state of the unit. *Time* is the class of [goodput](guide/laptop.md#where-the-time-went) that its
+time counts for; of a unit that has trained before, start and compilation count as recovery.
 """
 EVENTS = """\
-One function, `transition`, puts an event on the record of a unit. It refuses what is no row of this table, sets `state`, `reason`,
-`message` and `since` together, and does what the last column says. `since` is when `state` changed.
+One function, `transition`, puts an event on the record of a unit, and refuses what is no row of this table.
 """
 GROUPS: Mapping[str, frozenset[State]] = {
     "with an attempt": ATTEMPT,
@@ -43,7 +35,6 @@ GROUPS: Mapping[str, frozenset[State]] = {
 def page() -> str:
     """Return the whole page, as Markdown."""
     parts = ["# States of a unit", *map(paragraph, INTRODUCTION.split("\n\n")), _diagram(), "## States", _states(), *_groups()]
-    parts += ["## What follows from a reason", paragraph(CONSEQUENCES), _consequences()]
     parts += ["## Events", paragraph(EVENTS), _events()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
@@ -83,14 +74,6 @@ def _states() -> str:
     return table(["state", "`state`", "`reason`", "slice", "time", "meaning"], rows)
 
 
-def _consequences() -> str:
-    rows = []
-    for what in Follows:
-        reasons = ", ".join(f"`{reason.value}`" for reason in UnitReason if what in reason.follows)
-        rows.append([f"`{what.name}`", reasons, what.value])
-    return table(["name", "`reason`", "what follows"], rows)
-
-
 def _groups() -> Iterator[str]:
     text = "Events name some of them together. " + " ".join(
         f"*{name.capitalize()}*: {', '.join(name_of(each).lower() for each in State if each in states)}." for name, states in GROUPS.items()
@@ -111,12 +94,8 @@ def _events() -> str:
     rows = []
     for event in UnitEvent:
         row = event.row
-        effects = ["keeps `state`"] if row.stays else []
-        effects += ["ends the attempt"] if row.ends else []
-        effects += ["leaves the slice"] if row.leaves else []
-        effects += [f"forgets {', '.join(f'`{each}`' for each in row.forgets)}"] if row.forgets else []
-        rows.append([f"`{event.name}`", _named(row.before), _named(row.after), row.meaning, "; ".join(effects)])
-    return table(["event", "from", "to", "what happens", "the record"], rows)
+        rows.append([f"`{event.name}`", _named(row.before), _named(row.after), row.meaning])
+    return table(["event", "from", "to", "what happens"], rows)
 
 
 if __name__ == "__main__":

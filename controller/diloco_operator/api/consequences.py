@@ -12,7 +12,7 @@ import enum
 
 
 class Follows(enum.Enum):
-    """What follows for a unit from its reason. The values are for docs/states.md."""
+    """What follows for a unit from its reason."""
 
     NOT_MISSED = "The job gives the unit up on purpose, and does not miss it."
     NOT_WANTED = "The job wants fewer units."
