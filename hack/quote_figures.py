@@ -2,8 +2,9 @@
 
 Two places of README.md and docs/results/*.md quote a figure, and a third counts them:
 
-- a row of a table with the head `| figure | limit | ours | command | commit |`, whose first cell begins with the name of the figure in
-  backticks, and then with that of a field of its line if the row is about that: `figure` `field.part`. Ours and the commit are written;
+- a row of a table with the head `| figure | limit | ours | command | commit |`, or the same without the command, whose first cell begins
+  with the name of the figure in backticks, and then with that of a field of its line if the row is about that: `figure` `field.part`. Ours
+  and the commit are written;
 - a number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`;
 - what stands between `<!-- limits -->` and `<!-- /limits -->`: how many limits of all-figures.md there are, and how many are met.
 
@@ -23,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "| figure | limit | ours | command | commit |"
+HEADS = (HEAD, "| figure | limit | ours | commit |")
 ALL_FIGURES = ROOT / "docs" / "results" / "all-figures.md"
 MISSING = "not recorded"
 """In the cell of a figure that no run has printed yet."""
@@ -96,7 +98,7 @@ def _lines_of_page(text: str) -> Iterator[tuple[str, Key | None]]:
     """Give each line, and the figure of which it is a row."""
     quoting = False
     for line in text.splitlines():
-        quoting = line == HEAD or (quoting and line.startswith("|"))
+        quoting = line in HEADS or (quoting and line.startswith("|"))
         named = _NAME.match(_cells(line)[0]) if quoting else None
         yield line, (named[1], named[2] or "") if named else None
 
@@ -121,10 +123,10 @@ def quoted(text: str, lines: Mapping[str, Line]) -> str:
     for line, key in _lines_of_page(text):
         if key and key[0] in lines:
             field, measured = key[1], lines[key[0]]
-            name, limit, _, command, _ = _cells(line)
+            name, limit, _, *command, _ = _cells(line)
             value = value_of(measured, field)
             missed = not field and not measured["ok"]
-            cells = (name, limit, f"**{value}**" if missed else value, command, str(measured["commit"])[:_COMMIT_DIGITS])
+            cells = (name, limit, f"**{value}**" if missed else value, *command, str(measured["commit"])[:_COMMIT_DIGITS])
             written.append(f"| {' | '.join(cells)} |")
         else:
             written.append(_MARK.sub(replaced, line))
