@@ -19,8 +19,10 @@ from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.pieces import Piece, Portion, check_cover, portion
 from diloco.canonical import Canonical
+from diloco.learner.leave import LoopError
 from diloco.torch import ModuleStore
 from diloco.torch.processes import gather_bytes
+from diloco.torch.trained import TrainedParameters
 from torch import distributed, nn
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import init_device_mesh
@@ -171,6 +173,8 @@ def check(kind: str, rank: int, ranks: int) -> None:
     group = [spec.name for spec in twin.specs()]
     digests = gather_bytes(final.stage(group).wait().tobytes(), cpu)
     assert set(digests) == {twin.stage(group).wait().tobytes()}, "every rank has the same values, those of one process"
+    if kind == "fsdp":
+        check_trained(ranks)
     if kind == "ddp":
         assert {name: value.tobytes() for name, value in store.read(group).items()} == {
             name: value.tobytes() for name, value in twin.read(group).items()
@@ -183,6 +187,24 @@ def check(kind: str, rank: int, ranks: int) -> None:
         else:
             raise AssertionError("ranks with different models agreed")
         check_buffers(rank)
+
+
+def check_trained(ranks: int) -> None:
+    """An evaluation leaves what FSDP has gathered in the model, and these are the parameters that joined all the same."""
+    module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
+    fsdp_of = fully_shard(module, mesh=init_device_mesh("cpu", (ranks,)))
+    trained = TrainedParameters(module, ModuleStore(module).parameters, [torch.optim.SGD(module.parameters(), lr=0.1)])
+    with torch.no_grad():
+        fsdp_of(torch.ones(2, 6))
+    assert not any(isinstance(parameter, DTensor) for parameter in module.parameters()), "gathered"
+    trained.check()
+    module[1].bias = nn.Parameter(torch.zeros(6))
+    try:
+        trained.check()
+    except LoopError as error:
+        assert "in the place of 1.bias" in str(error)  # noqa: PT017 - no pytest here
+    else:
+        raise AssertionError("another parameter was not found")
 
 
 def check_buffers(rank: int) -> None:

@@ -54,6 +54,8 @@ _POLL = 0.1
 """While it waits, the training thread checks for SIGTERM this often, seconds."""
 _WAIT_LOG_INTERVAL = 5.0
 """While it waits, the training thread logs that this often, seconds."""
+_TRAINED_CHECKED = 64
+"""Steps after which it is seen again which parameters the program trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class SessionParts:
     timer: StepTimer
     updates: Updates = lambda: None
     stepped: Callable[[], None] = lambda: None
+    trained: Callable[[], None] = lambda: None
     inner: CountedState | None = None
 
 
@@ -82,6 +85,7 @@ class JobSession:
         on_adopt: Callable[[Sequence[str]], None] | None = None,
         updates: Updates = lambda: None,
         stepped: Callable[[], None] = lambda: None,
+        trained: Callable[[], None] = lambda: None,
         world: World | None = None,
         how_to_meet: str = "start one process",
         inner: CountedState | None = None,
@@ -92,7 +96,8 @@ class JobSession:
         `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
         so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
         just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
-        known. `stepped` is called by `step` before anything is overwritten. `inner`: the state beside the parameters, which a peer
+        known. `stepped` is called by `step` before anything is overwritten. `trained` is called now and then and at the end, and raises
+        LoopError when the program trains other parameters than those of `store`. `inner`: the state beside the parameters, which a peer
         may give and take; None: it is not known. `make`: makes the session; default: this class.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
@@ -103,7 +108,7 @@ class JobSession:
         environment = os.environ if environment is None else environment
         config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
         member = make_member(config, store, framework, world, on_adopt, inner)
-        session = (make or cls)(SessionParts(config.unit, member, StepTimer(config.relative_speed), updates, stepped, inner))
+        session = (make or cls)(SessionParts(config.unit, member, StepTimer(config.relative_speed), updates, stepped, trained, inner))
         session._wait_for_parameters()  # noqa: SLF001 - of this class
         return session
 
@@ -115,6 +120,7 @@ class JobSession:
         self._timer = parts.timer
         self._updates = parts.updates
         self._stepped = parts.stepped
+        self._trained = parts.trained
         self._inner = parts.inner
         self._check = LoopCheck()
         self._put_back = False
@@ -162,6 +168,8 @@ class JobSession:
             self._put_back_final()
             return
         tokens, settled = self._check.step(tokens, batches, self._updates())
+        if self.step_count % _TRAINED_CHECKED == 0:
+            self._trained()
         self._stepped()
         if self._inner is not None:
             self._inner.steps += 1  # before the boundary, at which a peer may get it
@@ -175,6 +183,7 @@ class JobSession:
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
+        self._trained()
         self._boundary()
         self._link.post(FromLearner(evaluation=Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t)))
 
@@ -216,7 +225,8 @@ class JobSession:
         """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done.
 
         After `finish` it waits for the end of the job, in a unit of one process. Called before the job is done without that, it leaves
-        the job, which goes on. Raises LoopError when the job is done and the model does not hold its final parameters any more.
+        the job, which goes on. Raises LoopError when the job is done and the model does not hold its final parameters any more, or others
+        than those that joined.
         """
         if self._closed:
             return
@@ -230,10 +240,10 @@ class JobSession:
                 self.t,
                 self.steps,
             )
-        changed = self._member.changed() if self.done else []
+        wrong = self._wrong_at_the_end() if self.done else None
         self._end(self._member.close)
-        if changed:
-            raise LoopError(complaint(changed))
+        if wrong is not None:
+            raise wrong
         if self.draining and not self.done:
             raise leave(
                 Exit.DRAINED,
@@ -328,6 +338,15 @@ class JobSession:
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
         self._member.drain()
+
+    def _wrong_at_the_end(self) -> LoopError | None:
+        """Return why the program does not hold the job's final model; None: it does."""
+        try:
+            self._trained()
+        except LoopError as error:
+            return error
+        changed = self._member.changed()
+        return LoopError(complaint(changed)) if changed else None
 
     def _end(self, leave_job: Callable[[], None]) -> None:
         self._closed = True

@@ -34,6 +34,7 @@ from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.processes import world_of
 from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
+from diloco.torch.trained import TrainedParameters
 
 __all__ = ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "Shard", "join", "schedule"]
 
@@ -101,6 +102,7 @@ def join(
         on_adopt=notify,
         updates=UpdateCounts(optimizers),
         stepped=store.adoptions.stepped,
+        trained=TrainedParameters(model, store.parameters, optimizers).check,
         world=world,
         how_to_meet=_HOW_TO_MEET,
         inner=inner,

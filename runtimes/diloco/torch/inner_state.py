@@ -25,6 +25,7 @@ from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
 from diloco.torch.kept import kept
 from diloco.torch.masters import Masters, follow, state_of
+from diloco.torch.optimizers import innermost
 from diloco.torch.places import Place, local
 from diloco.torch.schedules import ProgressLR
 from diloco.torch.staging import StagedTensors, Stager
@@ -80,10 +81,7 @@ class OptimizerState:
         self.steps = 0
         """See `CountedState`."""
         self._store = store
-        # accelerate's optimizer holds the real one.
-        self._optimizers = [
-            inner if isinstance(inner := getattr(one, "optimizer", None), torch.optim.Optimizer) else one for one in optimizers
-        ]
+        self._optimizers = [*map(innermost, optimizers)]
         self._handed_over = [one for one in handed_over if not isinstance(one, ProgressLR)]  # these follow the job
         for one in self._handed_over:
             _check(one)

@@ -36,22 +36,28 @@ def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Op
     own = {id(parameter) for parameter in named.values()}
     if strangers := [f"one of shape {list(shape)}" for key, shape in shapes.items() if key not in own]:
         raise ValueError(
-            f"the optimizer trains {plural(len(strangers), 'parameter')} that the model does not have ({_some(strangers)}): what it "
+            f"the optimizer trains {plural(len(strangers), 'parameter')} that the model does not have ({some(strangers)}): what it "
             "trains would never be exchanged. Create the optimizer from the parameters of the very model that joins, after the "
             "model was moved to its device"
         )
     if doubled := [name for name, parameter in named.items() if held.get(id(parameter), 0) > 1]:
-        raise ValueError(f"more than one optimizer trains {_some(doubled)}: each parameter belongs into one")
+        raise ValueError(f"more than one optimizer trains {some(doubled)}: each parameter belongs into one")
     if apart := [name for name, parameter in parameters.frozen.items() if parameter.requires_grad and id(parameter) in held]:
         raise ValueError(
-            f"the optimizer trains {_some(apart)}, which `trained` leaves out of the exchange: units would drift apart in it. Let "
+            f"the optimizer trains {some(apart)}, which `trained` leaves out of the exchange: units would drift apart in it. Let "
             "`trained` select it, or take it out of the optimizer"
         )
     if idle := [name for name, parameter in parameters.trained.items() if parameter.requires_grad and id(parameter) not in held]:
         raise ValueError(
-            f"no optimizer trains {_some(idle)}: pass every optimizer as optimizer=[...], or set requires_grad to False for "
+            f"no optimizer trains {some(idle)}: pass every optimizer as optimizer=[...], or set requires_grad to False for "
             "what shall stay as it is"
         )
+
+
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the real optimizer, which accelerate's holds."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 class UpdateCounts:
@@ -60,10 +66,7 @@ class UpdateCounts:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._counts = [0] * len(optimizers)
         for index, optimizer in enumerate(optimizers):
-            # accelerate's optimizer holds the real one.
-            inner = getattr(optimizer, "optimizer", None)
-            real = inner if isinstance(inner, torch.optim.Optimizer) else optimizer
-            real.register_step_post_hook(self._hook(index))
+            innermost(optimizer).register_step_post_hook(self._hook(index))
 
     def __call__(self) -> Sequence[int]:
         return self._counts
@@ -76,6 +79,7 @@ class UpdateCounts:
         return count
 
 
-def _some(items: Sequence[str]) -> str:
+def some(items: Sequence[str]) -> str:
+    """Return the first of the items, and how many more there are."""
     more = len(items) - _NAMED
     return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")

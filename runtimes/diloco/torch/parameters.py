@@ -41,12 +41,7 @@ def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None
     Raises LayoutError, naming the parameter, for a module that cannot be exchanged.
     """
     _refuse_fsdp1(module)
-    inner = {
-        f"{path}.module" if path else "module"
-        for path, child in module.named_modules(remove_duplicate=False)
-        if isinstance(child, (DistributedDataParallel, DataParallel))
-    }
-    named = {_plain(name, inner): parameter for name, parameter in module.named_parameters()}
+    named = named_parameters(module)
     for name, parameter in named.items():
         _check_exists(name, parameter)
     exchanged = {name: one for name, one in named.items() if (one.requires_grad if trained is None else trained(name))}
@@ -56,6 +51,16 @@ def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None
     for name, parameter in exchanged.items():
         _check_exchangeable(name, parameter)
     return Parameters(exchanged, {name: parameter for name, parameter in named.items() if name not in exchanged})
+
+
+def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return all parameters by name, without the names of wrappers."""
+    inner = {
+        f"{path}.module" if path else "module"
+        for path, child in module.named_modules(remove_duplicate=False)
+        if isinstance(child, (DistributedDataParallel, DataParallel))
+    }
+    return {_plain(name, inner): parameter for name, parameter in module.named_parameters()}
 
 
 def _plain(name: str, inner: set[str]) -> str:
