@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from diloco import contract
-from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE, Family
 from diloco_operator.accelerators.labels import DIALECTS
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
@@ -23,16 +23,19 @@ from diloco_operator.api.status import UnitState
 from markdown_text import bullet, paragraph, table
 
 INTRODUCTION = """\
-Generated from the types by `hack/api_docs.py`: change the types and run `make docs`. The CustomResourceDefinition is in `crds/`.
-`diloco crd` prints it. `diloco validate FILE` checks jobs against it without a cluster.
+Generated from the types by `hack/api_docs.py`: change the types and run `make docs`. `diloco crd` prints the
+CustomResourceDefinition; `diloco validate FILE` checks jobs against it without a cluster.
 
-Short name `dlj`, category `diloco`. Durations are written as in Go: `5s`, `10m`, `1h30m`. A field of the spec may be left out unless
-it is *required*; it has its default then.
+Short name `dlj`, category `diloco`. Durations are written as in Go: `5s`, `10m`, `1h30m`. A field of the spec that is not *required*
+may be left out. One of status is absent while there is nothing to say.
 """
 LINKED = {
-    frozenset(UnitState): "a [state](#states-of-a-unit)",
+    frozenset(UnitState): "a [state](states.md)",
 }
 """Enumerations with a table of their own, by their values."""
+_NAMES_OF_ACCELERATORS = f"Built in are {', '.join(ACCELERATOR_NAMES)}"
+_AT_LEAST = re.compile(r"must be (at least \S+)$")
+"""The least value, in the message of a duration's rule."""
 
 
 def reference() -> str:
@@ -44,7 +47,6 @@ def reference() -> str:
         _columns(),
         _conditions(),
         *_reasons(),
-        _units(),
         _accelerators(),
         _constants("Labels and annotations", names, ("LABEL_", "ANNOTATION_")),
         _constants("Environment of a pod", contract, ("ENV_",)),
@@ -54,58 +56,94 @@ def reference() -> str:
 
 
 def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
-    """Yield one section for every object of the schema, outer ones first."""
-    required = schema.get("required", [])
+    """Yield a section for the job, its spec and status, and one for every object in these. Objects further in are rows of their section."""
+    depth = place.count(".") + bool(place)
     # Only the operator writes status, so its fields need no defaults here.
     status = place.startswith("status")
-    rows = []
-    for name, child in schema["properties"].items():
-        if (place, name) != ("", "metadata"):
-            default = [] if status else ["*required*" if name in required else _default(child)]
-            rows.append([f"`{name}`", _type(child), *default, child.get("description", "")])
-    text = f"{'##' if place.count('.') == 0 else '###'} {place or 'DiLoCoJob'}\n\n"
+    rows = list(_rows(schema, place, "", status=status))
+    text = f"{'##' if depth < 2 else '###'} {place or 'DiLoCoJob'}\n\n"
     if place:
         text += paragraph(schema.get("description", "")) + "\n"
     text += table(["field", "type", *([] if status else ["default"]), "meaning"], rows)
-    rules = list(_rules(schema))
+    # What to do about a broken rule stands behind a semicolon; the API server says it.
+    rules = [message.partition(";")[0] for message in _rules(schema, nested=_is_section(place))]
     if rules:
         text += "\nRules:\n\n" + "".join(map(bullet, rules))
     yield text
+    if _is_section(place):
+        return
     for name, child in schema["properties"].items():
-        inner = child.get("items", child)
-        if "properties" in inner and (place, name) != ("", "metadata") and not inner.get("x-kubernetes-preserve-unknown-fields"):
-            yield from _objects(inner, f"{place}.{name}{'[]' if 'items' in child else ''}".lstrip("."))
+        if _has_fields(child) and (place, name) != ("", "metadata"):
+            yield from _objects(child.get("items", child), f"{place}.{name}{_list(child)}".lstrip("."))
 
 
-def _rules(schema: dict[str, Any]) -> Iterator[str]:
-    """Yield messages of the rules that stand at an object or directly at its fields."""
+def _is_section(place: str) -> bool:
+    """Return whether the objects within are rows."""
+    return "." in place
+
+
+def _has_fields(schema: dict[str, Any]) -> bool:
+    inner = schema.get("items", schema)
+    return "properties" in inner and not inner.get("x-kubernetes-preserve-unknown-fields")
+
+
+def _list(schema: dict[str, Any]) -> str:
+    return "[]" if "items" in schema else ""
+
+
+def _rows(schema: dict[str, Any], place: str, prefix: str, *, status: bool) -> Iterator[list[str]]:
+    """Yield the rows of a section's table; `prefix` is the way from the section's object to `schema`."""
+    required = schema.get("required", [])
+    for name, child in schema["properties"].items():
+        if (place, name) == ("", "metadata"):
+            continue
+        default = [] if status else ["*required*" if name in required else _default(child)]
+        nested = _has_fields(child)
+        meaning = child.get("description", "").replace(_NAMES_OF_ACCELERATORS, "Built in are those of the [table](#accelerators)")
+        if nested and not _is_section(place):
+            section = f"{place}.{name}{_list(child)}".lstrip(".")
+            meaning = f"See [{section}](#{re.sub(r'[^a-z]', '', section.lower())})."
+        yield [f"`{prefix}{name}`", _type(child, bounds=not status), *default, meaning]
+        if nested and _is_section(place):
+            yield from _rows(child.get("items", child), place, f"{prefix}{name}{_list(child)}.", status=status)
+
+
+def _rules(schema: dict[str, Any], *, nested: bool) -> Iterator[str]:
+    """Yield messages of the rules that stand at an object or directly at its fields, and if `nested` at those of objects within."""
     for rule in schema.get("x-kubernetes-validations", []):
         yield rule["message"]
     for child in schema["properties"].values():
+        if nested and _has_fields(child):
+            yield from _rules(child.get("items", child), nested=nested)
         if "properties" not in child:
             for rule in child.get("x-kubernetes-validations", []):
-                if "must be a duration" not in rule["message"]:
+                if "must be a duration" not in rule["message"] and not _AT_LEAST.search(rule["message"]):
                     yield rule["message"]
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any], *, bounds: bool = True) -> str:
     if "items" in schema:
-        return f"list of {_type(schema['items'])}"
+        return f"list of {_type(schema['items'], bounds=bounds)}"
     if "additionalProperties" in schema:
-        return f"map of {_type(schema['additionalProperties'])}"
+        return f"map of {_type(schema['additionalProperties'], bounds=bounds)}"
     if "enum" in schema:
         return LINKED.get(frozenset(schema["enum"])) or ", ".join(f"`{value}`" for value in schema["enum"])
-    if any("must be a duration" in rule["message"] for rule in schema.get("x-kubernetes-validations", [])):
-        return "duration"
+    messages = [rule["message"] for rule in schema.get("x-kubernetes-validations", [])]
+    if any("must be a duration" in message for message in messages):
+        return ", ".join(["duration", *(found[1] for message in messages if (found := _AT_LEAST.search(message)))])
     name = {"date-time": "time"}.get(schema.get("format", ""), schema["type"])
-    return ", ".join([name, *_bounds(schema)])
+    return ", ".join([name, *(_bounds(schema) if bounds else ())])
 
 
 def _bounds(schema: dict[str, Any]) -> Iterator[str]:
-    if "minimum" in schema:
-        yield f"{'above' if schema.get('exclusiveMinimum') else 'at least'} {schema['minimum']:g}"
-    if "maximum" in schema:
-        yield f"{'below' if schema.get('exclusiveMaximum') else 'at most'} {schema['maximum']:g}"
+    least, most = (f"{schema[key]:,}".removesuffix(".0") if key in schema else "" for key in ("minimum", "maximum"))
+    if least and most and not schema.get("exclusiveMinimum") and not schema.get("exclusiveMaximum"):
+        yield f"{least} to {most}"
+        return
+    if least:
+        yield f"{'above' if schema.get('exclusiveMinimum') else 'at least'} {least}"
+    if most:
+        yield f"{'below' if schema.get('exclusiveMaximum') else 'at most'} {most}"
 
 
 def _default(schema: dict[str, Any]) -> str:
@@ -123,7 +161,7 @@ def _columns() -> str:
 
 def _conditions() -> str:
     rows = [[f"`{name}`", text] for name, text in _members(conditions.ConditionType)]
-    text = "Types and reasons are stable: scripts may match on them. Messages are human-readable and may change."
+    text = "Types and reasons are stable: scripts may match on them. A message says which, why and what to do, and may change."
     return f"## Conditions\n\n{paragraph(text)}\n" + table(["type", "meaning of True"], rows)
 
 
@@ -147,11 +185,6 @@ def _event(reason: ReasonRow) -> str:
     return f"`{reason.severity}`" if reason.severity else "none"
 
 
-def _units() -> str:
-    rows = [[f"`{state}`", text] for state, text in _members(UnitState)]
-    return "## States of a unit\n\n" + table(["state", "meaning"], rows)
-
-
 def _exits() -> str:
     rows = [[f"{int(contract.Exit[member])}", f"`{member}`", text] for member, text in _documented_members(contract.Exit)]
     return "## Exit status of a pod\n\n" + table(["status", "name", "meaning"], rows)
@@ -159,33 +192,25 @@ def _exits() -> str:
 
 _UNIT_FIELDS = {Family.TPU: "`topology`", Family.HOST: "`hosts`, `acceleratorsPerHost`", Family.CPU: "`hosts`"}
 _ACCELERATOR_NOTES = (
-    "The rules of [spec.pools[]](#specpools) list the topologies of each TPU.",
-    "Pods request the resource and tolerate taints with these keys.",
-    "The peak is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight.",
+    """The rules of [spec.pools[]](#specpools) list the topologies of each TPU. Pods request the resource and tolerate taints with these
+    keys. The peak is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight. Sources stand in
+    `controller/diloco_operator/accelerators/rows.py`.""",
 )
 _LABEL_NOTES = (
-    """A node has an accelerator when its labels match a row of this table and it offers the accelerator's resource. If rows of
-    several accelerators match, the source that comes first in the list below decides.""",
+    """A node has an accelerator when one of its labels has a value of these lists and it offers the accelerator's resource. If labels name
+    several accelerators, the list that comes first decides.""",
     """A pool with `accelerator: cpu` gets nodes without extended resources, or nodes with exactly the extended resources that its
     template requests.""",
 )
 
 
 def _accelerators() -> str:
-    rows, labels, facts = [], [], []
+    rows = []
     for kind in CATALOGUE.values():
         sizes = ", ".join(map(str, kind.host_sizes))
         numbers = [f"{kind.peak_tflops:g}", f"{kind.memory_gb:g}"] if kind.peak_tflops else ["", ""]
         resource = [kind.resource] if kind.resource else []
         rows.append([f"`{kind.name}`", _codes(resource), _codes(kind.taints), sizes, _UNIT_FIELDS[kind.family], *numbers])
-        for entry in kind.labels:
-            qualified = f" with `{entry.dialect.qualifier}` = `{entry.qualifier}`" if entry.qualifier else ""
-            labels.append([f"`{kind.name}`", entry.dialect.name, f"`{entry.key}`", _codes(entry.values) + qualified])
-        if kind.sources:
-            facts.append(f"`{kind.name}`: {', '.join(kind.sources)}")
-    pages: dict[str, list[str]] = {}
-    for dialect in DIALECTS:
-        pages.setdefault(dialect.name, []).extend([dialect.source] if dialect.source not in pages.get(dialect.name, ()) else [])
     header = ["accelerator", "resource", "taints", "per host", "shape of a unit", "peak, dense bf16 TFLOP/s", "memory, GB"]
     return "\n".join(
         [
@@ -193,15 +218,24 @@ def _accelerators() -> str:
             table(header, rows),
             *map(paragraph, _ACCELERATOR_NOTES),
             "### Labels of nodes\n",
-            table(["accelerator", "set by", "label", "values"], labels),
             *map(paragraph, _LABEL_NOTES),
-            "### Sources\n",
-            paragraph("Labels, in the order in which they decide:"),
-            "".join(bullet(f"{name}: {', '.join(urls)}") for name, urls in pages.items()),
-            paragraph("Host sizes, peaks and memory:"),
-            "".join(map(bullet, facts)),
+            *_labels(),
         ]
     )
+
+
+def _labels() -> Iterator[str]:
+    """Yield a list for each dialect, in the order in which they decide."""
+    for dialect in DIALECTS:
+        items = []
+        for kind in CATALOGUE.values():
+            for entry in kind.labels:
+                if entry.dialect is dialect:
+                    label = f"`{entry.key}` = " if entry.key != dialect.key else ""
+                    qualified = f" with `{dialect.qualifier}` = `{entry.qualifier}`" if entry.qualifier else ""
+                    items.append(f"`{kind.name}`: {label}{_codes(entry.values)}{qualified}")
+        key = f", label `{dialect.key}`" if dialect.key else ""
+        yield paragraph(f"{dialect.name}{key} ({dialect.source}):") + "\n" + "".join(map(bullet, items))
 
 
 def _codes(values: Iterable[str]) -> str:

@@ -85,7 +85,7 @@ ENV_POD_IP = "DILOCO_POD_IP"
 """The pod's own address (downward API `status.podIP`)."""
 
 ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
-"""Path of the container's termination message, where the syncer leaves the job's result, JSON, and a learner why it ended, `LastWords`."""
+"""Path of the container's termination message, JSON: of the syncer the job's result, of a learner why it ended."""
 
 # --- environment of a learner -----------------------------------------------------------------------------------------
 ENV_UNIT = "DILOCO_UNIT"
@@ -99,18 +99,17 @@ ENV_HOST = "DILOCO_HOST"
 ENV_HOSTS = "DILOCO_HOSTS"
 """Number of hosts of the unit."""
 ENV_PROCESSES_PER_HOST = "DILOCO_PROCESSES_PER_HOST"
-"""Number of processes (ranks) that the program runs as on each host: `spec.pools[].processesPerHost`. `diloco-launch` starts as many."""
+"""Processes (ranks) of the program on each host: `spec.pools[].processesPerHost`."""
 ENV_ACCELERATORS_PER_HOST = "DILOCO_ACCELERATORS_PER_HOST"
-"""Number of accelerators of each host; 0 for cpu. `diloco-launch` deals them out to the processes of JAX."""
+"""Number of accelerators of each host; 0 for cpu."""
 ENV_LEADER_ADDRESS = "DILOCO_LEADER_ADDRESS"
-"""`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet their leader. A unit of one host has none."""
+"""`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet."""
 ENV_LOCALITY = "DILOCO_LOCALITY"
 """Where the unit runs, from far to near, with `/` between the parts, such as its region, zone and network block. Not set: not known."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
 """`host:port` of the job's syncer."""
 ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"
-"""Speed of a simulated node relative to the real machine, in (0, 1]; the learner driver stretches every step by its inverse.
-Set by the embedded default from the node's annotation, never in a cluster."""
+"""Speed of a simulated node relative to the real machine, in (0, 1]; every step is stretched by its inverse."""
 
 # --- environment of the syncer ----------------------------------------------------------------------------------------
 ENV_STATE_DIR = "DILOCO_STATE_DIR"
@@ -260,11 +259,11 @@ class Grace(_Wire):
         1.0,
         ge=0,
         le=16,
-        description="Upper bound of the grace window, in learner steps. An exchange with its quorum also waits so long, after "
-        "overlapSteps, for the answers that are missing.",
+        description="Most learner steps of that wait. An exchange with its quorum also waits so long, after overlapSteps, for missing "
+        "answers.",
     )
     safety_factor: float = Field(
-        0.8, ge=0, le=1, description="Share of the slack overlapSteps x step time - (quorum time + sync time) that may be used."
+        0.8, ge=0, le=1, description="Share of the slack that it may use: overlapSteps x step time - (quorum time + sync time)."
     )
 
 
@@ -277,7 +276,7 @@ class Merge(_Wire):
 
     method: MergeMethod = Field(
         "RDA",
-        description="Radial-directional averaging, or the plain weighted average, which tensors of fewer than two dimensions always have.",
+        description="Radial-directional averaging, or the weighted average, which tensors of fewer than two dimensions always have.",
     )
     embeddings: MergeMethod = Field("Average", description="The method for embedding tensors.")
 
@@ -290,8 +289,8 @@ class OuterOptimizer(_Wire):
         0.3,
         ge=0,
         lt=1,
-        description="Nesterov momentum. Publications of large models have 0.9, with a learning rate of 0.4 to 1; small models and short "
-        "runs end far worse with that.",
+        description="Nesterov momentum. Publications of large models have 0.9, with a learning rate of 0.4 to 1; small models end far "
+        "worse with that.",
     )
 
 
@@ -315,11 +314,9 @@ class Checkpoint(_Wire):
     )
     learners: LearnerStates = Field(
         LearnerStates.NEVER,
-        description="Whether each learner stores the state of its optimizer (moments, step counts, and what its program hands over) below "
-        "`uri` after each snapshot, beside its training: each process its own part. Units take it back when no unit is left that could "
-        "give them its own: once every process of the job has died. Never: they begin with an optimizer without state then. Always needs "
-        "`uri`, and pools whose templates let learners write there; it holds the newest state of each unit, and a second one while that "
-        "is written; two moments are twice as large as the model in float32.",
+        description="Whether each learner stores its inner state below `uri` after each snapshot, and takes it back once every process of "
+        "the job has died. Never: optimizers begin without state then. Always needs `uri`, and pools whose templates let learners write "
+        "there. It takes room for two states of each unit.",
     )
 
 
@@ -331,8 +328,8 @@ class Training(_Wire):
         None,
         ge=1,
         le=MOST_TOKENS,
-        description="Token budget: the job ends at the outer step at which so many are committed, if it has not done `steps` before. What "
-        "is under way then still counts. Absent: none.",
+        description="Token budget: the job ends at the outer step at which so many are committed, if it has not done `steps` before. "
+        "Absent: none.",
     )
     sync_interval: int = Field(24, ge=1, le=10000, description="H, local steps between two syncs of one fragment.")
     fragments: int = Field(24, ge=1, le=10000, description="P, number of fragments the parameters are cut into; at most syncInterval.")
@@ -340,9 +337,8 @@ class Training(_Wire):
     quorum: int = Field(1, ge=1, description="K, learners that an outer step waits for; at most learners.min.")
     grace: Grace = Field(
         default_factory=Grace,
-        description="How long an outer step waits, once the quorum is there, for learners that cannot be asked yet: those that have not "
-        "trained the fragment since they adopted it, because their steps are longer than half of syncInterval outer steps, or because "
-        "their report is on its way. All others are asked, and no window opens for them.",
+        description="How long an outer step waits, once the quorum is there, for learners that have not trained the fragment since they "
+        "adopted it.",
     )
     merge: Merge = Field(default_factory=Merge)
     outer_optimizer: OuterOptimizer = Field(default_factory=OuterOptimizer)
@@ -356,10 +352,9 @@ class StartFrom(_Wire):
     uri: str = Field(
         min_length=1,
         max_length=1024,
-        description="A file ….safetensors; a folder with model.safetensors, or with model.safetensors.index.json and the files that it "
-        "names, as transformers saves models; one snapshot of another job; or a folder with snapshots of one job, of which the newest is "
-        "taken. file://, s3://, gs:// and az://, and what else fsspec has a driver for. file:// is a path in the syncer's container, such "
-        "as that of a volume in syncer.template.",
+        description="A file ….safetensors; a folder with a model as transformers saves it; a snapshot of another job; or a folder with "
+        "snapshots of one job, of which the newest is taken. file:// (a path in the syncer's container), s3://, gs://, az://, and what "
+        "else fsspec has a driver for.",
     )
 
 

@@ -134,7 +134,7 @@ def test_explain_tells_what_to_write(plane: ControlPlane) -> None:
     for words in (
         "The kinds of hardware that a learner may run on, in order of preference.",
         "accelerator <string> -required- Kind of hardware, a row of the accelerator catalogue. Immutable. Built in are tpu-v4, tpu-v5e,",
-        "TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU.",
+        "Topology of the slice that one unit occupies, such as 2x2x2. Required for TPUs, and for them only.",
         "enum: Reserved, OnDemand, Spot, FlexStart, ....",
         'Pod template; its container named "learner" is the training program.',
     ):

@@ -54,7 +54,7 @@ class GoodputStatus(ApiModel):
     interruptions: int = Field(0, ge=0, description="Attempts that a failure or disruption ended.")
     unit_seconds: UnitSeconds = Field(
         default_factory=UnitSeconds,
-        description="Time of the units by use: from when a unit is wanted until the job ends, is suspended, or gives the unit up.",
+        description="Time of the units by use, from when a unit is wanted until the job ends, is suspended, or gives it up.",
     )
     measured_at: Timestamp = Field(description="Up to when time is counted.")
 

@@ -51,13 +51,13 @@ class AcceptedReason(ConditionReason):
         "SpecInvalid",
         FALSE,
         Severity.WARNING,
-        "The CRD of another version accepted this spec, but this operator cannot use it; the message lists the fields.",
+        "The CRD of another version accepted a spec that this operator cannot use; the message lists the fields.",
     )
     RIGHTS_MISSING = (
         "RightsMissing",
         FALSE,
         Severity.WARNING,
-        "The operator may not read something in the job's namespace; what runs is left alone. The message names the right.",
+        "The operator may not read something in the job's namespace, which the message names; what runs is left alone.",
     )
 
 
@@ -69,26 +69,26 @@ class PlacedReason(ConditionReason):
         "WaitingForNodes",
         FALSE,
         Severity.NORMAL,
-        "Too few slices are free, and nodes were asked for (`pools[].provisioning`); `status.pools` says from whom and since when.",
+        "Too few slices are free, and nodes were asked for; `status.pools` says from whom and since when.",
     )
     WAITING_FOR_QUOTA = (
         "WaitingForQuota",
         FALSE,
         Severity.NORMAL,
-        "Kueue has not given enough units their quota (`queueName`); `status.units` has its words.",
+        "Kueue has not given enough units their quota; `status.units` has its words.",
     )
     KUEUE_MISSING = (
         "KueueMissing",
         FALSE,
         Severity.WARNING,
-        "The job has a `queueName`, and the operator finds no Kueue; the message says why and what to do.",
+        "The job has a `queueName`, and the operator finds no Kueue.",
         Concern.OBSTACLE,
     )
     PODS_REFUSED = (
         "PodsRefused",
         FALSE,
         Severity.NORMAL,
-        "There are slices, or others would leave theirs, but the API server rejects the pods for them; the message says what to do.",
+        "There are slices, but the API server rejects the pods for them; the message says what to do.",
     )
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."
@@ -131,7 +131,7 @@ class TrainingReason(ConditionReason):
         "ReportsRefused",
         UNKNOWN,
         Severity.WARNING,
-        "The syncer's reports are too large or malformed, and the operator reads them only now and then; the message says what is wrong.",
+        "The syncer's reports are too large or malformed, and the operator reads them only now and then.",
         Concern.SYNCER,
     )
     SEEDING = "Seeding", FALSE, Severity.WARNING, "The first learner hands over the initial parameters."
@@ -149,13 +149,13 @@ class TrainingReason(ConditionReason):
         "VolumePending",
         FALSE,
         Severity.WARNING,
-        "The syncer's volume claim cannot be bound, and no learner starts before it is; the message says why, and what to do.",
+        "The syncer's volume claim cannot be bound, and no learner starts before it is.",
     )
     WRITE_REFUSED = (
         "WriteRefused",
         FALSE,
         Severity.WARNING,
-        "The API server rejected an object without which no unit can start (quota, policy, rights); the message says which and why.",
+        "The API server rejected an object without which no unit can start (quota, policy, rights).",
         Concern.OBSTACLE,
     )
 
@@ -173,7 +173,7 @@ class DegradedReason(ConditionReason):
         "LearnersStarting",
         TRUE,
         Severity.SILENT,
-        "The missing learners start or join, and none was lost: for the first time, after a resume, or from a changed template.",
+        "The missing learners start or join, and none was lost.",
         Concern.MISSING_UNITS,
     )
     LEARNERS_RECONNECTING = (
@@ -187,7 +187,7 @@ class DegradedReason(ConditionReason):
         "LearnersLost",
         TRUE,
         Severity.WARNING,
-        "A learner was given up, and no pool may replace it: the job has fewer learners than it asks for until a person acts.",
+        "A learner was given up, and no pool may replace it.",
         Concern.MISSING_UNITS,
     )
     LEARNERS_UNPLACED = "LearnersUnplaced", TRUE, Severity.WARNING, "There is no hardware for the missing learners.", Concern.MISSING_UNITS
@@ -196,8 +196,8 @@ class DegradedReason(ConditionReason):
         TRUE,
         Severity.WARNING,
         (
-            "A unit failed with the pool's new template and has not contributed since. The other units keep the earlier one until it "
-            "contributes, or the template changes again."
+            "A unit failed with the pool's new template. The other units keep the earlier one until it contributes, or the template "
+            "changes again."
         ),
         Concern.WARNING,
     )
@@ -205,7 +205,7 @@ class DegradedReason(ConditionReason):
         "SnapshotFailed",
         TRUE,
         Severity.WARNING,
-        "Training continues, but a snapshot, or what a unit stores of its optimizer, cannot be written: a full volume, or missing rights.",
+        "Training continues, but a snapshot or a unit's state cannot be written: a full volume, or missing rights.",
         Concern.WARNING,
     )
     VOLUME_DELETED = (
@@ -225,10 +225,7 @@ class DegradedReason(ConditionReason):
         "WorkRefused",
         TRUE,
         Severity.WARNING,
-        (
-            "More than a tenth of the contributions of all learners was refused for what they were. While the job trains it stays until "
-            "they are less than a twentieth."
-        ),
+        "More than a tenth of all contributions was refused for what they were; it stays until they are less than a twentieth.",
         Concern.WARNING,
     )
     ENOUGH_LEARNERS = "EnoughLearners", FALSE, Severity.NORMAL, "At least `learners.min` learners contribute."
@@ -250,7 +247,7 @@ class CompleteReason(ConditionReason):
         "FinishedByProgram",
         TRUE,
         Severity.NORMAL,
-        "A training program ended the job with `session.finish`, and the final snapshot is durable; the message has its words.",
+        "A training program ended the job with `session.finish`, and the final snapshot is durable.",
     )
     IN_PROGRESS = "InProgress", FALSE, Severity.NORMAL, "The job has not reached its last step."
     CONTINUING = (
@@ -317,18 +314,15 @@ class EventReason(enum.StrEnum):
         member.severity, member.meaning, member.tells = severity, meaning, tells
         return member
 
-    UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts; the message says where."
-    NODES_REQUESTED = "NodesRequested", Severity.NORMAL, "No slice is free for a unit: nodes were asked for; the message says from whom."
+    UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts."
+    NODES_REQUESTED = "NodesRequested", Severity.NORMAL, "No slice is free for a unit, and nodes were asked for."
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
     UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again.", Told.OTHER_END
     UNIT_GAVE_SLICE_UP = (
         "UnitGaveSliceUp",
         Severity.WARNING,
-        (
-            "No scheduler bound a unit's pods in time, no nodes came for them, or another operator's learner had its node; it tries again. "
-            "This is no failure."
-        ),
+        "No scheduler bound a unit's pods in time, no nodes came for them, or another operator's learner had its node; it tries again.",
         Told.OTHER_END,
     )
     UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause.", Told.FAILURE
@@ -336,29 +330,29 @@ class EventReason(enum.StrEnum):
     HOST_AVOIDED = (
         "HostAvoided",
         Severity.WARNING,
-        "Attempts failed on one host; no unit of the job starts there for a while. Check the node.",
+        "Attempts failed on one host; no unit of the job starts there for a while.",
     )
     OWN_DATA = (
         "OwnData",
         Severity.WARNING,
-        "Several units feed themselves, and nothing keeps them from training the same samples; the message says what to do.",
+        "Several units feed themselves, and nothing keeps them from training the same samples.",
     )
     POOL_CHANGED = (
         "PoolChanged",
         Severity.NORMAL,
-        "Units of a pool begin to wait for a slice, wait for another reason, or wait no more; the message says why and what would help.",
+        "Units of a pool begin to wait for a slice, wait for another reason, or wait no more.",
     )
     UNITS_CHANGED = "UnitsChanged", Severity.NORMAL, "More units changed at once than there are Events for."
     NAME_TAKEN = "NameTaken", Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
     MALFORMED_OBJECT = (
         "MalformedObject",
         Severity.WARNING,
-        "The job, or an object with its label, has a field that the operator cannot use; the message says which.",
+        "The job, or an object with its label, has a field that the operator cannot use.",
     )
     WRITE_REFUSED = (
         "WriteRefused",
         Severity.WARNING,
-        "The API server rejected the creation, change or deletion of an object of the job; the message says which and why.",
+        "The API server rejected the creation, change or deletion of an object of the job.",
     )
 
 
@@ -378,27 +372,24 @@ class UnitReason(enum.StrEnum):
     NO_CAPACITY = "NoCapacity", "Pending: no slice is free in any pool that may still grow.", Follows.POOL_SAYS_WHY, Follows.QUOTA_LEFT
     PODS_REFUSED = (
         "PodsRefused",
-        (
-            "Pending: the API server rejected its pods, or a dry run of them (policy, quota, an invalid template); the message says what "
-            "to do."
-        ),
+        "Pending: the API server rejected its pods, or a dry run of them (policy, quota, an invalid template).",
     )
     SCHEDULING = "Scheduling", "Starting: its pods exist, and a scheduler has not bound all of them yet."
     WAITING_FOR_NODES = (
         "WaitingForNodes",
-        "Starting: nodes were asked for, and its pods wait for them; the message says who was asked, and when.",
+        "Starting: nodes were asked for, and its pods wait for them.",
         Follows.GRANT_AWAITED,
     )
     WAITING_FOR_QUOTA = (
         "WaitingForQuota",
-        "Starting: its pods exist, and Kueue has not given it its quota yet; the message has Kueue's words. Pending: there is no Kueue.",
+        "Starting: its pods wait for quota of Kueue. Pending: there is no Kueue.",
         Follows.GRANT_AWAITED,
     )
     NOT_PROVISIONED = (
         "NotProvisioned",
         (
-            "Pending: no nodes came for its pods within `pools[].provisioning.timeout`; it asks again after a pause, and other pools are "
-            "asked meanwhile. This is no failure."
+            "Pending: no nodes came within `pools[].provisioning.timeout`, which is no failure; it asks again after a pause, and other "
+            "pools meanwhile."
         ),
         Follows.QUOTA_LEFT,
         Follows.NO_FAILURE,
@@ -419,13 +410,13 @@ class UnitReason(enum.StrEnum):
     PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."
     WAITING_FOR_SYNCER = (
         "WaitingForSyncer",
-        "Joining: its pods run, and the syncer does not hear from it: its program starts, or lost its connection.",
+        "Joining: its program starts, or lost its connection to the syncer.",
     )
     TAKING_PARAMETERS = "TakingParameters", "Joining: it is connected and receives the current parameters."
-    FIRST_STEP = "FirstStep", "Joining: it has the parameters and has not taken a step yet: its program compiles, or runs the first one."
+    FIRST_STEP = "FirstStep", "Joining: it has the parameters, and its program compiles or runs the first step."
     WAITING_FOR_QUORUM = (
         "WaitingForQuorum",
-        "Training: the unit is ahead of the job and rests until `training.quorum` learners train; this is no stall and no failure.",
+        "Training: the unit is ahead of the job and rests until `training.quorum` learners train.",
     )
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
     LEFT_EARLY = "LeftEarly", "The training program ended with status 0 before the job was done."
@@ -433,20 +424,20 @@ class UnitReason(enum.StrEnum):
     POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it.", Follows.NO_FAILURE
     DISRUPTED = (
         "Disrupted",
-        "The platform took the pod away (pre-emption, eviction, maintenance); does not count against the restart budget.",
+        "The platform took the pod away (pre-emption, eviction, maintenance); no failure.",
         Follows.PLATFORM_ENDS,
         Follows.NO_FAILURE,
     )
     NODE_LOST = (
         "NodeLost",
-        "A node is gone or does not answer; does not count against the restart budget.",
+        "A node is gone or does not answer; no failure.",
         Follows.PLATFORM_ENDS,
         Follows.NEXT_ELSEWHERE,
         Follows.NO_FAILURE,
     )
     IMAGE_REFUSED = (
         "ImageRefused",
-        "An image of the pool's template does not exist, or the registry refuses it; the message has the kubelet's words.",
+        "An image of the pool's template does not exist, or the registry refuses it.",
         Follows.NOT_THE_HOST,
     )
     PULL_TIMEOUT = "PullTimeout", "The images were not pulled within `learners.timeouts.pull`."
@@ -454,9 +445,9 @@ class UnitReason(enum.StrEnum):
     JOIN_TIMEOUT = "JoinTimeout", "The unit did not join within `learners.timeouts.join`."
     STALLED = (
         "Stalled",
-        "The unit was not heard from, or took no step, for `learners.stallTimeout`, or longer than its first step or its pause may take.",
+        "The unit was not heard from, or took no step, for `learners.stallTimeout`, or for longer than its first step or pause may take.",
     )
-    PAUSED = "Paused", "Training or Joining: its program takes no steps for a while, and says why; until `pausedUntil` at most."
+    PAUSED = "Paused", "Training or Joining: its program takes no steps for a while, as it announced; until `pausedUntil` at most."
     REFUSED_LAYOUT = (
         "RefusedLayout",
         "The learner's parameters have other names or shapes than the job's.",
@@ -465,7 +456,7 @@ class UnitReason(enum.StrEnum):
     )
     REFUSED_NONFINITE = "RefusedNonFinite", "The learner sent NaN or infinite parameters."
     REFUSED_QUARANTINED = "RefusedQuarantined", "The syncer refused the learner's contributions again and again as outliers."
-    RANK_LOST = "RankLost", "A rank of the unit ended or was lost without a reason of its own; the message names it.", Follows.SYMPTOM
+    RANK_LOST = "RankLost", "A rank of the unit ended or was lost without a reason of its own.", Follows.SYMPTOM
     REFUSED_IDENTITY = (
         "RefusedIdentity",
         "A newer attempt exists, another process has the identity, or its certificate was refused.",
@@ -475,7 +466,7 @@ class UnitReason(enum.StrEnum):
     RESTARTS_EXHAUSTED = "RestartsExhausted", "More than `learners.restart.limit` failures within `learners.restart.window`."
     HOST_AVOIDED = (
         "HostAvoided",
-        "BackingOff: its restart budget is used up, but by failures on one host, which is avoided; it starts again on another.",
+        "BackingOff: failures on one host used up its restart budget; it starts again on another.",
     )
     SCALED_DOWN = (
         "ScaledDown",
@@ -487,7 +478,7 @@ class UnitReason(enum.StrEnum):
     )
     GAVE_WAY = (
         "GaveWay",
-        "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share of what is left.",
+        "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share.",
         Follows.NOT_MISSED,
         Follows.SLICE_LEFT,
         Follows.NEXT_ELSEWHERE,
@@ -497,12 +488,12 @@ class UnitReason(enum.StrEnum):
     SUSPENDED = "Suspended", "The job is suspended.", Follows.RETURNS_AT_ONCE, Follows.UNTIL_RESUMED, Follows.SLICE_LEFT, Follows.QUOTA_LEFT
     RETRIED = (
         "Retried",
-        "Pending: `spec.retry` or `training.steps` was raised; the unit starts again with a new restart budget.",
+        "Pending: it starts again with a new restart budget, as `spec.retry` or `training.steps` was raised.",
         Follows.QUOTA_LEFT,
     )
     TEMPLATE_CHANGED = (
         "TemplateChanged",
-        "The pool's template changed; the unit is replaced by one from the new template.",
+        "The pool's template changed.",
         Follows.RETURNS_AT_ONCE,
         Follows.QUOTA_LEFT,
     )
@@ -525,8 +516,8 @@ class PoolReason(enum.StrEnum):
     NO_FREE_SLICE = "NoFreeSlice", Lack.SLICES, "Every slice that fits the pool is in use or not ready."
     NO_MATCHING_NODES = "NoMatchingNodes", Lack.SLICES, "No node of this accelerator and shape exists."
     JOB_AT_MAXIMUM = "JobAtMaximum", Lack.ROOM_IN_JOB, "The job already has `learners.max` units."
-    WAITING_FOR_NODES = "WaitingForNodes", Lack.GRANT, "No slice is free, and nodes were asked for (`pools[].provisioning`)."
-    WAITING_FOR_QUOTA = "WaitingForQuota", Lack.GRANT, "Kueue has not given quota to units of the pool yet (`queueName`)."
+    WAITING_FOR_NODES = "WaitingForNodes", Lack.GRANT, "No slice is free, and nodes were asked for."
+    WAITING_FOR_QUOTA = "WaitingForQuota", Lack.GRANT, "Kueue has not given quota to units of the pool yet."
 
 
 _CONCERNS: Mapping[str, Concern] = {

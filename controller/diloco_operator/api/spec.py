@@ -48,7 +48,7 @@ class Restart(ApiModel):
         5,
         ge=0,
         le=1000,
-        description="Failures within the window after which the operator gives the unit up. Times learners.max at most 10,000.",
+        description="Failures within the window after which the operator gives the unit up.",
     )
     window: Duration = Field(3600.0, description="Time after which a failure is forgotten.")
     backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
@@ -59,23 +59,23 @@ class Timeouts(ApiModel):
 
     schedule: Duration = Field(
         30.0,
-        description="From a scheduler's first word that it finds no place for a pod until it is bound. A unit that waits longer gives its "
-        "slice up and tries another; this does not count as a failure. Pods that no scheduler has looked at have the time of `start` more.",
+        description="From a scheduler's first word that it finds no place for a pod until it is bound. A unit that waits longer tries "
+        "another slice, which is no failure. Pods that no scheduler has looked at have the time of `start` more.",
     )
     pull: Duration = Field(
         1800.0,
-        description="To pull the images of a pod. The default is enough for 30 GiB at 17 MiB/s. An image that the registry refuses, for "
-        "example because its name is wrong, ends the attempt after `start` already.",
+        description="To pull the images of a pod: 30 GiB at 17 MiB/s by default. An image that the registry refuses ends the attempt "
+        "after `start` already.",
     )
     start: Duration = Field(
         600.0,
-        description="From a bound pod to a running learner, without the time to pull images: volumes, network, init containers. A cluster "
-        "takes 6 minutes to move a volume away from a lost node.",
+        description="From a bound pod to a running learner, without pulling images: volumes, network, init containers. A cluster takes 6 "
+        "minutes to move a volume away from a lost node.",
     )
     first_step: Duration = Field(
         1800.0,
-        description="From joining the syncer to the first step of the training program, for loading data and compiling. Its process must "
-        "be heard from meanwhile, else `stallTimeout` counts.",
+        description="From joining the syncer to the first step of the training program, for loading data and compiling. Without a "
+        "heartbeat `stallTimeout` counts.",
     )
     join: Duration = Field(600.0, description="From running pods until the syncer has seen the learner.")
 
@@ -87,26 +87,22 @@ class Learners(ApiModel):
         1,
         ge=1,
         le=MAX_LEARNERS,
-        description="Learners that placement guarantees. With fewer contributing the job is Degraded; outer steps go on as long as "
-        "training.quorum of them contribute.",
+        description="Learners that placement guarantees. With fewer contributing the job is Degraded.",
     )
-    max: int = Field(
-        ge=1, le=MAX_LEARNERS, description="Elastic upper bound over all pools, without units that drain; `kubectl scale` sets it."
-    )
+    max: int = Field(ge=1, le=MAX_LEARNERS, description="Most learners over all pools, without those that drain; `kubectl scale` sets it.")
     restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
     outside: tuple[Annotated[str, StringConstraints(max_length=MAX_OUTSIDE_NAME)], ...] = Field(
         (),
         max_length=MAX_OUTSIDE,
-        description="Names of learners outside this cluster, in other clusters or on other machines: the operator makes a certificate for "
-        "each and starts nothing. They join by what `kubectl diloco join-bundle` writes, and count for training.quorum, not for min and "
-        "max.",
+        description="Names of learners outside this cluster: the operator makes a certificate for each and starts nothing. They join by "
+        "what `kubectl diloco join-bundle` writes, and count for training.quorum, not for min and max.",
         json_schema_extra=_without_default,
     )
     stall_timeout: Duration = Field(
         120.0,
-        description="A joined unit that takes no step for so long is replaced. Its first step has `timeouts.firstStep`, and a pause that "
-        "its program announces the time that it names, as long as its process is heard from.",
+        description="A joined unit that takes no step for so long is replaced, but for its first step (`timeouts.firstStep`) and pauses "
+        "that its program announces.",
     )
 
 
@@ -149,12 +145,12 @@ class Provisioning(ApiModel):
 
     mode: ProvisioningMode = Field(
         ProvisioningMode.EXISTING,
-        description="Existing: units run on nodes that are there. Autoscaler: units for which no slice is free get pods that name no node, "
-        "so that an autoscaler (cluster autoscaler, Karpenter, node auto-provisioning) brings nodes for them.",
+        description="Existing: units run on nodes that are there. Autoscaler: units for which no slice is free get pods that name no "
+        "node, for which an autoscaler brings nodes.",
     )
     timeout: Duration = Field(
         900.0,
-        description="How long a unit waits for its nodes. Then it is withdrawn for a while, and the next pool is asked. Not for Existing.",
+        description="How long a unit waits for nodes of an autoscaler. Then it is withdrawn for a while, and the next pool is asked.",
     )
 
     @property
@@ -182,9 +178,7 @@ class PodTemplate(ApiModel):
 class Pool(ApiModel):
     """One kind of hardware that a learner may run on."""
 
-    name: str = Field(
-        max_length=63, description="DNS label of at most 15 characters; units are called `<pool>-<index>`. Unique within the job."
-    )
+    name: str = Field(max_length=63, description="DNS label; units are called `<pool>-<index>`.")
     accelerator: str = Field(
         max_length=MAX_NAME,
         description="Kind of hardware, a row of the accelerator catalogue. Immutable. Built in are "
@@ -195,7 +189,7 @@ class Pool(ApiModel):
     topology: str = Field(
         "",
         max_length=32,
-        description="TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU.",
+        description="Topology of the slice that one unit occupies, such as 2x2x2. Required for TPUs, and for them only.",
         json_schema_extra=_without_default,
     )
     chips_per_host: int | None = Field(
@@ -205,51 +199,46 @@ class Pool(ApiModel):
         description="TPU only: chips of each host. Needed where accelerator and topology leave a choice "
         "(v6e and v5e 2x4: one host of 8 or two of 4).",
     )
-    hosts: int | None = Field(
-        None, ge=1, le=512, description="Hosts of one unit. Default 1. Not for TPUs, whose hosts follow from the topology."
-    )
+    hosts: int | None = Field(None, ge=1, le=512, description="Hosts of one unit. Default 1. Not for TPUs.")
     accelerators_per_host: int | None = Field(
         None,
         ge=1,
         le=MAX_ACCELERATORS_PER_HOST,
-        description="Accelerators of each host. Default: all that a host of this kind has. Units of one host that ask for fewer leave the "
-        "rest to others; units of several hosts, and those whose pods use the host's network or ports, take whole ones. Not for TPUs and "
-        "cpu.",
+        description="Accelerators of each host. Default: all. Units of one host that ask for fewer leave the rest to others; units of "
+        "several hosts, and those whose pods use the host's network or ports, take whole hosts. Not for TPUs and cpu.",
     )
     processes_per_host: int | None = Field(
         None,
         ge=1,
         le=MAX_PROCESSES_PER_HOST,
-        description="Processes (ranks) that the program runs as on each host, as `torchrun` and `diloco-launch` start them. Default 1. "
-        "Each gets the same number of the host's accelerators. Not for TPUs, of which one process has all chips of its host.",
+        description="Processes (ranks) of the program on each host, as `torchrun` and `diloco-launch` start them. Default 1. Each gets "
+        "the same number of accelerators. Not for TPUs.",
     )
     shared_memory: str | None = Field(
         None,
         max_length=16,
-        description="Size of /dev/shm in the container that trains, a Kubernetes quantity. 0: the 64 MiB that every container has. "
-        "Default: 1Gi for each accelerator of a host, and 0 for TPUs and cpu. It is in memory: requests and limits of memory that the "
-        "container sets grow by as much. A template that mounts /dev/shm itself keeps its own.",
+        description="Size of /dev/shm in the container that trains. 0: the 64 MiB that every container has. Default: 1Gi for each "
+        "accelerator of a host, and 0 for TPUs and cpu. Requests and limits of memory grow by as much. A template that mounts /dev/shm "
+        "itself keeps its own.",
     )
     learners: PoolLearners = Field(description="How many units of this pool.")
     spares: int = Field(
         0,
         ge=0,
         le=MAX_LEARNERS,
-        description="Slices that the job keeps free beside its units, so that a unit that loses its slice need not wait for another. They "
-        "are taken once every unit that the pool and learners.max allow has one, and shared with other jobs as units beyond learners.min "
-        "are; no unit of another job leaves for them.",
+        description="Slices that the job keeps free, so that a unit that loses its slice need not wait for another. It gets them after "
+        "its units, as surplus; no unit of another job leaves for them.",
     )
     capacity: Capacity | None = Field(
         None,
-        description="How the hardware is held. Absent: any. The cloud may take Spot away; FlexStart comes when there is room and ends "
-        "at a known time. Scavenged uses any hardware and yields it to "
-        "units of other jobs.",
+        description="How the hardware is paid for. Absent: any. The cloud may take Spot away; FlexStart comes when there is room and ends "
+        "at a known time. Scavenged uses any hardware and yields it to units of other jobs.",
     )
     locality: Locality = Field(
         Locality.ZONE,
-        description="How near to each other the hosts of one unit must be. Zone: in one zone (topology.kubernetes.io/zone). Block: also in "
-        "one network block, the widest that the nodes' labels name; NVLink domains are the narrowest. Any: anywhere. Of the places with "
-        "room, the nearest common network block is preferred. Hosts of a TPU slice are always together.",
+        description="How near to each other the hosts of one unit must be: in one zone (topology.kubernetes.io/zone), also in one network "
+        "block (the widest that the nodes' labels name), or anywhere. Nearer places are preferred. Hosts of a TPU slice are always "
+        "together.",
     )
     provisioning: Provisioning = Field(
         default_factory=Provisioning,
@@ -283,8 +272,7 @@ class Storage(ApiModel):
     class_name: str = Field("", max_length=253, description='Storage class; "" is the cluster\'s default. Immutable.')
     retain: Retain = Field(
         Retain.DELETE,
-        description="What becomes of the volume claim, with the model in it, when the job is deleted, also by ttlSecondsAfterFinished. "
-        "Delete: it is deleted with the job. Keep: it stays. It can be changed at any time, also once the job is over.",
+        description="What becomes of the volume claim, with the model in it, when the job is deleted. It can be changed at any time.",
     )
 
 
@@ -294,8 +282,7 @@ class LoadBalancer(ApiModel):
     annotations: dict[str, Annotated[str, StringConstraints(max_length=1024)]] = Field(
         default_factory=dict,
         max_length=32,
-        description="Annotations of the Service, by which clouds are told what to make: an internal address, its subnet, a proxy that "
-        "passes TCP on.",
+        description="Annotations of the Service, by which clouds are told what to make.",
         json_schema_extra=_without_default,
     )
     class_name: str = Field(
@@ -314,14 +301,13 @@ class Syncer(ApiModel):
     external_address: str = Field(
         "",
         max_length=261,
-        description="Where learners outside this cluster find the syncer, `host` or `host:port`, default port 7077: what passes "
-        "TCP on to it. Its host stands in the syncer's certificate, too.",
+        description="Where learners outside this cluster find the syncer: `host` or `host:port` (default 7077) of what passes TCP on to "
+        "it.",
         json_schema_extra=_without_default,
     )
     load_balancer: LoadBalancer | None = Field(
         None,
-        description="Put a Service of type LoadBalancer before the syncer, for learners outside this cluster. Absent: none. It cannot be "
-        "changed, only removed and added.",
+        description="A Service of type LoadBalancer before the syncer, for learners outside this cluster. Absent: none.",
     )
 
 
@@ -337,21 +323,19 @@ class PlacementPolicy(ApiModel):
 
     objective: Objective = Field(
         Objective.THROUGHPUT,
-        description="Throughput: units take the slices on which the job trains the most tokens/s, as measured (status.pools[].value), or "
-        "by the accelerators' peak until it is; among equal ones the pools' order decides. Preference: the pools' order alone decides. "
-        "learners of the pools hold in either case.",
+        description="Throughput: units take the slices on which the job trains the most tokens/s (status.pools[].value); among equal ones "
+        "the pools' order decides. Preference: the pools' order alone decides. Minima and maxima of the pools hold in either case.",
     )
     horizon: Duration = Field(
         1800.0,
-        description="Time in which a move must pay: a unit leaves its slice for a better one if it gains more than its job loses while it "
-        "starts again, as measured, divided by the horizon; and more than a margin for noise.",
+        description="Time in which a move must pay: a unit leaves its slice for a better one if it gains more within the horizon than it "
+        "loses while it starts again, and more than a margin for noise.",
     )
     max_moving: int = Field(
         1,
         ge=0,
         le=MAX_LEARNERS,
-        description="Units that may be on the way at once, from their slices to better ones. While so many units drain, start or join, for "
-        "whatever reason, no further one moves. 0: none moves.",
+        description="While so many units drain, start or join, for whatever reason, no further one moves to a better slice. 0: none moves.",
     )
 
 
@@ -368,14 +352,13 @@ class Spec(ApiModel):
     priority_class_name: str = Field(
         "",
         max_length=253,
-        description="Priority class: it orders jobs, and pods get it; those for which an autoscaler brings nodes get only one that never "
-        "pre-empts.",
+        description="Priority class of the job and its pods. Pods for which an autoscaler brings nodes get it only if it never pre-empts.",
     )
     queue_name: str = Field(
         "",
         max_length=63,
-        description="LocalQueue of Kueue in the job's namespace. Each unit waits for its quota there, as a pod group of its own; Kueue "
-        "chooses the flavor, and may take the quota back. Absent: units need no quota. It can be changed while the job is suspended.",
+        description="LocalQueue of Kueue in the job's namespace, where each unit waits for its quota as a pod group. Absent: units need "
+        "no quota.",
     )
     ttl_seconds_after_finished: int | None = Field(
         None, ge=0, description="Deletes the job this many seconds after Complete or Failed. Absent: never."
@@ -384,8 +367,8 @@ class Spec(ApiModel):
         None,
         ge=0,
         le=MAX_RETRY,
-        description="Raise it above `status.retry`, absent is 0, to start a failed job again from its last snapshot, or units that were "
-        "given up in a job that trains. A failed job takes other changes only together with it. Lowering it has no effect.",
+        description="Raise it above `status.retry` (absent is 0) to start a failed job again from its last snapshot, or units that were "
+        "given up. A failed job takes other changes only together with it.",
     )
     learners: Learners = Field(description="How many learner units, and when the operator replaces one.")
     pools: tuple[Pool, ...] = Field(
@@ -398,9 +381,8 @@ class Spec(ApiModel):
     )
     start_from: StartFrom | None = Field(
         None,
-        description="A model that exists, with whose parameters the job begins, as for fine-tuning. Every parameter that the job trains "
-        "must be there, with its name and shape. Everything else begins anew: optimizers, steps, data. Absent: the job begins with the "
-        "parameters of its first learner. Immutable once the job has taken a step.",
+        description="The model with whose parameters the job begins, as for fine-tuning. It must have every parameter that the job "
+        "trains, with its name and shape. Absent: the job begins with the parameters of its first learner.",
     )
     training: Training = Field(description="How long it trains, how often learners exchange, and how their work is merged.")
     syncer: Syncer = Field(default_factory=Syncer, description="The syncer's pod and volume.")

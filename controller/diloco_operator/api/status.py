@@ -96,47 +96,37 @@ class UnitStatus(FiguresModel, UnitSummary):
     """One learner unit."""
 
     since: Timestamp | None = Field(None, description="When it entered this state.")
-    paused_until: Timestamp | None = Field(
-        None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."
-    )
-    recover_seconds: float | None = Field(
-        None, ge=0, description="From its last loss to contributing again, with all attempts between; absent: never recovered."
-    )
+    paused_until: Timestamp | None = Field(None, description="When the pause that its program announced must be over.")
+    recover_seconds: float | None = Field(None, ge=0, description="From its last loss to contributing again, with all attempts between.")
     began_with: str | None = Field(
         None,
         max_length=1024,
-        description="Which state the process of this attempt began with, from which unit, or why from none, and how long each phase of its "
-        "start took; absent: it has not begun, or says nothing of it.",
+        description="Which state this attempt began with, from which unit, or why from none, and how long each phase of its start took.",
     )
     failures: tuple[Timestamp, ...] = Field(
         (), max_length=1001, description="When it failed, within the restart window; disruptions are not among them."
     )
     ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
-    failed_attempt: int | None = Field(
-        None, ge=1, description="The newest attempt that failed; its pods that ended stay, for their logs; absent: none."
-    )
+    failed_attempt: int | None = Field(None, ge=1, description="The newest attempt that failed; its ended pods stay, for their logs.")
     last_failure: str | None = Field(
         None,
         max_length=1024,
-        description="How that attempt failed, as `Reason: message`, also once the unit trains again; absent: none did.",
+        description="How that attempt failed, as `Reason: message`, also once the unit trains again.",
     )
     ended_at: Timestamp | None = Field(
         None, description="Since when it does not contribute, over all attempts since; absent once the unit contributes again."
     )
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
-    unschedulable: int | None = Field(
-        None, ge=1, description="Slices in a row that it gave up without a failure, until a scheduler has bound all its pods; absent: none."
-    )
+    unschedulable: int | None = Field(None, ge=1, description="Slices in a row that it gave up without a failure.")
     grantor_said: str | None = Field(
         None,
         max_length=4096,
-        description="What the grantor had said of its nodes or quota when the last asking ended without a place. Absent: it is asked for "
-        "now, it has had a place since, or it was never asked for.",
+        description="What the grantor said of its nodes or quota when it was last asked in vain.",
     )
     cause: str | None = Field(
         None,
         max_length=4096,
-        description="How its last attempt ended, or why it has to leave, where the message says more than that; absent: it does not.",
+        description="How its last attempt ended, or why it has to leave, where the message says more than that.",
     )
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
@@ -148,8 +138,7 @@ class OutsideStatus(ApiModel):
     state: str = Field(
         "",
         max_length=63,
-        description="As the syncer sees it: Joining, Contributing, Disconnected, Done or Refused. Absent: it has not joined, or "
-        "the syncer has not reported lately.",
+        description="As the syncer sees it: Joining, Contributing, Disconnected, Done or Refused. Absent: it has not joined.",
         json_schema_extra=_without_default,
     )
     message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.", json_schema_extra=_without_default)
@@ -179,26 +168,23 @@ class PoolStatus(ApiModel):
     reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
     message: str = Field("", max_length=4096, description="Human-readable: the reason.")
     remedies: tuple[Annotated[str, StringConstraints(max_length=1024)], ...] | None = Field(
-        None, max_length=MAX_REMEDIES, description="What a person can do about it, one thing each; absent: nothing is known."
+        None, max_length=MAX_REMEDIES, description="What a person can do about it, one thing each."
     )
     waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")
     tokens_per_second: float | None = Field(
         None,
         ge=0,
         le=MOST_TOKENS_PER_SECOND,
-        description="Tokens/s of one unit of this pool while it trains, as the syncer measures it: an average over ten minutes of "
-        "training, of all units and attempts. It stays while the pool has no unit; absent: never measured.",
+        description="Tokens/s of one unit of this pool while it trains: an average over ten minutes of training, of all units and "
+        "attempts. It stays while the pool has no unit.",
     )
-    measured_seconds: float | None = Field(
-        None, ge=0, description="Training that this average is made of, in seconds, at most 600. From 120 on it decides; absent: none."
-    )
+    measured_seconds: float | None = Field(None, ge=0, description="Seconds of training in this average. From 120 on it decides.")
     value: float | None = Field(
         None,
         ge=0,
         le=MAX_POOLS,
         description="What one unit of this pool is worth to placement: its tokens/s relative to the mean over the kinds of hardware in "
-        "spec.pools, in steps of 0.05. Of a pool that is not measured yet: by the accelerators' peak, and by what the job gets out of its "
-        "other kinds; absent: 1, the mean.",
+        "spec.pools, or before it is measured by the accelerators' peak; absent: 1, the mean.",
     )
 
 
@@ -225,8 +211,7 @@ class HostStatus(ApiModel):
     failures: tuple[HostFailure, ...] = Field(
         (),
         max_length=MAX_HOST_FAILURES,
-        description="The latest attempts that failed on it, within the restart window and at least the last one. Disruptions, drains and "
-        "refusals are not among them.",
+        description="The latest attempts that failed on it, within the restart window and at least the last one.",
     )
     message: str = Field("", max_length=1024, description="Human-readable: the last failure.")
     avoided_until: Timestamp | None = Field(
@@ -261,20 +246,20 @@ class Progress(ApiModel):
         ge=-1,
         le=1,
         description="Mean cosine between the learners' contributions to a merge, moving average: 0 of independent directions, 1 of equal "
-        "ones; absent: no merge had two yet.",
+        "ones.",
     )
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
     losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_LOSS_POINTS)] | None = Field(
         None,
-        description="Training loss over outer steps, `step:loss` of each point, evenly spaced, the newest last; absent: none yet. "
-        "`kubectl diloco status` draws it.",
+        description="Training loss over outer steps, `step:loss` of each point, evenly spaced, the newest last. `kubectl diloco status` "
+        "draws it.",
     )
     held_out_losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_HELD_OUT_POINTS)] | None = Field(
-        None, description="The same of the held-out loss, at the outer steps at which learners evaluated; absent: none yet."
+        None, description="The same of the held-out loss, at the outer steps at which learners evaluated."
     )
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average over all learners.")
     estimated_completion: Timestamp | None = Field(None, description="When the last step is reached at this speed.")
-    updated_at: Timestamp | None = Field(None, description="When these figures were written; they are written every few seconds.")
+    updated_at: Timestamp | None = Field(None, description="When these figures were written.")
 
 
 SNAPSHOT_PATH_LIMIT = 253
@@ -289,7 +274,7 @@ class ModelStatus(ApiModel):
     path: str = Field(
         "",
         max_length=SNAPSHOT_PATH_LIMIT,
-        description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400; absent: the syncer did not say it.",
+        description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400.",
         json_schema_extra=_without_default,
     )
     uri: str = Field(
@@ -301,8 +286,7 @@ class ModelStatus(ApiModel):
     format: str = Field("", max_length=32, description="Format of the file with the parameters: safetensors.")
     retain: Retain = Field(
         Retain.DELETE,
-        description="What happens to the claim when the job is deleted, as the claim itself says it. It follows syncer.storage.retain "
-        "within a moment.",
+        description="What happens to the claim when the job is deleted; it follows syncer.storage.retain within a moment.",
     )
 
 
@@ -322,8 +306,7 @@ class Status(ApiModel):
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
     state: JobState | None = Field(
         None,
-        description="The state of the job in one word, from its conditions: NotAccepted, Queued, Starting, Training, Degraded, Suspended, "
-        "Complete or Failed. Absent: the operator has not seen the job.",
+        description="The state of the job in one word, from its conditions. Absent: the operator has not seen the job.",
     )
     reason: str = Field("", max_length=1024, description="Reason of the condition that decides the state, in CamelCase.")
     retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")
@@ -335,8 +318,7 @@ class Status(ApiModel):
     ended_with: str | None = Field(
         None,
         max_length=4096,
-        description="How the job ended: what the message of Complete or Failed begins with, before it says where the model is; absent: it "
-        "is not over.",
+        description="How the job ended, as the message of Complete or Failed begins; absent: it is not over.",
     )
     progress: Progress = Field(default_factory=Progress, description="Steps, speed and loss.")
     model: ModelStatus | None = Field(
@@ -358,7 +340,7 @@ class Status(ApiModel):
         None,
         max_length=MAX_UNSCHEDULABLE_NODES,
         description="Nodes that units gave up lately, because no scheduler bound their pods there, or another operator's learner was "
-        "there first; absent: none.",
+        "there first.",
     )
     hosts: tuple[HostStatus, ...] = Field(
         (), max_length=MAX_HOSTS, description="Hosts on which attempts failed lately, and whether the job avoids them."

@@ -75,22 +75,19 @@ class UnitFigures:
         int | None,
         Field(
             ge=1,
-            description="Local steps since it had adopted the fragment, at its last contribution that was merged; about "
-            "training.syncInterval where the units are equally fast, at most about 1.5 times that; absent: none yet.",
+            description="Local steps in its last merged contribution: about training.syncInterval where units are equally fast, at most "
+            "about 1.5 times that.",
         ),
         Figure(largest=10**9, heading="STEPS/SYNC", wide=True),
     ] = None
     own_data: Annotated[
         bool | None,
-        Field(
-            description="Its program feeds itself: its tokens are counted, its samples are not. When it ends, other units do not train "
-            "what it left; absent: it trains what the syncer leases to it."
-        ),
+        Field(description="Its program feeds itself: its tokens are counted, its samples are not."),
         Figure(largest=True),
     ] = None
     refused: Annotated[
         dict[str, int],
-        Field(description="Joins and contributions of this unit that the syncer refused, by reason, all attempts."),
+        Field(description="Its joins and contributions that the syncer refused, by reason, all attempts."),
         Figure(largest=None, heading="REFUSED", wide=True, stays=True),
     ] = field(default_factory=dict)
 
