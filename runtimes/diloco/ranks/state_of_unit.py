@@ -123,9 +123,10 @@ class StateOfUnit:
         return _Gathered(self, arrays, own, staged, asked)
 
     def stage_rest(self) -> StagedRest:
-        # No rank has done this step yet, and none begins it before it has the order: both go the same way.
-        step = self._released + 1
-        return _GatheredRest(self, [self._ask(rank, StateOrder(read=StateRead(step=step))) for rank in (0, *self._others)])
+        # All ranks come to the end of this step, also while the unit rests, and each waits there, within `session.step`, until the next one
+        # is released. That goes the same way as this order, and behind it.
+        asked = [self._ask(rank, StateOrder(read=StateRead(step=self._released))) for rank in (0, *self._others)]
+        return _GatheredRest(self, asked)
 
     def store(self, name: str) -> StoredByRanks:
         """Begin to store what all ranks have, as the state of this name."""

@@ -23,8 +23,8 @@ H = 4
 class Job:
     """One that does not end by itself."""
 
-    def __init__(self, folder: Path) -> None:
-        self.processes = Processes(Place(folder, job_file(training(100_000, sync_interval=H))))
+    def __init__(self, folder: Path, quorum: int = 1) -> None:
+        self.processes = Processes(Place(folder, job_file(training(100_000, sync_interval=H, quorum=quorum))))
         self.states = folder / "states"
         self.states.mkdir()
         self.processes.syncer()
@@ -116,8 +116,8 @@ def rows(lines: list[dict[str, Any]], what: str, name: str) -> str:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    found = Job(tmp_path)
+def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
+    found = Job(tmp_path, **getattr(request, "param", {}))
     yield found
     found.processes.end()
 
@@ -134,3 +134,16 @@ def test_a_killed_unit_comes_back_with_the_state_of_a_peer_of_any_number_of_rank
     said = job.recovery(second)
     assert (said.unit, said.stored, said.round, list(said.failed), said.why) == ("donor", False, 1, [], "")
     job.agree(donor, second)
+
+
+@pytest.mark.parametrize("job", [{"quorum": 2}], indirect=True)
+def test_a_unit_of_ranks_that_rests_gives_its_state_to_the_one_that_the_quorum_waits_for(job: Job) -> None:
+    donor, first = job.unit("donor", 2), job.unit("u", 1)
+    job.trains(donor)
+    job.begun(first)
+    first.programs[0].signal(signal.SIGKILL)
+    assert first.wait() == [-signal.SIGKILL]
+    until(lambda: "rests until a quorum of 2 learners trains" in donor.programs[0].text, "the donor rests")
+    second = job.unit("u", 1, attempt=2)
+    job.took(second, donor)
+    assert list(job.recovery(second).failed) == []

@@ -138,7 +138,6 @@ class Unit:
 
     def rest(self) -> Any:
         staged = self.state.stage_rest()
-        self.step += 1
         self.state.at_boundary(self.step, self.step, STEP, readable=True)
         for rank in self.others:
             rank.at_boundary(self.step, STEP, readable=True)
@@ -429,14 +428,14 @@ def test_a_rank_reads_for_no_longer_than_a_share_of_its_step() -> None:
     rank.close()
 
 
-def test_the_step_after_which_all_read_is_one_that_no_rank_may_have_done() -> None:
+def test_all_ranks_read_after_the_last_step_that_is_released_as_none_may_follow_while_the_unit_rests() -> None:
     unit = Unit(2)
     unit.silent = True
     orders: list[StateOrder] = []
     unit.state._say = lambda rank, order: orders.append(order)
     unit.state.at_boundary(3, 7, STEP, readable=True)
     unit.state.stage_rest()
-    assert [order.read.step for order in orders] == [8]
+    assert [order.read.step for order in orders] == [7]
 
 
 def test_a_part_of_one_array_fits_into_one_message() -> None:
