@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import queue
+import random
 import resource
 import signal
 import socket
@@ -23,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from diloco import contract
 from diloco.bundle import bundle_environment
@@ -37,6 +39,10 @@ FAILURE_GRACE = 4.0
 _TAIL_LINES = 60
 _MOST_PROCESSES = 1024
 _PROGRAM = "diloco-launch"
+_PORTS: Final = range(10_000, 20_000)
+"""Where the ranks of a unit of one host meet. The operator gives units of several hosts ports above these, and Linux gives outgoing
+connections ports from 32768 on."""
+_PORT_ATTEMPTS: Final = 100
 _CANNOT_START = 127
 """As shells say it."""
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -71,10 +77,10 @@ class Ended:
         return error_line("\n".join(self.tail))
 
 
-def rank_environments(environment: Mapping[str, str], processes: int, free_ports: tuple[int, int] = (0, 0)) -> list[dict[str, str]]:
+def rank_environments(environment: Mapping[str, str], processes: int, ports: tuple[int, int] = (0, 0)) -> list[dict[str, str]]:
     """Return the environment of each rank of this host.
 
-    `free_ports`: where the ranks of a unit of one host meet, for torch and for JAX. Raises ContractError if the unit has several hosts and
+    `ports`: where the ranks of a unit of one host meet, for torch and for JAX. Raises ContractError if the unit has several hosts and
     the pod does not say where they meet.
     """
     hosts, host = integer(environment, contract.ENV_HOSTS, 1, 1), integer(environment, contract.ENV_HOST, 0, 0)
@@ -82,7 +88,7 @@ def rank_environments(environment: Mapping[str, str], processes: int, free_ports
     if hosts > 1 and not environment.get("MASTER_ADDR"):
         raise ContractError(f"the unit has {hosts} hosts ({contract.ENV_HOSTS}), but MASTER_ADDR is not set: the operator sets it")
     world = hosts * processes
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports[0]), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_ports[1]}"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0]), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[1]}"}
     shared = {
         **({"OMP_NUM_THREADS": "1"} if processes > 1 else {}),
         **meeting,
@@ -177,7 +183,7 @@ def _print_lines(rank: int, pipe: BinaryIO, tail: collections.deque[str]) -> Non
 
 def launch(command: Sequence[str], environment: Mapping[str, str], processes: int) -> int:
     """Start the ranks of this host, and return the exit status of the pod when all have ended. Raises ContractError."""
-    environments = rank_environments(environment, processes, _free_ports())
+    environments = rank_environments(environment, processes, free_ports())
     early: list[int] = []
     ranks: Ranks | None = None
 
@@ -210,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             environment |= bundle_environment(options.bundle)
         processes = options.nproc_per_node or integer(environment, contract.ENV_PROCESSES_PER_HOST, 1, 1)
         if processes == 1:
-            [environment] = rank_environments(environment, 1, _free_ports())
+            [environment] = rank_environments(environment, 1, free_ports())
             os.execvpe(command[0], command, environment)  # noqa: S606
         return launch(command, environment, processes)
     except ContractError as error:
@@ -260,12 +266,25 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _free_ports() -> tuple[int, int]:
-    """Return two, which another program may take until they are used: then the attempt fails, and the next one has others."""
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
+def free_ports() -> tuple[int, int]:
+    """Return two at which no program of this machine listens. Raises OSError if none is found."""
+    with contextlib.ExitStack() as bound:
+        first, second = (bound.enter_context(_bound()).getsockname()[1] for _ in range(2))
+    return first, second
+
+
+def _bound() -> socket.socket:
+    """Return a socket with a port of its own on all addresses, as torch's store listens on all of them. It is none of those that the
+    system gives to outgoing connections: one of them could take it until it is used. Raises OSError."""
+    for port in random.sample(_PORTS, _PORT_ATTEMPTS):
+        found = socket.socket()
+        try:
+            found.bind(("", port))
+        except OSError:
+            found.close()
+        else:
+            return found
+    raise OSError(f"no port is free among {_PORT_ATTEMPTS} of {_PORTS.start} to {_PORTS.stop - 1}")
 
 
 if __name__ == "__main__":

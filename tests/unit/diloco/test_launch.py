@@ -13,7 +13,7 @@ import pytest
 from diloco import contract
 from diloco.contract import Exit, parse_last_words
 from diloco.environment import ContractError
-from diloco.launch import FAILURE_GRACE, Ended, cause_of, main, rank_environments
+from diloco.launch import FAILURE_GRACE, Ended, cause_of, free_ports, main, rank_environments
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +34,13 @@ def test_ranks_count_on_over_the_hosts_of_the_unit() -> None:
 def test_ranks_of_one_host_meet_on_a_free_port_of_it() -> None:
     [rank, _] = rank_environments({}, 2, (1001, 1002))
     assert (rank["MASTER_ADDR"], rank["MASTER_PORT"], rank["JAX_COORDINATOR_ADDRESS"]) == ("127.0.0.1", "1001", "127.0.0.1:1002")
+
+
+def test_the_ports_of_one_host_are_none_that_an_outgoing_connection_gets() -> None:
+    lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    first, second = free_ports()
+    assert first != second
+    assert {first, second}.isdisjoint(range(lowest, highest + 1))
 
 
 def test_each_process_sees_its_share_of_the_accelerators_in_jax() -> None:
