@@ -18,6 +18,10 @@ RECEIVE_BYTES = MOST_BYTES + MOST_CHUNK_BYTES
 """What gRPC takes of a stream before it is read: all that the window lets the other end send."""
 
 
+_HANDSHAKE_PATIENCE = 4
+"""A handshake takes several answers of the other end, each of which may take as long as one to a ping."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keepalive:
     """HTTP/2 pings that detect a frozen or lost peer, after at most `every + timeout`. Seconds."""
@@ -68,5 +72,7 @@ def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int 
 
 
 def server_options(keepalive: Keepalive) -> list[tuple[str, int]]:
-    """Options for a server. Two on one port would share those who connect between them: refuse to start instead."""
-    return [*options(keepalive), ("grpc.so_reuseport", 0)]
+    """Options for a server. Two on one port would share those who connect between them: refuse to start instead. Who connects and says
+    nothing holds a descriptor of the process; gRPC's own limit is two minutes."""
+    handshake = int(_HANDSHAKE_PATIENCE * keepalive.timeout * 1000)
+    return [*options(keepalive), ("grpc.so_reuseport", 0), ("grpc.server_handshake_timeout_ms", handshake)]

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -132,6 +133,9 @@ async def serve(config: SyncerConfig) -> Exit:
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """Return the exit status, one of `contract.Exit`."""
+    # Many connections must not keep files from being opened: containers often begin with a soft limit of 1,024, and may raise it.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = read_config(os.environ if environment is None else environment, _timeouts(arguments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import grpc
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
+from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Progress, Refused, ToLearner, WorkWanted
 from diloco.syncer.config import Timeouts
 
@@ -43,6 +45,18 @@ def test_a_stream_whose_first_message_is_no_hello_is_refused_and_ends(tmp_path: 
             assert bad.status() is grpc.StatusCode.OK
         until(lambda: open_streams(syncer) == 1, "the streams that are left")
         good.want(1).hear("work")
+
+
+@pytest.mark.slow
+def test_a_connection_that_never_shakes_hands_is_closed_and_holds_no_descriptor(tmp_path: Path) -> None:
+    """A stranger who opened 1,500 of them had taken all descriptors of the process, so no record could be written."""
+    with LocalSyncer(a_place(tmp_path), timeouts=Timeouts(keepalive=Keepalive(0.5, 0.5))) as syncer:
+        host, port = syncer.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as idle:
+            idle.settimeout(WAIT_TIMEOUT)
+            assert idle.recv(1) == b""
+        with ScriptedLearner(syncer, unit="good") as good:
+            good.hello().hear("welcome")
 
 
 def the_end_of(syncer: LocalSyncer, first: bytes | None) -> tuple[list[ToLearner], grpc.StatusCode, str]:
