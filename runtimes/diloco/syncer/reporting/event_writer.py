@@ -71,7 +71,9 @@ class EventWriter:
         return self._installed and (t == self._steps or t // self._spacing > self._last // self._spacing)
 
     def offer(self, t: int, scalars: Mapping[str, float]) -> None:
-        """Write the scalars of outer step `t` in the background."""
+        """Write the scalars of outer step `t` in the background; without TensorBoard's package they are not written."""
+        if not self._installed:
+            return
         self._last = t
         if len(self._waiting) >= _MOST_WAITING:
             self.dropped += 1

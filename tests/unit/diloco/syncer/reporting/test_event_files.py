@@ -89,6 +89,7 @@ async def test_without_tensorboards_package_the_log_says_what_to_install_and_not
     monkeypatch.setattr(event_writer, "installed", lambda: False)
     writer = Writer(tmp_path)
     await writer.written(*range(1, 101))
+    writer.offer(100, {"loss/held_out": 0.5})  # the last one is not asked for first
     await writer.close()
     assert event_files(tmp_path) == []
     assert (writer.error, writer.dropped) == ("", 0)
