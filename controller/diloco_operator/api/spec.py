@@ -236,9 +236,9 @@ class Pool(ApiModel):
     )
     locality: Locality = Field(
         Locality.ZONE,
-        description="How near to each other the hosts of one unit must be: in one zone (topology.kubernetes.io/zone), also in one network "
-        "block (the widest that the nodes' labels name), or anywhere. Nearer places are preferred. Hosts of a TPU slice are always "
-        "together.",
+        description="How near to each other the hosts of one unit must be. Zone: in one zone (topology.kubernetes.io/zone). Block: also in "
+        "one network block, the widest that the nodes' labels name. Any: anywhere. Nearer places are preferred. Hosts of a TPU slice are "
+        "always together.",
     )
     provisioning: Provisioning = Field(
         default_factory=Provisioning,
