@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from diloco.durable import fsync_directory
 from diloco.tape.records import RecordFile, TapeError, TapeGone
 
 FOLDER: Final = "tape"
@@ -54,6 +55,15 @@ def segments(folder: Path) -> list[Segment]:
 
 def segment_path(folder: Path, number: int, *, cut: bool = False) -> Path:
     return folder / f"{number:08d}{'.cut' if cut else ''}.tape"
+
+
+def mark_cut(folder: Path, number: int) -> None:
+    """Mark the last segment up to this number as cut. Idempotent. Raises OSError, TapeError."""
+    if found := [segment for segment in segments(folder) if segment.number <= number]:
+        last = found[-1]
+        if not last.cut:
+            last.path.replace(segment_path(folder, last.number, cut=True))
+        fsync_directory(folder)
 
 
 def heads(folder: Path) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,10 @@ Merges wait for their *base*, the snapshot on which the first segment's records 
 or a record cannot be written, the tape is *lost* until the next snapshot is begun. Training goes on meanwhile, as it does when a
 snapshot fails; a restart then goes back to what is there.
 
+Before anything goes on without a record, the volume says so: the last segment is marked as cut. Else a restart would take the tape for
+whole under the same incarnation, and learners that hold more would resume: a version would have two contents. While the mark cannot be
+written either, merges and leases wait for it.
+
 See docs/decisions/0247-commit-records.md.
 """
 
@@ -16,7 +20,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -24,7 +28,7 @@ from typing import Any, BinaryIO, Final
 from diloco.durable import fsync_directory
 from diloco.free_space import demand, remedy
 from diloco.tape.records import Head, TapeError, checksum, write_record
-from diloco.tape.segments import FORMAT, SEGMENT, retire, segment_path, segments
+from diloco.tape.segments import FORMAT, SEGMENT, mark_cut, retire, segment_path, segments
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +40,8 @@ _HEAD: Final = 512
 _BUFFER: Final = 1 << 16
 MOST_WAITING: Final = 1 << 16
 """Records that wait for the disk. With more it hangs, and the tape is lost."""
+_MARK_AGAIN: Final = 1.0
+"""Seconds until a mark that could not be written is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class _Waiting:
     what: Mapping[str, Any]
     number: int = 0
     """The number of the record, once it has its place in the order."""
+    segment: int = 0
+    """The segment in which that place is."""
     at: float = 0.0
     gradient: memoryview | None = field(default=None, repr=False)
     result: memoryview | None = field(default=None, repr=False)
@@ -90,14 +98,21 @@ class TapeWriter:
         self._most_history = most_history
         self._waiting: list[_Waiting] = []
         self._held: list[_Waiting] = []
-        """Merges that wait for the base."""
+        """Merges that wait for the base, or for the mark."""
         self._after: list[Callable[[], None]] = []
         """To be called once what waits is written."""
+        self._held_after: list[Callable[[], None]] = []
+        """To be called once the mark is written."""
+        self._seems_whole = based
+        """Whether a restart would take what is on the volume for all that happened."""
+        self._marking: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
         """By outer step of a merge that is not applied yet, the segment with its record."""
         self._file: BinaryIO | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = False
+        self.wants_snapshot = False
+        """Something has no record, so the next snapshot is due."""
         self.bytes = 0
         """About what was written and is covered neither by a durable snapshot nor by the one that is being written."""
         self._covered = 0
@@ -111,6 +126,12 @@ class TapeWriter:
         """Whether merges are not written, since one could not be."""
         return self._lost
 
+    @property
+    def waits_for_mark(self) -> bool:
+        """Whether a record is missing, and the volume does not say so yet. No snapshot is begun meanwhile: its segment would follow on
+        what is missing."""
+        return self._lost and self._seems_whole
+
     def note(self, kind: str, **what: Any) -> None:
         """Something has happened. It is written soon, and durable with the next merge."""
         if not self._lost:
@@ -118,20 +139,26 @@ class TapeWriter:
 
     def after_notes(self, then: Callable[[], None]) -> None:
         """Call `then` once what was noted so far is written: it outlives this process, though not the machine. At once if nothing waits."""
-        if self._lost or not self._busy:
+        if self.waits_for_mark:
+            self._held_after.append(then)
+        elif self._lost or not self._busy:
             then()
         else:
             self._after.append(then)
 
     def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None:
-        """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost. `applied` follows. The arrays must not
-        change. `gradient`: the merged outer gradient; `result`: the fragment's new value, of which the checksum is kept."""
-        if self._lost:
+        """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost and the volume says so. `applied` follows.
+        The arrays must not change. `gradient`: the merged outer gradient; `result`: the fragment's new value, of which the checksum is
+        kept."""
+        if self._lost and not self._seems_whole:
             then()
+            return
+        waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
+        if self._lost:
+            self._held.append(waiting)
             return
         self._under_way[t] = self._segment
         self.bytes += gradient.nbytes
-        waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
         if self._based:
             self._put(waiting)
         else:
@@ -143,9 +170,12 @@ class TapeWriter:
 
     def begin_snapshot(self) -> Position:
         """Note that a snapshot is taken of the state as it is now. Records from now on lie in a segment of their own."""
+        if self.waits_for_mark:  # the last one of a process that ends
+            return Position(self._segment + 1, self._next)
         if self._lost:
             self._lost, self._based = False, False
             self._set_error("")
+        self.wants_snapshot = False
         self._segment += 1
         self._covered, self.bytes = self.bytes, 0
         self._begin_segment()
@@ -156,11 +186,11 @@ class TapeWriter:
         is not."""
         if not durable:
             self.bytes += self._covered
-            if not self._based:
+            if not self._based and not self._lost:
                 self._lose("the snapshot on which the tape would follow could not be written")
             return
         if not self._based and not self._lost:
-            self._based = True
+            self._based = self._seems_whole = True
             held, self._held = self._held, []
             for one in held:
                 self._put(one)
@@ -176,8 +206,9 @@ class TapeWriter:
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Write what waits, and close the file. Merges that wait for a base are left."""
+        """Write what waits, and close the file. Merges that wait for a base or the mark are left."""
         await self.idle()
+        self._stop_marking()
         self._close_file()
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -187,6 +218,7 @@ class TapeWriter:
 
     def _put(self, waiting: _Waiting) -> None:
         waiting.number, self._next = self._next, self._next + 1
+        waiting.segment = self._segment
         waiting.at = round(time.time(), 3)  # noqa: TID251 - for people: nothing is decided by it
         self.bytes += _HEAD
         self._waiting.append(waiting)
@@ -203,7 +235,9 @@ class TapeWriter:
             try:
                 await asyncio.to_thread(self._write, batch)
             except (OSError, ValueError) as error:
-                self._lose(self._refusal(error))
+                self.wants_snapshot = True
+                self._lose(self._refusal(error), batch, after)
+                continue
             for one in batch:
                 if one.then is not None:
                     one.then()
@@ -264,24 +298,48 @@ class TapeWriter:
 
     # --- losing -------------------------------------------------------------------------------------------------------
 
-    def _lose(self, why: str) -> None:
-        if self._lost:
-            return
-        _log.error("%s", why)
-        self._lost = True
-        self._set_error(why)
-        dropped, self._held = [*self._held, *self._waiting], []
-        after, self._after = self._after, []
+    def _lose(self, why: str, failed: Sequence[_Waiting] = (), after: Iterable[Callable[[], None]] = ()) -> None:
+        """Note that records are missing: those that wait, and `failed`, after which `after` was to be called."""
+        missing = next((one.segment for one in (*failed, *self._waiting)), self._segment)
+        self._held = [one for one in (*failed, *self._held, *self._waiting) if one.then is not None]
+        self._held_after += [*after, *self._after]
         self._waiting = [one for one in self._waiting if one.kind == SEGMENT]
-        self._under_way.clear()
-        # Before merges go out without records: else a restart would take the tape for whole, and learners that hold more would resume.
-        try:
-            if found := segments(self._folder):
-                found[-1].path.replace(segment_path(self._folder, found[-1].number, cut=True))
-                fsync_directory(self._folder)
-        except (OSError, TapeError) as error:
-            _log.error("the end of the tape in %s could not be marked: %s", self._folder, error)
-        for one in dropped:
+        self._after = []
+        if not self._lost:
+            _log.error("%s", why)
+            self._lost = True
+            self._set_error(why)
+            self._under_way.clear()
+        if not self._seems_whole:
+            self._go_on()
+        elif self._marking is None:
+            self._marking = asyncio.create_task(self._mark(missing, why), name="tape-mark")
+
+    async def _mark(self, segment: int, why: str) -> None:
+        """Let the volume say that records are missing in this segment or behind it. Then what waits goes on without them."""
+        while True:
+            try:
+                await asyncio.to_thread(mark_cut, self._folder, segment)
+            except (OSError, TapeError) as error:
+                self._set_error(f"{why} That cannot be marked there either, so merges wait until it can: {error}.")
+                await asyncio.sleep(_MARK_AGAIN)
+            else:
+                break
+        self._marking = None
+        self._seems_whole = False
+        self._set_error(why)
+        self._go_on()
+
+    def _stop_marking(self) -> None:
+        if self._marking is not None:
+            self._marking.cancel()
+            self._marking = None
+
+    def _go_on(self) -> None:
+        """Let what waits go on without a record."""
+        held, self._held = self._held, []
+        after, self._held_after = self._held_after, []
+        for one in held:
             if one.then is not None:
                 one.then()
         for then in after:

@@ -239,7 +239,7 @@ class Engine:
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
             snapshot_error=self._snapshots.error or self._tape.error or self._recoveries.not_stored,
-            message="; ".join(text for text in (self._message, self._history.error, outer) if text),
+            message="; ".join(text for text in (self._message, self._membership.remark, self._history.error, outer) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
             evaluations=self._history.evaluations,

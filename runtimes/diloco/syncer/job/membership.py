@@ -28,6 +28,7 @@ from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.peer import Joining, Peer, Peers
 from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
+from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -64,10 +65,25 @@ class Membership:
         self._fences = fences
         self._recoveries = recoveries
         self._starting = starting
+        self._incarnation = incarnation
+        self._found_state = exchanges.seeded
+        self._found = self._trained_before = exchanges.t
+        """Outer step of the state that this process has found, and the newest one that a learner of another process's state holds."""
         self._hello = HelloCheck(sessions, exchanges, work, incarnation, starting)
         self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
         self._brake = JoinBrake()
         self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes, self._brake)
+
+    @property
+    def remark(self) -> str:
+        """How far the restart went back, as its learners show it; empty: not at all."""
+        steps = self._trained_before - self._found
+        if not steps:
+            return ""
+        return (
+            f"the restart went back {plural(steps, 'outer step')}, from {self._trained_before} to {self._found}, the newest on the volume; "
+            "what was merged between them is trained again"
+        )
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
@@ -96,6 +112,9 @@ class Membership:
         if accepted.displaced is not None:
             self._displace(accepted, now)
         resumed = accepted.known and self._hello.goes_on(hello)
+        if self._found_state and hello.incarnation not in (b"", self._incarnation):
+            held = min(max(hello.versions, default=0), self._config.job.training.steps)
+            self._trained_before = max(self._trained_before, held)
         if accepted.known and not resumed:
             self._restart_session(hello.unit)
         elif accepted.released is not None:

@@ -73,10 +73,12 @@ def redo(folder: Path, position: Mapping[str, Any], stored: Stored, training: Tr
     found = segments(folder)
     chain = chain_from(found, first)
     redone = _Redone(stored, training, unnoted)
+    before = 0
     for segment in chain:
         reader = RecordFile(segment.path, values=True)
         for record in reader:
             with _naming(segment, record):
+                before = _follows(record, before)
                 redone.take(record)
         if reader.torn is not None and not segment.cut:
             _cut_off(segment, reader.torn, is_last=segment is found[-1])
@@ -129,6 +131,14 @@ class _Redone:
         stored.tokens[commit.fragment] = stored.work.ledger.tokens
         if head["loss"] is not None:
             stored.losses.training.add(commit.t, float(head["loss"]))
+
+
+def _follows(record: Record, before: int) -> int:
+    """Return the number of a record. Raises StateError if it is not the next after `before`; 0: it is the first that is read."""
+    number = int(record.head["n"])
+    if before and number != before + 1:
+        raise StateError(f"it is record {number}, and the one before it is {before}: those between them are missing, or it stands twice")
+    return number
 
 
 @contextlib.contextmanager

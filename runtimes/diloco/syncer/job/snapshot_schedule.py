@@ -45,7 +45,6 @@ class SnapshotSchedule:
         self._most_values = _most_values(core)
         self._due_beyond = self._most_values
         """A snapshot is due with a larger tape."""
-        self._tape_was_lost = False
         self._retiring: set[asyncio.Task[None]] = set()
 
     def request(self) -> None:
@@ -59,12 +58,11 @@ class SnapshotSchedule:
     def write(self, core: Core) -> None:
         """Begin the snapshot that is due. While one is being written, wait, and then take the state of that moment: a state that waits for
         the writer would hold a second model in memory."""
-        if self._tape.lost and not self._tape_was_lost:
+        if self._tape.wants_snapshot:
             self._due = True  # merges are written again after it
-        self._tape_was_lost = self._tape.lost
         if core.seeded and self._tape.bytes > self._due_beyond:
             self._due = True  # the volume holds no more than that besides snapshots
-        if self._due and not self._snapshots.busy:
+        if self._due and not self._snapshots.busy and not self._tape.waits_for_mark:
             self._due = False
             self._most_values = self._due_beyond = _most_values(core)
             position, before = self._tape.begin_snapshot(), self._snapshots.newest

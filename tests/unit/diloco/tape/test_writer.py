@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.full_volume import with_free_bytes
+from builders.virtual_time import until
 from diloco.tape import writer as tape_writer
 from diloco.tape.records import RecordFile, write_record
 from diloco.tape.segments import heads, segments
@@ -54,14 +55,21 @@ def values_of(folder: Path) -> list[int]:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
-    """A disk that is full while `full["disk"]` is true."""
-    state = {"disk": False}
+    """A disk that is full while `full["disk"]` is true, and on which nothing can be renamed while `full["rename"]` is."""
+    state = {"disk": False, "rename": False}
+    rename = Path.replace
 
     def writes(*arguments: Any) -> int:
         if state["disk"]:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_record(*arguments)
 
+    def renames(path: Path, target: Path) -> Path:
+        if state["rename"]:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", renames)
     monkeypatch.setattr(tape_writer, "write_record", writes)
     return state
 
@@ -73,8 +81,7 @@ async def test_too_little_room_loses_the_tape_before_a_record_is_torn(tmp_path: 
     await writing.tape.idle()
     with_free_bytes(monkeypatch, 16 + 511)
     writing.merge(2)
-    await writing.tape.idle()
-    assert writing.durable == [1, 2], "training goes on"
+    await until(lambda: writing.durable == [1, 2])  # training goes on
     assert "it needs 528 bytes, and 527 bytes are free; a restart goes back to before it" in writing.tape.error
     assert "(spec.syncer.storage.size)" in writing.tape.error
     (segment,) = segments(tmp_path / "tape")
@@ -187,8 +194,7 @@ async def test_a_full_disk_loses_the_tape_until_the_next_snapshot(tmp_path: Path
     full["disk"] = True
     writing.merge(2)
     writing.tape.note("leave", holder="u/1/1")
-    await writing.tape.idle()
-    assert writing.durable == [1, 2], "training goes on"
+    await until(lambda: writing.durable == [1, 2])  # training goes on
     assert writing.tape.lost
     assert "No space left on device; a restart goes back to before it" in writing.tape.error
     assert "spec.syncer.storage.size" in writing.tape.error
@@ -209,7 +215,56 @@ async def test_a_disk_that_does_not_answer_loses_the_tape(tmp_path: Path, monkey
         writing.tape.note("lease", holder="u/1/1")
     assert "does not answer" in writing.tape.error
     writing.merge(1)
+    assert writing.durable == []
+    await until(lambda: writing.durable == [1])
+    await writing.tape.close()
+
+
+async def test_nothing_goes_on_without_a_record_before_the_volume_says_so(tmp_path: Path, full: dict[str, bool]) -> None:
+    """The volume has become read-only, so the segment cannot be marked either. A restart would take it for whole."""
+    writing, said = Writing(tmp_path / "tape"), list[str]()
+    writing.merge(1)
+    await writing.tape.idle()
+    full["disk"] = full["rename"] = True
+    writing.merge(2)
+    writing.tape.after_notes(lambda: said.append("lease"))
+    await until(lambda: "cannot be marked there either" in writing.tape.error)
+    assert "Read-only file system" in writing.tape.error
+    writing.merge(3)
+    writing.tape.after_notes(lambda: said.append("second lease"))
+    await writing.tape.idle()
+    assert (writing.durable, said, [segment.cut for segment in segments(tmp_path / "tape")]) == ([1], [], [False])
+    assert writing.tape.waits_for_mark
+    full["rename"] = False
+    await until(lambda: writing.durable == [1, 2, 3])
+    assert (said, [segment.cut for segment in segments(tmp_path / "tape")]) == (["lease", "second lease"], [True])
+    assert writing.tape.wants_snapshot
+    assert "merges wait" not in writing.tape.error
+
+
+async def test_the_last_snapshot_of_a_process_covers_what_the_volume_could_not_say(tmp_path: Path, full: dict[str, bool]) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await writing.tape.idle()
+    full["disk"] = full["rename"] = True
+    writing.merge(2)
+    await until(lambda: writing.tape.waits_for_mark)
+    full["disk"] = False
+    position = writing.tape.begin_snapshot()
+    assert position.segment > segments(tmp_path / "tape")[-1].number, "a restart takes nothing of the tape for whole"
+    await writing.tape.snapshot_ended(position, durable=True)
+    await writing.tape.close()
     assert writing.durable == [1]
+
+
+async def test_the_segment_that_lacks_a_record_is_marked_though_the_next_has_begun(tmp_path: Path, full: dict[str, bool]) -> None:
+    writing = Writing(tmp_path / "tape")
+    await writing.tape.idle()
+    full["disk"] = True
+    writing.merge(1)
+    writing.tape.begin_snapshot()
+    await until(lambda: writing.durable == [1])
+    assert next(segment.cut for segment in segments(tmp_path / "tape"))
     await writing.tape.close()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
+from builders.scripted_learner import ScriptedLearner
 from diloco.syncer.job.restore import BadState
 from diloco.tape.records import Record, RecordFile, checksum
 from diloco.tape.segments import FOLDER, heads, segments
@@ -62,6 +64,56 @@ def test_the_state_is_that_after_the_last_record(killed: Place) -> None:
     before = merges(killed)
     assert_goes_on_from(killed, before)
     assert len(set(incarnations(killed))) == 1, "nothing is missing, so sessions go on"
+
+
+def test_a_gap_in_the_records_is_an_error_that_names_it(killed: Place) -> None:
+    first, second, *_ = records(killed)
+    path = last_segment(killed)
+    content = path.read_bytes()
+    path.write_bytes(content[: first.offset] + content[second.offset :])
+    said = rf"the record at offset {first.offset} of .*{path.name} does not follow .*: it is record {second.head['n']}, and the one before"
+    with pytest.raises(BadState, match=said), LocalSyncer(killed):
+        pass
+
+
+def test_no_learner_holds_more_than_a_volume_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a record nor the mark that one is missing can be written: a restart must not find less than learners hold."""
+    job = job_file(training(100_000, checkpoint={"every_steps": 100_000, "keep": 1}))
+    place, image = Place(tmp_path / "live", job), Place(tmp_path / "killed", job)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start()
+        until(lambda: len(merges(place)) >= 8, "eight merges")
+        with monkeypatch.context() as read_only:
+            read_only.setattr("diloco.tape.writer.write_record", refuse)
+            read_only.setattr("diloco.tape.writer.mark_cut", refuse)
+            report = until(lambda: (r := syncer.report()).snapshot_error and r, "the record to be refused")
+            until(lambda: "merges wait" in syncer.report().snapshot_error, "the mark to be refused")
+            shutil.copytree(place.state, image.state)
+            assert syncer.report().contributions == report.contributions, "merges wait"
+        until(lambda: syncer.report().t > report.t + 8 and not syncer.report().snapshot_error, "training to go on")
+        learner.drain()
+        learner.wait()
+    assert_goes_on_from(image, merges(image))
+    assert len(merges(image)) >= report.contributions, "each merge of the only unit that it has been sent"
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_restart_says_how_many_outer_steps_it_went_back(killed: Place) -> None:
+    """Its learners show it: the newest record is missing, and with it nothing says that any is."""
+    before = merges(killed)[-1]["t"]
+    path = last_segment(killed)
+    with path.open("r+b") as file:
+        file.truncate(records(killed)[0].offset)
+    path.rename(path.with_name(f"{path.stem}.cut.tape"))
+    with LocalSyncer(killed) as syncer, ScriptedLearner(syncer, unit="v") as learner:
+        found = syncer.report().t
+        assert "went back" not in syncer.report().message
+        learner.welcomed(incarnation=b"of the process before", versions=[before])
+        said = f"the restart went back {before - found} outer steps, from {before} to {found}"
+        until(lambda: said in syncer.report().message, "the outer steps that are missing")
 
 
 def test_a_torn_record_is_cut_off(killed: Place) -> None:
