@@ -39,6 +39,10 @@ class AllottedFleet:
         self._results = results
         self._job = job
 
+    def apart(self) -> AllottedFleet:
+        """Return the same with mappings of its own: a thread iterates over them while the event loop goes on to change the others."""
+        return AllottedFleet(self._fleet, dict(self._granted), dict(self._kept), dict(self._requests), dict(self._results), self._job)
+
     def over(self, fleet: Inventory) -> AllottedFleet:
         """Return the same on another inventory: a copy."""
         return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results, self._job)

@@ -351,7 +351,8 @@ class Reconciler:
         self._refresh.now(context.id)
         unsure = context.unsure
         observed, allotted = self._observed(context, cached.bare), self._allotment.of(context.id)
-        view = self._allotment.view(context.id)
+        # Whether another thread decides is not known here, and a copy of some hundred entries takes microseconds.
+        view = self._allotment.view(context.id).apart()
         self._note_default_class(observed)
 
         def decide(fleet: Inventory) -> tuple[Job, Plan]:
