@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from diloco_local.memory import schema as kube_schema
+from diloco_local.memory.schema import Structural
 from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api.crd import Schema, job_schema
 from diloco_operator.api.job import InvalidJob, load
@@ -125,12 +125,12 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
 
     Strict, as `kubectl apply` is: a field that the CRD does not have is an error; the message suggests the nearest name.
     """
-    schema = _schema()
+    schema, structural = _schema()
     problems: list[Problem] = []
     jobs = []
     for manifest in manifests:
-        obj = kube_schema.apply_defaults(schema, manifest.obj)
-        found = [*_unknown_fields(schema, manifest.obj), *kube_schema.validate(schema, obj)]
+        obj = structural.apply_defaults(manifest.obj)
+        found = [*_unknown_fields(schema, manifest.obj), *structural.validate(obj)]
         found += _beyond_schema(obj, found)
         found.sort(key=lambda cause: manifest.place(cause.field))
         problems += [problem_of(manifest, cause.field, cause.message) for cause in found]
@@ -154,8 +154,9 @@ def _beyond_schema(obj: Obj, found: Sequence[Cause]) -> list[Cause]:
 
 
 @functools.cache
-def _schema() -> Schema:
-    return job_schema()
+def _schema() -> tuple[Schema, Structural]:
+    schema = job_schema()
+    return schema, Structural(schema)
 
 
 def problem_of(manifest: Manifest, path: str, message: str) -> Problem:

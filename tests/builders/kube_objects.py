@@ -44,7 +44,7 @@ _SPEC = {
         "size": {"type": "integer", "minimum": 1, "maximum": 100},
         "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
         "label": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 5},
-        "tags": {"type": "array", "maxItems": 4, "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
+        "tags": {"type": "array", "maxItems": 4, "items": {"type": "string"}},
         "order": {"type": "array", "items": {"type": "string"}},
         "parts": {
             "type": "array",
@@ -56,10 +56,7 @@ _SPEC = {
         },
         "weights": {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
         "ratio": {"type": "number", "x-kubernetes-validations": [{"rule": "self / 2.0 < 1.0", "message": "must be below 2"}]},
-        "remark": {"type": "string", "nullable": True},
-        "port": {"x-kubernetes-int-or-string": True},
         "extra": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-        "wait": {"type": "string", "format": "duration"},
         "fixed": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "fixed is immutable"}]},
         "replicas": {"type": "integer", "default": 1, "minimum": 0},
         "nested": {
@@ -71,11 +68,10 @@ _SPEC = {
     "x-kubernetes-validations": [
         {
             "rule": "self.size <= 50 || self.color == 'blue'",
-            "messageExpression": "'color ' + self.color + ' is for sizes up to 50'",
-            "message": "too big",
+            "message": "red is for sizes up to 50",
             "fieldPath": ".size",
         },
-        {"rule": "self.size >= oldSelf.size", "message": "size cannot shrink", "reason": "FieldValueForbidden"},
+        {"rule": "self.size >= oldSelf.size", "message": "size cannot shrink"},
     ],
 }
 _CONDITION = {

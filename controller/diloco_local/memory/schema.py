@@ -1,8 +1,5 @@
 """Defaulting, pruning and validation of objects by a CRD's structural schema, as an API server does it. Pure.
 
-`Structural` is the compiled form. The module's functions compile a schema on first use and remember the last few. A schema must not change
-after its first use.
-
 See docs/decisions/0010-crd-and-limits.md.
 """
 
@@ -27,8 +24,6 @@ UNCHECKED = Cause(
 _BLOCKING = re.compile(
     r"\A(Required|Unsupported) value|must have at most \d+ (characters|items|properties)\Z|must be of type [a-z ]+(, not [a-z]+)?\Z"
 )
-_REMEMBERED = 32
-_compiled: dict[int, tuple[Mapping[str, Any], Structural]] = {}
 
 
 class Structural:
@@ -47,14 +42,13 @@ class Structural:
         """Return the object pruned and with defaults. Parts that are identical with those of `old` are complete already and shared with
         `obj`."""
         out: Obj = {}
-        removed: list[str] = []
         for name, value in obj.items():
             child = self.root.child(name)
             if name in IMPLICIT or (old is not None and value is old.get(name, MISSING)) or (child is None and self.root.preserve):
                 out[name] = value
-            elif child is not None and not (value is None and child.types and not child.nullable):
+            elif child is not None and not (value is None and child.type):
                 out[name] = copy_json(value)
-                _prune(child, out[name], name, removed)
+                _prune(child, out[name])
                 _fill(child, out[name])
         for name, child in self.root.properties.items():
             if name not in out and child.default is not MISSING:
@@ -62,15 +56,9 @@ class Structural:
                 _fill(child, out[name])
         return out
 
-    def prune(self, obj: Obj) -> tuple[Obj, list[str]]:
-        """Return a copy without the fields that the schema does not know, and their paths."""
-        kept: Obj = copy_json(obj)
-        removed: list[str] = []
-        _prune(self.root, kept, "", removed)
-        return kept, removed
-
     def validate(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
-        """Return every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting.
+        """Return every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting. Paths are as Kubernetes
+        writes them: `spec.pools[0].topology`. Expects defaults filled in.
 
         Ratcheting, as in Kubernetes: parts that an update leaves unchanged are not rejected for rules that they broke already. A rule is
         not evaluated if the structure below its node is wrong.
@@ -86,36 +74,6 @@ class Structural:
         return [*structural, UNCHECKED] if any(map(_blocks_rules, structural)) else causes
 
 
-def structural(schema: Mapping[str, Any]) -> Structural:
-    """Return the compiled form of a schema."""
-    known = _compiled.get(id(schema))
-    if known and known[0] is schema:
-        return known[1]
-    compiled = Structural(schema)
-    while len(_compiled) >= _REMEMBERED:
-        _compiled.pop(next(iter(_compiled)))
-    _compiled[id(schema)] = (schema, compiled)  # the reference keeps the schema's id from being reused
-    return compiled
-
-
-def apply_defaults(schema: Mapping[str, Any], obj: Obj) -> Obj:
-    """Return a copy of `obj` with the defaults of `schema` (openAPIV3Schema), like an API server's."""
-    return structural(schema).apply_defaults(obj)
-
-
-def prune(schema: Mapping[str, Any], obj: Obj) -> tuple[Obj, list[str]]:
-    """Return a copy of `obj` without fields unknown to `schema`, and their paths, `spec.pools[0].colour`."""
-    return structural(schema).prune(obj)
-
-
-def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> list[Cause]:
-    """Return every error of `obj` at once, CEL rules included; empty: valid. `old`: the object before, for an update.
-
-    Paths are as Kubernetes writes them: `spec.pools[0].topology`. Expects defaults filled in: `apply_defaults` first.
-    """
-    return structural(schema).validate(obj, old)
-
-
 def _blocks_rules(cause: Cause) -> bool:
     """Say whether Kubernetes evaluates no rule: a field is missing, too long, of the wrong type, or not in its enum."""
     return _BLOCKING.search(cause.message) is not None
@@ -126,7 +84,7 @@ def _fill(node: Node, value: Any) -> None:
         for name, child in node.properties.items():
             present = value.get(name, MISSING)
             # As in Kubernetes: a null where none is allowed counts as absent, so that the default applies.
-            if present is None and not child.nullable and child.types:
+            if present is None and child.type:
                 del value[name]
                 present = MISSING
             if present is MISSING:
@@ -146,20 +104,14 @@ def _fill(node: Node, value: Any) -> None:
                 _fill(node.items, each)
 
 
-def _prune(node: Node, value: Any, path: str, removed: list[str]) -> None:
+def _prune(node: Node, value: Any) -> None:
     if isinstance(value, dict):
         for name in list(value):
-            if (node.root or node.embedded) and name in IMPLICIT:
-                continue
             child = node.child(name)
-            at = f"{path}.{name}" if path else name
             if child is not None:
-                if isinstance(value[name], (dict, list)):
-                    _prune(child, value[name], at, removed)
+                _prune(child, value[name])
             elif not node.preserve:
                 del value[name]
-                removed.append(at)
     elif isinstance(value, list) and node.items:
-        for index, each in enumerate(value):
-            if isinstance(each, (dict, list)):
-                _prune(node.items, each, f"{path}[{index}]", removed)
+        for each in value:
+            _prune(node.items, each)

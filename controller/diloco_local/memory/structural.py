@@ -1,4 +1,7 @@
-"""A CRD's openAPIV3Schema, compiled once into a tree that defaulting, pruning and validation walk. Pure."""
+"""A CRD's openAPIV3Schema, compiled once into a tree that defaulting, pruning and validation walk. Pure.
+
+It has what the schemas of this project have. Anything else is an error: an API server would check it, and this one would not.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco_local.memory.cel import Expression, compile_expression, escape
-from diloco_local.memory.values import Check, compile_checks
+from diloco_local.memory.cel import Expression, compile_expression
+from diloco_local.memory.values import CHECKED, FORMATS, Check, compile_checks
 
 MISSING: Any = object()
 IMPLICIT = ("apiVersion", "kind", "metadata")
 """Fields that every object has at its root, independent of its schema."""
+_KNOWN = CHECKED | {
+    *("type", "description", "default", "properties", "required", "additionalProperties", "items", "x-kubernetes-validations"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields"),
+}
+_KNOWN_OF_RULES = {"rule", "message", "fieldPath"}
+
+
+class UnknownKeyword(ValueError):
+    """A schema has something that is not checked here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +32,8 @@ class CompiledRule:
 
     expression: Expression
     message: str
-    message_expression: Expression | None
-    reason: str
     field_path: str
     """Relative, as Kubernetes writes it: `.a.b`."""
-    optional_old: bool
 
     @property
     def transition(self) -> bool:
@@ -33,35 +42,25 @@ class CompiledRule:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node of the schema. `types` empty: any type."""
+    """One node of the schema."""
 
-    types: frozenset[str] = frozenset()
-    nullable: bool = False
+    type: str = ""
+    """"": any."""
     preserve: bool = False
-    embedded: bool = False
     root: bool = False
     properties: dict[str, Node] = field(default_factory=dict)
     additional: Node | None = None
     items: Node | None = None
     required: tuple[str, ...] = ()
     default: Any = MISSING
-    list_type: str = "atomic"
     list_keys: tuple[str, ...] = ()
-    key_defaults: dict[str, Any] = field(default_factory=dict)
-    map_type: str = "granular"
+    """Keys of its items by which a list is a map."""
     checks: tuple[Check, ...] = ()
     rules: tuple[CompiledRule, ...] = ()
-    all_of: tuple[Node, ...] = ()
-    any_of: tuple[Node, ...] = ()
-    one_of: tuple[Node, ...] = ()
-    none_of: tuple[Node, ...] = ()
-    rules_below: bool = False
-    """Whether this node or one below it has rules."""
     transitions_below: bool = False
-    """Whether some of these rules compare with the old object."""
-    convert: str = ""
-    """How CEL sees a value: "double", "duration", "timestamp", "bytes", "" as it is."""
-    converted_below: bool = False
+    """Whether this node or one below it has rules that compare with the old object."""
+    doubles_below: bool = False
+    """Whether this node or one below it is a number, which CEL has to see as a double."""
 
     def children(self) -> Iterator[Node]:
         yield from self.properties.values()
@@ -74,87 +73,44 @@ class Node:
         return self.properties.get(key) or self.additional
 
     def item_key(self, item: Any) -> tuple[Any, ...] | None:
-        """Return the key of an item of a listType=map list; None: it has none."""
-        if not isinstance(item, dict):
-            return None
-        return tuple(item.get(key, self.key_defaults.get(key)) for key in self.list_keys)
-
-
-ANY = Node(preserve=True)
-"""For parts without a schema: maps merge by key, lists are replaced as a whole."""
+        """Return the key of an item of a list with `list_keys`; None: it has none."""
+        return tuple(item.get(key) for key in self.list_keys) if isinstance(item, dict) else None
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Node:
-    """Compile an openAPIV3Schema. What a real API server refuses in a schema, such as a missing type, is not looked for; `CelError` and
-    `re.error` say that a rule or a pattern does not compile."""
+    """Compile an openAPIV3Schema. Raises `UnknownKeyword`; `CelError` and `re.error` for a rule or a pattern that does not compile."""
     return _node(schema, root=True)
 
 
 def _node(schema: Mapping[str, Any], *, root: bool = False) -> Node:
-    node = Node(root=root)
-    _types(node, schema)
-    node.required = tuple(schema.get("required", ()))
-    node.checks = compile_checks(schema)
-    if "default" in schema:
-        node.default = schema["default"]
-    _map(node, schema)
-    _list(node, schema)
-    node.all_of, node.any_of, node.one_of = (tuple(map(_node, schema.get(name, ()))) for name in ("allOf", "anyOf", "oneOf"))
-    if "not" in schema:
-        node.none_of = (_node(schema["not"]),)
-    node.rules = tuple(map(_rule, schema.get("x-kubernetes-validations", ())))
-    node.rules_below = bool(node.rules) or any(child.rules_below for child in node.children())
-    node.transitions_below = any(rule.transition for rule in node.rules) or any(c.transitions_below for c in node.children())
-    node.converted_below = (
-        bool(node.convert) or any(escape(name) != name for name in node.properties) or any(c.converted_below for c in node.children())
+    _refuse_unknown(schema.keys() - _KNOWN)
+    _refuse_unknown({schema["format"]} - FORMATS.keys() if "format" in schema else set())
+    node = Node(
+        type=schema.get("type", ""),
+        preserve=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
+        root=root,
+        # Those of the root's own are checked as those of every kind, and what the schema says of them prunes and defaults nothing.
+        properties={name: _node(sub) for name, sub in schema.get("properties", {}).items() if not (root and name in IMPLICIT)},
+        additional=_node(schema["additionalProperties"]) if "additionalProperties" in schema else None,
+        items=_node(schema["items"]) if "items" in schema else None,
+        required=tuple(schema.get("required", ())),
+        default=schema.get("default", MISSING),
+        list_keys=tuple(schema.get("x-kubernetes-list-map-keys", ())),
+        checks=compile_checks(schema),
+        rules=tuple(map(_rule, schema.get("x-kubernetes-validations", ()))),
     )
+    node.transitions_below = any(rule.transition for rule in node.rules) or any(c.transitions_below for c in node.children())
+    node.doubles_below = node.type == "number" or any(c.doubles_below for c in node.children())
     return node
 
 
-def _types(node: Node, schema: Mapping[str, Any]) -> None:
-    kind = schema.get("type")
-    node.nullable = bool(schema.get("nullable"))
-    node.preserve = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
-    node.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
-    if schema.get("x-kubernetes-int-or-string"):
-        node.types = frozenset(("integer", "string"))
-    elif kind is not None:
-        node.types = frozenset((kind,))
-    by_format = {"duration": "duration", "date-time": "timestamp", "date": "timestamp", "byte": "bytes"}
-    # JSON has 1 for 1.0, and CEL adds no int to a double.
-    node.convert = "double" if kind == "number" else by_format.get(schema.get("format", ""), "") if kind == "string" else ""
+def _rule(entry: Mapping[str, str]) -> CompiledRule:
+    _refuse_unknown(entry.keys() - _KNOWN_OF_RULES)
+    return CompiledRule(compile_expression(entry["rule"]), entry["message"], entry.get("fieldPath", ""))
 
 
-def _map(node: Node, schema: Mapping[str, Any]) -> None:
-    node.map_type = schema.get("x-kubernetes-map-type", "granular")
-    for name, sub in schema.get("properties", {}).items():
-        # These are checked as those of every kind, and what the schema says of them prunes and defaults nothing.
-        if node.root and name in IMPLICIT:
-            continue
-        node.properties[name] = _node(sub)
-    additional = schema.get("additionalProperties")
-    if additional is True:
-        node.additional = ANY
-    elif isinstance(additional, Mapping):
-        node.additional = _node(additional)
-
-
-def _list(node: Node, schema: Mapping[str, Any]) -> None:
-    node.list_type = schema.get("x-kubernetes-list-type", "atomic")
-    node.list_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
-    if "items" in schema:
-        node.items = _node(schema["items"])
-        # An item without the key and one that names its default are one item: as two they could stand in one list.
-        children = ((key, node.items.properties.get(key)) for key in node.list_keys)
-        node.key_defaults = {key: child.default for key, child in children if child is not None and child.default is not MISSING}
-
-
-def _rule(entry: Mapping[str, Any]) -> CompiledRule:
-    return CompiledRule(
-        compile_expression(entry["rule"]),
-        str(entry.get("message") or f"failed rule: {entry['rule'].strip()}"),
-        compile_expression(entry["messageExpression"]) if entry.get("messageExpression") else None,
-        entry.get("reason", "FieldValueInvalid"),
-        entry.get("fieldPath", ""),
-        bool(entry.get("optionalOldSelf")),
-    )
+def _refuse_unknown(keywords: set[str]) -> None:
+    if keywords:
+        raise UnknownKeyword(
+            f"the API server in memory does not know {', '.join(sorted(keywords))} of a schema: teach it diloco_local.memory"
+        )

@@ -6,12 +6,9 @@ from typing import Any
 
 from diloco_operator.kube.client import Cause
 
-from diloco_local.memory.cel import CelError, escape, optional
+from diloco_local.memory.cel import CelError
 from diloco_local.memory.structural import IMPLICIT, MISSING, CompiledRule, Node
-from diloco_local.memory.values import invalid, is_number, json_type, parse_bytes, parse_duration, parse_time, show
-
-_PREFIX = {"FieldValueForbidden": "Forbidden: ", "FieldValueRequired": "Required value: ", "FieldValueDuplicate": "Duplicate value: "}
-_CONVERT = {"duration": parse_duration, "timestamp": parse_time, "bytes": parse_bytes}
+from diloco_local.memory.values import invalid, is_number, json_type, show
 
 
 class Validator:
@@ -25,8 +22,8 @@ class Validator:
         self._broken: list[str] = []
         """Paths of structural errors: rules that read there are not evaluated."""
 
-    def run(self, node: Node, value: Any, old: Any, *, path: str = "") -> list[Cause]:
-        self._visit(node, value, old, path)
+    def run(self, node: Node, value: Any, old: Any) -> list[Cause]:
+        self._visit(node, value, old, "")
         return self.causes
 
     def _add(self, path: str, message: str) -> None:
@@ -52,8 +49,6 @@ class Validator:
             self._map(node, value, old, path)
         elif isinstance(value, list):
             self._list(node, value, old, path)
-        if node.all_of or node.any_of or node.one_of or node.none_of:
-            self._junctors(node, value, path)
         if node.rules:
             self._rules(node, value, old, path, self._broken[before:], unchanged=False)
 
@@ -71,17 +66,12 @@ class Validator:
         self._rules(node, value, old, path, [], unchanged=True)
 
     def _type(self, node: Node, value: Any, path: str) -> bool:
-        if not node.types:
-            return True
         kind = json_type(value)
-        if kind == "null":
-            if node.nullable:
-                return True
         # 3.0 is an integer: JSON has one type of number.
-        elif kind in node.types or (is_number(value) and ("number" in node.types or ("integer" in node.types and value == int(value)))):
+        fits = kind == node.type or (is_number(value) and (node.type == "number" or (node.type == "integer" and value == int(value))))
+        if not node.type or fits:
             return True
-        expected = " or ".join(sorted(node.types))
-        shown = f"Invalid value: {show(value)}: must be of type {expected}" + ("" if kind == "null" else f", not {kind}")
+        shown = f"Invalid value: {show(value)}: must be of type {node.type}" + ("" if kind == "null" else f", not {kind}")
         self._add(path, shown)
         return False
 
@@ -92,7 +82,7 @@ class Validator:
                 self._add(f"{prefix}{name}", "Required value")
         if not node.properties and not node.additional:
             return
-        earlier = old if isinstance(old, dict) and node.map_type != "atomic" else {}
+        earlier = old if isinstance(old, dict) else {}
         for name, each in value.items():
             if node.root and name in IMPLICIT:
                 continue
@@ -102,42 +92,26 @@ class Validator:
 
     def _list(self, node: Node, value: list[Any], old: Any, path: str) -> None:
         earlier: dict[Any, Any] = {}
-        if node.list_type == "map":
-            self._unique(value, [node.item_key(item) for item in value], path)
+        if node.list_keys:
+            self._unique([node.item_key(item) for item in value], path)
             if isinstance(old, list):
                 # Only by key: by index, an insertion would compare each item with another one.
                 earlier = {_hashable(node.item_key(item)): item for item in old}
-        elif node.list_type == "set":
-            self._unique(value, value, path)
         if node.items is None:
             return
         for index, item in enumerate(value):
             before = earlier.get(_hashable(node.item_key(item)), MISSING) if earlier else MISSING
             self._visit(node.items, item, before, f"{path}[{index}]")
 
-    def _unique(self, value: list[Any], keys: list[Any], path: str) -> None:
+    def _unique(self, keys: list[tuple[Any, ...] | None], path: str) -> None:
         seen = set()
         for index, key in enumerate(keys):
             hashable = _hashable(key)
             if hashable in seen:
-                shown = ", ".join(show(part) for part in key) if isinstance(key, tuple) else show(value[index])
+                shown = ", ".join(show(part) for part in key or ())
                 # Rules are evaluated in spite of this error, as in Kubernetes.
                 self.causes.append(Cause(f"{path}[{index}]", f"Duplicate value: {shown}"))
             seen.add(hashable)
-
-    def _junctors(self, node: Node, value: Any, path: str) -> None:
-        def fails(sub: Node) -> bool:
-            # A validator of its own: the errors of a branch that need not hold are no causes.
-            return bool(Validator().run(sub, value, MISSING, path=path))
-
-        for sub in node.all_of:
-            self._visit(sub, value, MISSING, path)
-        if node.any_of and all(fails(sub) for sub in node.any_of):
-            self._add(path, invalid(value, "must validate at least one schema (anyOf)"))
-        if node.one_of and sum(not fails(sub) for sub in node.one_of) != 1:
-            self._add(path, invalid(value, "must validate one and only one schema (oneOf)"))
-        if node.none_of and not fails(node.none_of[0]):
-            self._add(path, invalid(value, "must not validate the schema (not)"))
 
     def _rules(self, node: Node, value: Any, old: Any, path: str, broken: list[str], *, unchanged: bool) -> None:
         rules = [rule for rule in node.rules if _due(node, rule, value, old, unchanged=unchanged)]
@@ -145,16 +119,16 @@ class Validator:
             rules = [rule for rule in rules if not _reads_broken(rule, path, broken)]
         if not rules:
             return
-        fields = _read_fields(node, rules, value)
+        fields = _read_fields(rules, value)
         seen = to_cel(node, value, fields)
         seen_old = to_cel(node, old, fields) if old is not MISSING and any(rule.transition for rule in rules) else None
         for rule in rules:
-            self._rule(rule, value, seen, optional(seen_old, present=old is not MISSING) if rule.optional_old else seen_old, path)
+            self._rule(rule, value, seen, seen_old, path)
 
     def _rule(self, rule: CompiledRule, value: Any, seen: Any, seen_old: Any, path: str) -> None:
         at = f"{path}{rule.field_path}".removeprefix(".") if rule.field_path else path
         try:
-            result = rule.expression.run(seen, seen_old, with_old=rule.transition)
+            result = rule.expression.run(seen, seen_old)
             if result is True:
                 return
             if result is not False:
@@ -162,33 +136,17 @@ class Validator:
         except CelError as error:
             self._add_violation(at, f"rule evaluation error: {error}")
             return
-        message = rule.message
-        if rule.message_expression:
-            message = _computed_message(rule, seen, seen_old) or message
-        if rule.reason in _PREFIX:
-            self._add_violation(at, _PREFIX[rule.reason] + message)
-        else:
-            self._add_violation(at, message if rule.field_path else invalid(value, message))
+        self._add_violation(at, rule.message if rule.field_path else invalid(value, rule.message))
 
     def _add_violation(self, path: str, message: str) -> None:
         self.from_rules.add(len(self.causes))
         self.causes.append(Cause(path, message))
 
 
-def _computed_message(rule: CompiledRule, seen: Any, seen_old: Any) -> str:
-    """Return the result of messageExpression; "" if it fails or is not one line of text. Then `message` is used, as in Kubernetes."""
-    assert rule.message_expression is not None
-    try:
-        text = rule.message_expression.run(seen, seen_old, with_old=rule.message_expression.uses_old)
-    except CelError:
-        return ""
-    return text.strip() if isinstance(text, str) and "\n" not in text.strip() else ""
-
-
 def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: bool) -> bool:
     """Return whether a rule must be evaluated."""
     if rule.transition:
-        return old is not MISSING or rule.optional_old
+        return old is not MISSING
     if unchanged:
         return False
     fields = rule.expression.fields
@@ -208,48 +166,32 @@ def _reads_broken(rule: CompiledRule, path: str, broken: list[str]) -> bool:
     return any(at == path or at in places or at.startswith(inside) for at in broken)
 
 
-def _read_fields(node: Node, rules: list[CompiledRule], value: Any) -> frozenset[str] | None:
+def _read_fields(rules: list[CompiledRule], value: Any) -> frozenset[str] | None:
     """Return the fields that the rules read: at the root and in big maps CEL gets only these; None: all."""
-    if not isinstance(value, dict):
-        return None
     found: frozenset[str] = frozenset()
     for rule in rules:
-        for expression in (rule.expression, rule.message_expression):
-            if expression is None:
-                continue
-            if expression.fields is None:
-                return None
-            found |= expression.fields
+        if not isinstance(value, dict) or rule.expression.fields is None:
+            return None
+        found |= rule.expression.fields
     return found
 
 
 def to_cel(node: Node, value: Any, fields: frozenset[str] | None = None) -> Any:
-    """Return a value for CEL: numbers of a `number` field are doubles, durations are durations, names are escaped."""
+    """Return a value for CEL, in which numbers of a `number` field are doubles: JSON has 1 for 1.0, and CEL adds no int to a double.
+    `fields`: only these of a map; None: all."""
     if isinstance(value, dict):
-        names = [name for name in value if fields is None or escape(name) in fields]
-        if not node.converted_below:
+        names = [name for name in value if fields is None or name in fields]
+        if not node.doubles_below:
             return {name: value[name] for name in names} if fields is not None else value
-        return {_seen_name(node, name): to_cel(node.child(name) or _PLAIN, value[name]) for name in names}
-    if not node.converted_below:
+        return {name: to_cel(node.child(name) or _PLAIN, value[name]) for name in names}
+    if not node.doubles_below:
         return value
     if isinstance(value, list):
         return [to_cel(node.items, each) for each in value] if node.items else value
-    if node.convert == "double" and is_number(value):
-        return float(value)
-    convert = _CONVERT.get(node.convert)
-    if convert is None or not isinstance(value, str):
-        return value
-    try:
-        return convert(value)
-    except ValueError:
-        return value  # the check of the format rejected it already
+    return float(value) if is_number(value) else value
 
 
 _PLAIN = Node(preserve=True)
-
-
-def _seen_name(node: Node, name: str) -> str:
-    return escape(name) if name in node.properties else name
 
 
 def _hashable(key: Any) -> Any:

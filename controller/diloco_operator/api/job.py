@@ -65,7 +65,7 @@ class InvalidJob(ValueError):
 def load(obj: Obj) -> DiLoCoJob:
     """Return the typed form of an API object, absent fields with their defaults. Raises `InvalidJob`.
 
-    Checks types only; the rules of the CRD hold for whatever an API server accepted (`diloco_local.memory.schema.validate` checks them).
+    Checks types only; the rules of the CRD hold for whatever an API server accepted (`diloco_local.memory.schema` checks them).
     """
     try:
         return DiLoCoJob.model_validate(obj)

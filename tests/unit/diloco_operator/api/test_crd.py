@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from builders.schema_nodes import schema_nodes
-from diloco_local.memory import schema as kube_schema
+from diloco_local.memory.schema import Structural
 from diloco_operator.accelerators import ACCELERATOR_NAMES
 from diloco_operator.api.crd import build_crd, crd_yaml, job_schema
 from diloco_operator.api.rules import RULES
@@ -27,7 +27,7 @@ def test_yaml_says_what_the_object_says() -> None:
 
 
 def test_rules_and_patterns_of_the_schema_compile() -> None:
-    kube_schema.Structural(SCHEMA)
+    Structural(SCHEMA)
 
 
 def test_every_field_is_described() -> None:

@@ -17,17 +17,17 @@ from builders.job_cases import (
     changed,
 )
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
-from diloco_local.memory import schema as kube_schema
+from diloco_local.memory.schema import Structural
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.rules import FREE_AFTER_END, RULES
 from diloco_operator.kube.client import Cause
 
 SCHEMA = job_schema()
+STRUCTURAL = Structural(SCHEMA)
 
 
 def refusals(obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[Cause]:
-    filled = kube_schema.apply_defaults(SCHEMA, obj)
-    return kube_schema.validate(SCHEMA, filled, kube_schema.apply_defaults(SCHEMA, old) if old is not None else None)
+    return STRUCTURAL.validate(STRUCTURAL.apply_defaults(obj), STRUCTURAL.apply_defaults(old) if old is not None else None)
 
 
 @pytest.mark.parametrize(("obj", "field", "words"), REFUSED.values(), ids=REFUSED.keys())
@@ -110,8 +110,8 @@ def test_rules_of_ended_jobs_compare_every_field_of_the_spec() -> None:
 
 
 def test_shards_cannot_change() -> None:
-    old = kube_schema.apply_defaults(SCHEMA, a_manifest(spec={"syncer": {"shards": 2}}))
-    causes = kube_schema.validate(SCHEMA, kube_schema.apply_defaults(SCHEMA, a_manifest()), old)
+    old = STRUCTURAL.apply_defaults(a_manifest(spec={"syncer": {"shards": 2}}))
+    causes = STRUCTURAL.validate(STRUCTURAL.apply_defaults(a_manifest()), old)
     assert [(cause.field, cause.message) for cause in causes] == [
         ("spec.syncer.shards", "shards is immutable; create a new job for another number")
     ]
