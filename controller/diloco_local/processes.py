@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import logging
 import os
 import secrets
 import signal
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from diloco_local import supervisor
+
+log = logging.getLogger(__name__)
 
 
 class Priority(enum.StrEnum):
@@ -179,8 +182,12 @@ async def _supervised(process: Process, request: Mapping[str, Any], started: asy
     finally:
         writer.transport.abort()  # at which the helper kills everything
         await helper.wait()
-        if helper.returncode:  # one that was killed has killed nothing, and of its processes only the main one dies with it
-            await asyncio.to_thread(supervisor.kill_marked, process.mark)
+        # One that was killed has killed nothing, and of its processes only the main one dies with it; or some outlived its kills.
+        if helper.returncode and not await asyncio.to_thread(supervisor.kill_marked, process.mark):
+            log.error(
+                "Processes with %s=%s in their environment outlive SIGKILL: they are stuck inside the kernel, and end when they leave it.",
+                supervisor.MARK, process.mark,
+            )  # fmt: skip
 
 
 def _on_report(process: Process, report: dict[str, Any], started: asyncio.Future[int]) -> None:

@@ -11,7 +11,7 @@ Request:  one JSON line {"argv", "env", "cwd", "log", "mark", "nice"}; then a by
           processes
 Reports:  JSON lines {"started": pid} or {"failed": message}; then {"exited": wait status}
 
-As in a container, all other processes end with the main one; the end of the supervisor says that none of them is alive.
+As in a container, all other processes end with the main one; exit status 0 of the supervisor says that none of them is alive.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -199,8 +199,9 @@ def _left() -> list[int]:
     return _living()
 
 
-def supervise(connection: socket.socket) -> None:
-    """Start the program that the request names, and serve until it ends or the other side closes the connection; then kill everything."""
+def supervise(connection: socket.socket) -> bool:
+    """Start the program that the request names, and serve until it ends or the other side closes the connection; then kill everything.
+    False: a process outlived that."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     wake, waker = os.pipe()
     for end in (wake, waker):
@@ -230,8 +231,10 @@ def supervise(connection: socket.socket) -> None:
                 break
     except (BrokenPipeError, ConnectionResetError):
         pass  # the command has ended, as when it closes the connection
-    finally:
+    except BaseException:
         kill_until_none(_left)
+        raise
+    return kill_until_none(_left)
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any] | None, bytes]:
@@ -302,10 +305,10 @@ def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
         os._exit(128)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int) -> int:
     fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    supervise(socket.socket(fileno=descriptor))
+    return 0 if supervise(socket.socket(fileno=descriptor)) else 1
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import diloco_local.supervisor
 import pytest
 from builders.local import WAIT_SECONDS
 from diloco_local.processes import Exited, Priority, Process, StartFailed, Supervisor
@@ -213,6 +214,30 @@ async def test_killed_supervisor_takes_its_container_along_and_no_other(supervis
     assert neighbour.running
     again = await sh(supervisor, tmp_path, "exit 3")
     assert await again.wait() == Exited(3)
+
+
+UNKILLABLE = """
+import runpy, socket, sys
+supervise = runpy.run_path({path!r})["supervise"]
+supervise.__globals__["kill_until_none"] = lambda living: False
+sys.exit(not supervise(socket.socket(fileno=int(sys.argv[1]))))
+"""
+"""A supervisor whose container has a process that no kill ends."""
+
+
+@pytest.mark.slow
+async def test_a_process_that_outlives_its_kills_is_killed_again_and_named(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    helper = tmp_path / "supervisor.py"
+    helper.write_text(UNKILLABLE.format(path=diloco_local.supervisor.__file__))
+    killed: list[str] = []
+    monkeypatch.setattr(diloco_local.supervisor, "__file__", str(helper))
+    monkeypatch.setattr(diloco_local.supervisor, "kill_marked", killed.append)
+    process = await sh(supervisor, tmp_path, "exit 3")
+    await process.wait_gone()
+    assert killed == [process.mark]
+    assert process.mark in caplog.text
 
 
 async def command(folder: Path) -> tuple[asyncio.subprocess.Process, int, int, int]:
