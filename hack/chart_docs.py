@@ -21,7 +21,7 @@ from diloco_operator.operator import RunConfig
 from diloco_operator.operator import run as run_module
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.reconcile import config as config_module
-from markdown_text import table
+from markdown_text import between, table
 from pydantic.alias_generators import to_camel
 
 CHART = Path(__file__).resolve().parents[1] / "helm" / "diloco-operator"
@@ -126,11 +126,7 @@ def main() -> None:
     schema = json.loads(schema_file.read_text())
     schema["properties"]["config"]["properties"] = config_fields()
     schema_file.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
-    head, begin, rest = readme.read_text().partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{readme} has no place for the table: it needs the lines {BEGIN.strip()} and {END.strip()}")
-    readme.write_text(f"{head}{BEGIN}\n{tables(schema, yaml.safe_load((chart / 'values.yaml').read_text()))}\n{END}{tail}")
+    readme.write_text(between(readme.read_text(), BEGIN, END, tables(schema, yaml.safe_load((chart / "values.yaml").read_text()))))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diloco_operator.reconcile.grantors.registry import WATCHES
-from markdown_text import table
+from markdown_text import between, table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "install.md"
 BEGIN, END = "<!-- rights for grantors, written by hack/grantor_docs.py -->\n", "<!-- end of rights for grantors -->\n"
@@ -20,11 +20,7 @@ def rows() -> list[list[str]]:
 
 def written(page: str) -> str:
     """Return the page with the table as it must be."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE} has no place for the table: it needs the lines {BEGIN.strip()} and {END.strip()}")
-    return f"{head}{BEGIN}\n{table(['what', 'verbs', 'why'], rows())}\n{END}{tail}"
+    return between(page, BEGIN, END, table(["what", "verbs", "why"], rows()))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ def outside_code(text: str) -> str:
     return "".join(part if part.startswith("`") else re.sub(r"<(?=[A-Za-z/!?])", "&lt;", part) for part in parts)
 
 
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """Return the page with the text in the place of what stands between the two lines."""
+    head, begins, rest = page.partition(begin)
+    _, ends, tail = rest.partition(end)
+    if not begins or not ends:
+        raise SystemExit(f"the page has no place for the table: it needs the lines {begin.strip()} and {end.strip()}")
+    return f"{head}{begin}\n{text}\n{end}{tail}"
+
+
 def _fill(text: str, *, initial_indent: str = "", subsequent_indent: str = "") -> str:
     return textwrap.fill(
         text,

@@ -18,7 +18,8 @@ from diloco.export.places import ExportError
 from diloco_cli.cluster import DEFAULT_NAMESPACE, CommandError, cluster_errors, no_such_resource
 from diloco_cli.commands.export import write_model
 from diloco_cli.jobs import find_job, list_jobs, wait_for_object
-from diloco_cli.kubectl.export_cluster import Wanted, fetch_model
+from diloco_cli.kubectl.export import fetch_model
+from diloco_cli.kubectl.export_claim import ClaimRequest
 from diloco_cli.kubectl.logs import SYNCER, logs_of
 from diloco_cli.kubectl.suspension import set_suspend
 from diloco_cli.manifests import Manifest, ManifestError, load_manifests, validate_jobs
@@ -271,12 +272,12 @@ class Client:
     ) -> Exported:
         """Write the model of a job's newest snapshot, or of the one of an outer step or a name, as one safetensors file; of a folder:
         model.safetensors in it. A pod reads the claim of the syncer, as for `kubectl diloco export`."""
-        wanted = Wanted(name, "", Path(output), step, dtype, image, seconds, snapshot)
+        request, output = ClaimRequest(name, image=image, seconds=seconds), Path(output)
         with _errors(self._source):
-            written = self._loop.run(fetch_model(self._api, self.namespace, wanted))
+            written = self._loop.run(fetch_model(self._api, self.namespace, request, output, step, snapshot, dtype))
             # A bucket: read in the caller's thread, as the loop must serve other calls meanwhile.
             if isinstance(written, str):
-                written = write_model(written, "", wanted.output, step, snapshot, dtype)
+                written = write_model(written, "", output, step, snapshot, dtype)
         target, about = written
         return Exported(target.path, target.bytes, target.sha256, about.step, about.parameters, about.tensors)
 

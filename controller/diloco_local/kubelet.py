@@ -10,7 +10,7 @@ import contextlib
 import enum
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from diloco_operator.api.names import LABEL_COMPONENT, PODS
@@ -44,7 +44,6 @@ class Kubelet:
         """The newest worker's task of each pod name. A new pod of that name starts when this task has ended."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By pod uid."""
-        self._closing = False
         self._failed: asyncio.Future[None] | None = None
         self._reflector = Reflector(context.client, PODS, as_it_is, rng=random.random, timeouts=WATCHES)
         self._reflector.on_change(self._changed)
@@ -89,18 +88,6 @@ class Kubelet:
         self._nodes[name].running.set()
         self._nodes[name].connected.set()
 
-    async def shut_down(self, which: Callable[[Obj], bool] = lambda _: True) -> None:
-        """Shut all connected nodes down in an orderly way: pods (those that `which` selects) end within their grace periods and report the
-        reason. No new pod starts."""
-        self._closing = True
-        ending = []
-        for uid, worker in self._workers.items():
-            if worker.node.connected.is_set() and which(worker.pod):
-                worker.shut_down()
-                ending.append(self._tasks[uid])
-        if ending:
-            await asyncio.wait(ending)
-
     async def signal(self, namespace: str, pod: str, number: int) -> bool:
         """Send a signal to every process of a pod, as from outside the kubelet. False: none runs."""
         found = self._reflector.cache.get(namespace, pod)
@@ -142,7 +129,7 @@ class Kubelet:
             return
         if worker := self._workers.get(new.uid):
             worker.update(new.value)
-        elif not self._closing and (node := self._nodes.get(new.value["spec"].get("nodeName") or "")):
+        elif node := self._nodes.get(new.value["spec"].get("nodeName") or ""):
             uid, key = new.uid, new.key
             self._workers[uid] = PodWorker(self._context, node, new.value)
             task = asyncio.create_task(self._work(uid, self._last.get(key)), name=f"pod {'/'.join(key)}")

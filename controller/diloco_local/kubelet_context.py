@@ -77,9 +77,6 @@ class KubeletContext:
     """Waits between restarts and retries go through this."""
     volume_sync: float = 10.0
     """Seconds between two reads of the ConfigMaps and Secrets that a running pod has mounted."""
-    claim_folder: Callable[[Obj], Awaitable[Path]] | None = None
-    """Gives the folder of a volume claim. Raises ContainerConfigError as long as the claim has none. None: the one in
-    the state directory."""
     admission_error: Callable[[Obj], str] = lambda _: ""
     """Why this kubelet does not run a pod that is bound to one of its nodes; "": it runs it."""
     address_in_annotation: bool = False
@@ -88,7 +85,5 @@ class KubeletContext:
     """Out-of-memory kills that the status of some container already reports."""
 
     async def folder_of(self, claim: Obj) -> Path:
-        """Return the folder of a volume claim. Raises ContainerConfigError, ApiError."""
-        if self.claim_folder is not None:
-            return await self.claim_folder(claim)
+        """Return the folder of a volume claim."""
         return claim_folder(self.state_dir, str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))

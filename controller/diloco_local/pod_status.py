@@ -14,7 +14,6 @@ RESTART_FIRST, RESTART_CEILING = 10.0, 300.0
 """Seconds. A kubelet's back-off between restarts of one container."""
 RESTART_FORGOTTEN_AFTER = 600.0
 """Seconds. A container that has run this long restarts without back-off again."""
-_SHUT_DOWN = "Pod was terminated in response to imminent node shutdown."
 MESSAGE_BYTES = 4096
 """How much of a termination message a kubelet keeps."""
 
@@ -108,15 +107,10 @@ def pod_status(
     host_ip: str,
     started_at: datetime,
     now: datetime,
-    shut_down: bool = False,
 ) -> Obj:
     """Return the whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `pod_ip`: None:
-    none is written. `shut_down`: the pod ended because its node shut down."""
+    none is written."""
     what = phase(init, main)
-    # A kubelet changes no end: what has succeeded before the shutdown stays so.
-    shut_down = shut_down and what != "Succeeded"
-    if shut_down:
-        what = "Failed"
     over = what in ("Succeeded", "Failed")
     ready = what == "Running" and all(isinstance(state.now, Running) for state in main)
     initialized = all(_succeeded(state) for state in init)
@@ -131,7 +125,6 @@ def pod_status(
         "Ready": (ready, "" if ready else unready, message),
         "ContainersReady": (ready, "" if ready else unready, message),
         "PodScheduled": (True, "", ""),
-        **({"DisruptionTarget": (True, "TerminationByKubelet", _SHUT_DOWN)} if shut_down else {}),
     }
     status: Obj = {key: value for key, value in current.items() if key not in ("reason", "message", "podIP", "podIPs")}
     status |= {
@@ -143,8 +136,6 @@ def pod_status(
         "conditions": _conditions(current.get("conditions") or [], conditions, timestamp(now)),
         "containerStatuses": [_container(state) for state in main],
     }
-    if shut_down:
-        status |= {"reason": "Terminated", "message": _SHUT_DOWN}
     if init:
         status["initContainerStatuses"] = [_container(state) for state in init]
     return status

@@ -37,7 +37,6 @@ class PodWorker:
         self._node = node
         self._pod: Obj = pod
         self._gone = False
-        self._shutting_down = False
         self._updated = asyncio.Event()
         """Set by every update from the API."""
         self._dirty = asyncio.Event()
@@ -85,13 +84,8 @@ class PodWorker:
         for container in self._containers:
             await container.kill(permanently=False)
 
-    def shut_down(self) -> None:
-        """End the pod as if it were deleted, because the node shuts down, and report the reason in its status. `run` returns then."""
-        self._shutting_down = True
-        self._updated.set()
-
     async def run(self) -> None:
-        """Run until the pod has gone from the API and from this machine, or its node has shut down."""
+        """Run until the pod has gone from the API and from this machine."""
         if not self._finished(self._pod):
             self._prepare()
             if self._admission_error:
@@ -99,8 +93,7 @@ class PodWorker:
             else:
                 await self._run()
         await self._until_deletion()
-        if self._deleted:
-            await self._remove()
+        await self._remove()
         self._folder.remove()
         self._context.short_paths.release(self._folder.path)
         self._context.addresses.release(self._pod["metadata"]["uid"])
@@ -180,11 +173,11 @@ class PodWorker:
         return self._gone or "deletionTimestamp" in self._pod["metadata"]
 
     async def _until_deletion(self) -> None:
-        """Wait until the pod is deleted or the node shuts down."""
+        """Wait until the pod is deleted."""
         while True:
             # This process knows of a deletion that a node without a connection cannot know: its pods run on until it is back.
             await self._node.connected.wait()
-            if self._deleted or self._shutting_down:
+            if self._deleted:
                 return
             self._updated.clear()
             await self._updated.wait()
@@ -250,7 +243,6 @@ class PodWorker:
                 host_ip=self._node.address,
                 started_at=self._started_at,
                 now=self._context.now(),
-                shut_down=self._shutting_down and not self._deleted,
             )
             if status == pod.get("status"):
                 return

@@ -1,6 +1,6 @@
 """A pod's volumes as folders under the state directory.
 
-The pod's own folder (`pods/<uid>`) is deleted with the pod. `KubeletContext.claim_folder` chooses the folder of a claim, which stays. Files
+The pod's own folder (`pods/<uid>`) is deleted with the pod. `KubeletContext.folder_of` chooses the folder of a claim, which stays. Files
 of ConfigMaps, Secrets and similar volumes are laid out as a kubelet does it: in a folder behind the link `..data`. The link is replaced
 when a file changes, so that all files change at once.
 """

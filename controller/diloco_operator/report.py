@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.unit_figures import UnitFigures
 
 
@@ -121,13 +122,6 @@ class ReportFault(NamedTuple):
     kind: FaultKind
     text: str
     """For people, the same for every report with this fault."""
-
-
-class LossPoint(NamedTuple):
-    step: int
-    """Outer step."""
-    loss: float
-    """Finite."""
 
 
 @dataclass(frozen=True, slots=True)

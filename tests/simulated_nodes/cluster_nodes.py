@@ -21,7 +21,7 @@ from diloco_local.kubelet import Kubelet, NodeFailure
 from diloco_local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_local.nodes import complete, set_ready
 from diloco_local.pod_status import timestamp
-from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, COMPONENT_LEARNER, LABEL_COMPONENT, NODES
+from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, COMPONENT_LEARNER, LABEL_COMPONENT, NODES, PODS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.lease import LEASES
@@ -35,6 +35,8 @@ LEASE_NAMESPACE = "kube-node-lease"
 _STATUS_SECONDS = 300.0
 """A kubelet without news writes its node's status this often. The Lease keeps the node Ready in between."""
 _RETRY_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+_OVER = ("Succeeded", "Failed")
 
 
 class ForeignNodes(RuntimeError):
@@ -78,7 +80,6 @@ class ClusterNodes:
         """The uids of the Node objects that exist and are served here."""
         self._status_written: dict[str, datetime] = {}
         """When each status was last written."""
-        self._leaving = False
         self._unreachable = False
         """The API server did not answer the last heartbeat."""
         self._wake = asyncio.Event()
@@ -121,21 +122,34 @@ class ClusterNodes:
                 await self._wake.wait()
 
     async def leave(self) -> None:
-        """Shut down in order: cordon the nodes, end learners while their syncer still listens, report NotReady, end all other pods, delete
-        the nodes. `run` must go on meanwhile. Raises ApiError."""
+        """Drain the nodes and delete them: cordoned, their learners end while their syncer still listens, then all other pods. `run` must
+        go on meanwhile. Raises ApiError."""
         healthy = [name for name in self._uids if name not in self._failures]
         cordon = {"metadata": {"annotations": {ANNOTATION_LEAVING: "true"}}, "spec": {"unschedulable": True}}
         await asyncio.gather(*(self._patch(name, cordon) for name in healthy))
-        await self._kubelet.shut_down(lambda pod: (pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) == COMPONENT_LEARNER)
-        self._leaving = True
-        await asyncio.gather(*(self._change(name, self._report_shutdown) for name in healthy))
-        await self._kubelet.shut_down()
+        await self._end_pods(healthy, f"{LABEL_COMPONENT}={COMPONENT_LEARNER}")
+        await self._end_pods(healthy, "")
         while self._uids:
             name, uid = self._uids.popitem()
             with contextlib.suppress(NotFound, Conflict):  # it was deleted or replaced meanwhile
                 await self._client.delete(NODES, "", name, uid=uid)
             with contextlib.suppress(NotFound):
                 await self._client.delete(LEASES, LEASE_NAMESPACE, name)
+
+    async def _end_pods(self, nodes: Sequence[str], labels: str) -> None:
+        """Delete the pods that run, each within its grace period, and return when they have gone."""
+        found = [pod for pod in await self._pods_on(nodes, labels) if pod["status"].get("phase") not in _OVER]
+        for pod in found:
+            with contextlib.suppress(NotFound, Conflict):
+                await self._client.delete(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+        # Those that have a finalizer stay after their end.
+        uids = {pod["metadata"]["uid"] for pod in found if not pod["metadata"].get("finalizers")}
+        while uids & {pod["metadata"]["uid"] for pod in await self._pods_on(nodes, labels)}:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _pods_on(self, nodes: Sequence[str], labels: str) -> list[Obj]:
+        lists = [await self._client.list(PODS, label_selector=labels, field_selector=f"spec.nodeName={name}") for name in nodes]
+        return [pod for each in lists for pod in each.items]
 
     async def _patch(self, name: str, change: Obj) -> None:
         with contextlib.suppress(NotFound):
@@ -186,9 +200,6 @@ class ClusterNodes:
             },
         }
         set_ready(node, "True", "KubeletReady", "kubelet is posting ready status", now=timestamp(self._context.now()))
-
-    def _report_shutdown(self, node: Obj) -> None:
-        set_ready(node, "False", "KubeletNotReady", "node is shutting down", now=timestamp(self._context.now()))
 
     async def _change(self, name: str, change: Callable[[Obj], None]) -> None:
         """Read, change and write the node's status, again if another client wrote in between. Does nothing if the node has gone."""
@@ -244,7 +255,7 @@ class ClusterNodes:
         ready = {condition["type"]: condition["status"] for condition in conditions}.get("Ready") == "True"
         written = self._status_written.get(name)
         old = written is None or (self._context.now() - written).total_seconds() >= _STATUS_SECONDS
-        if held and (old or not ready) and not self._leaving:
+        if held and (old or not ready):
             await self._change(name, self._report_ready)
 
     async def _apply_annotation(self, name: str) -> None:

@@ -29,6 +29,16 @@ from simulated_nodes.log_server import LogServer
 from simulated_nodes.provisioner import Provisioner
 
 
+class JoinedContext(KubeletContext):
+    """Volume claims are those of the cluster."""
+
+    provisioner: Provisioner
+
+    async def folder_of(self, claim: Obj) -> Path:
+        """Raises ContainerConfigError, ApiError."""
+        return await self.provisioner.folder_of(claim)
+
+
 class SimulatedNodes:
     """An async context manager. Leaving it kills every process and leaves the cluster as it is, as a power failure would. Call `leave`
     first for an orderly shutdown.
@@ -66,7 +76,7 @@ class SimulatedNodes:
             stack.callback(short_paths.close)
             supervisor = await stack.enter_async_context(Supervisor())
             network.check_port(SYNCER_PORT, "the syncer of every job")
-            context = KubeletContext(
+            context = JoinedContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, Path.cwd(),
                 short_paths=short_paths, volume_sync=self._volume_sync,
                 admission_error=self._refuses, address_in_annotation=True,
@@ -78,7 +88,7 @@ class SimulatedNodes:
             )  # fmt: skip
             names = set(self.nodes.names)
             self._provisioner = Provisioner(self.client, self.state_dir.path, names.__contains__, server=server)
-            context.claim_folder = self._provisioner.folder_of
+            context.provisioner = self._provisioner
             self.tasks = BackgroundTasks()
             stack.push_async_callback(self.tasks.stop)
             await self.nodes.register()

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -24,12 +23,11 @@ from diloco_local.preview.preview import Preview, preview
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.kube.client import ApiError, NotFound, Obj
 from diloco_operator.kube.rest import RestClient
-from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
 from diloco_cli.cluster import CommandError, Target, no_such_resource, on_cluster, target_options
 from diloco_cli.commands.plan_syncer import SyncerPlan, syncer_json, syncer_plan, syncer_text
 from diloco_cli.commands.plan_text import Page, plan_text
-from diloco_cli.commands.validate import check, refuse
+from diloco_cli.commands.validate import catalogue_option, check, refuse
 from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_cli.idle_accelerators import idle_pools
 from diloco_cli.manifests import Manifest
@@ -58,7 +56,7 @@ EXIT_UNFIT = 1
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 @target_options
 def plan(
-    target: Target, files: tuple[str, ...], catalogue: Path | None, fleet: str | None, without: tuple[str, ...], add: tuple[str, ...],
+    target: Target, files: tuple[str, ...], fleet: str | None, without: tuple[str, ...], add: tuple[str, ...],
     drain: tuple[str, ...], syncer: int | None, output: str,
 ) -> None:  # fmt: skip
     """Show what would run where, and why, if the jobs in FILE were applied: on the nodes of --fleet, or in a cluster beside the jobs that
@@ -73,10 +71,6 @@ def plan(
       1  a minimum does not fit, or a job does not train for another reason; with --syncer: a syncer asks for less than it needs
       2  bad input, or there can be no plan
     """
-    try:
-        install_catalogue(catalogue)
-    except CatalogueError as error:
-        refuse(str(error))
     _check_usage(target, files, fleet, syncer)
     asked = Asked(without, add, drain)
     manifests, problems = check(files)

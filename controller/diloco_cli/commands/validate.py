@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from diloco.wording import plural
 from diloco_operator.api.job import load
-from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
+from diloco_operator.program import catalogue as program
 
 from diloco_cli.idle_accelerators import idle_pools
 from diloco_cli.manifests import Manifest, ManifestError, Problem, load_manifests, problem_of, validate_jobs
@@ -19,11 +20,26 @@ from diloco_cli.manifests import Manifest, ManifestError, Problem, load_manifest
 EXIT_BAD_INPUT = 2
 
 
+def catalogue_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --catalogue FILE, which is read before the command begins. One that cannot be used ends it."""
+
+    @program.catalogue_option
+    @functools.wraps(command)
+    def wrapped(catalogue: Path | None, **rest: Any) -> Any:
+        try:
+            program.install_catalogue(catalogue)
+        except program.CatalogueError as error:
+            refuse(str(error))
+        return command(**rest)
+
+    return wrapped
+
+
 @click.command(short_help="Check DiLoCoJobs without a cluster.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @catalogue_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
-def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> None:
+def validate(files: tuple[str, ...], output: str) -> None:
     """Check DiLoCoJobs as an API server with the CRD does, and the operator. Shows every error with its file, line, document and field, and
     of jobs without errors warnings: accelerators that a pool asks for and its program does not use.
 
@@ -34,10 +50,6 @@ def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> Non
       0  all jobs are valid; there may be warnings
       2  there are errors
     """
-    try:
-        install_catalogue(catalogue)
-    except CatalogueError as error:
-        refuse(str(error))
     jobs, problems = check(files)
     warnings = [] if problems else [warning for job in jobs for warning in _warnings(job)]
     if output == "json":

@@ -16,10 +16,10 @@ from diloco_operator.fleet.slice_kinds import kind_of
 from diloco_operator.kube.client import Forbidden
 from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
-from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
+from diloco_cli.commands.validate import catalogue_option
 from diloco_cli.diloco.pool_option import of_slices, slices_of
 from diloco_cli.diloco.starter import starter_job
 from diloco_cli.fleet_file import BadFleet, load_fleet
@@ -36,15 +36,11 @@ from diloco_cli.fleet_file import BadFleet, load_fleet
 @click.option("--fleet", metavar="FILE", help="The hardware is that of a file with Kubernetes Node manifests. Default: of the cluster.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @target_options
-def init(target: Target, catalogue: Path | None, output: Path, name: str, image: str, fleet: str | None, force: bool) -> None:
+def init(target: Target, output: Path, name: str, image: str, fleet: str | None, force: bool) -> None:
     """Ask the cluster which kinds of accelerators it has, and write a job with a pool for each, with comments, to start from.
 
     It needs the right to list nodes.
     """
-    try:
-        install_catalogue(catalogue)
-    except CatalogueError as error:
-        raise CommandError(str(error)) from error
     if output.exists() and not force:
         raise CommandError(f"{output} is there already; give -o for another file, or --force to replace it")
     if fleet is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from diloco.simulation.fleet import simulate as simulate_fleet
 from diloco.simulation.unit import TOKENS
 from diloco.wording import plural
 
+from diloco_cli.commands.validate import refuse
 from diloco_cli.diloco.simulations.assumptions import Assumptions, assumption_options, assumptions_of
-from diloco_cli.diloco.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
+from diloco_cli.diloco.simulations.inputs import BadInput, JobOnFleet, job_on_fleet, numbers_of_units
 from diloco_cli.diloco.simulations.job_output import Row, lines, measures, plot_job
 from diloco_cli.diloco.simulations.options import Units
-from diloco_cli.diloco.simulations.output import output_option, print_json, print_svg, print_text
 from diloco_cli.diloco.simulations.placement import SimulatedOperator
 from diloco_cli.status_text import table
+from diloco_cli.svg import as_file
 
 
 @click.command("simulate", short_help="What goodput a job would have on a fleet that fails.")
@@ -31,7 +33,10 @@ from diloco_cli.status_text import table
     help="Numbers of units to compare, such as 2,4,8.  [default: up to 8 numbers from learners.min to what fits]",
 )
 @assumption_options
-@output_option
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "svg"]), default="table", show_default=True,
+    help="Format of the output; svg: a plot, for a file.",
+)  # fmt: skip
 def simulate(file: str, fleet: str, units: tuple[int, ...] | None, output: str, **options: Any) -> None:
     """Show what goodput the job in JOB.yaml would have on the fleet, and with how many units it gets most work done. It runs on virtual
     time, on the coordinator that runs in syncers: no process is started, and no model is trained.
@@ -59,29 +64,33 @@ def simulate(file: str, fleet: str, units: tuple[int, ...] | None, output: str, 
         conditions = assumptions.on(widest)
         found = _rows(given, widest, units, conditions, assumptions)
     except BadInput as error:
-        for sentence in error.sentences:
-            click.echo(sentence, err=True)
-        raise SystemExit(EXIT_BAD_INPUT) from None
+        refuse(*error.sentences)
     best = max(found, key=lambda row: row.work)
     if output == "json":
-        print_json(lines(found, best))
+        for line in lines(found, best):
+            click.echo(json.dumps(line))
         return
     if output == "svg":
-        print_svg(plot_job(given.name, found))
+        click.echo(as_file(plot_job(given.name, found)), nl=False)
         return
     columns = [f"{row.units}" for row in found]
-    for line in table(("UNITS", *columns), measures(found), numbers=columns):
-        click.echo(line)
-    print_text(
-        f"WORK: merged tokens, in percent of what {plural(found[-1].units, 'unit')} would train without failures. GOODPUT: percent of "
-        "the time of the units' slices; below it, where the rest went. MERGED: units in each merge. STALENESS: outer "
-        "steps since a unit's last contribution.",
+    for row in table(("UNITS", *columns), measures(found), numbers=columns):
+        click.echo(row)
+    paragraphs = [
+        _COLUMNS.format(widest=plural(found[-1].units, "unit")),
         f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
         *([f"Not more: {found[-1].message}"] if found[-1].message else []),
         *([_BYTES] if conditions.links.parameters else []),
-    )
+    ]
+    for paragraph in paragraphs:
+        click.echo(click.wrap_text(paragraph, _LINE))
 
 
+_LINE = 80
+_COLUMNS = (
+    "WORK: merged tokens, in percent of what {widest} would train without failures. GOODPUT: percent of the time of the units' slices; "
+    "below it, where the rest went. MERGED: units in each merge. STALENESS: outer steps since a unit's last contribution."
+)
 _BYTES = "UP, DOWN: what all units and the syncer send, in the mean over all of the time, with what is sent again."
 
 

@@ -24,11 +24,10 @@ from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Forbidden, Obj
 from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
-from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
-from diloco_cli.commands.validate import refuse
+from diloco_cli.commands.validate import catalogue_option, refuse
 from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
 from diloco_cli.diloco.submitted import create_job, watch_job
@@ -89,7 +88,7 @@ class _Command(click.Command):
 )  # fmt: skip
 @target_options
 def submit(
-    target: Target, script: str, arguments: tuple[str, ...], catalogue: Path | None, pools: tuple[str, ...], spot: bool, queue: str,
+    target: Target, script: str, arguments: tuple[str, ...], pools: tuple[str, ...], spot: bool, queue: str,
     image: str | None, in_image: bool, name: str | None, steps: int, least: int, sync_interval: int | None, fragments: int | None,
     processes: int | None, cpu: str, memory: str, storage: str, variables: tuple[tuple[str, str], ...], dry_run: bool, output: str,
     watch: bool, local: bool, state_dir: Path,
@@ -107,10 +106,6 @@ def submit(
       2    bad input
       130  interrupted; a job in a cluster goes on
     """
-    try:
-        install_catalogue(catalogue)
-    except CatalogueError as error:
-        refuse(str(error))
     _check_usage(target, image, in_image=in_image, local=local, dry_run=dry_run, queue=queue)
     try:
         program = script if in_image else _read(script)

@@ -23,10 +23,9 @@ from diloco_operator.api.names import MANAGER
 from diloco_operator.fleet.node import project_node
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
 from diloco_operator.kube.client import ApiError, Obj
-from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.program.duration import Duration
 
-from diloco_cli.commands.validate import check, refuse
+from diloco_cli.commands.validate import catalogue_option, check, refuse
 from diloco_cli.dashboard.installed import check_installed
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
@@ -94,7 +93,7 @@ class Variable(click.ParamType[tuple[str, str]]):
 )
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
-    files: tuple[str, ...], catalogue: Path | None, fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
+    files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
     variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, dashboard: bool, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
@@ -111,10 +110,6 @@ def up(
     """
     if dashboard:
         check_installed()
-    try:
-        install_catalogue(catalogue)
-    except CatalogueError as error:
-        refuse(str(error))
     jobs = _jobs(files)
     try:
         nodes = load_fleet(fleet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from rich.console import Console
@@ -24,33 +25,34 @@ _LINES = 10
 _REFRESH_PER_SECOND = 4
 
 
-class View(Protocol):
+class View(abc.ABC):
     """Shows the run."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:  # noqa: B027 - a view may need no beginning
+        """Begin to show it."""
 
+    @abc.abstractmethod
     def line(self, line: Line) -> None:
         """Show a change."""
-        ...
 
     def event(self, line: Line) -> None:
         """Show a Kubernetes Event. Most of them repeat a change of status."""
-        ...
+        if not repeats_status(line):
+            self.line(line)
 
-    def jobs(self, views: Sequence[JobView]) -> None:
+    def jobs(self, views: Sequence[JobView]) -> None:  # noqa: B027
         """Show the state of all jobs, at every change."""
-        ...
 
+    @abc.abstractmethod
     def note(self, text: str) -> None:
         """Show a message about the command itself."""
-        ...
 
+    @abc.abstractmethod
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
         """Show the result: `closing` for JSON, `messages` as text. Also restores the terminal."""
-        ...
 
 
-class UntilClosed:
+class UntilClosed(View):
     """Another view, until standard output has no reader any more, as after a Ctrl-C that ended `| tee`. Then `closed` is called, once, and
     nothing is shown from then on."""
 
@@ -87,21 +89,11 @@ class UntilClosed:
             closed()
 
 
-class PlainView:
+class PlainView(View):
     """One line for every change, on standard output."""
-
-    def start(self) -> None:
-        return
 
     def line(self, line: Line) -> None:
         click.echo(plain(datetime.now().astimezone(), line))
-
-    def event(self, line: Line) -> None:
-        if not repeats_status(line):
-            self.line(line)
-
-    def jobs(self, views: Sequence[JobView]) -> None:
-        return
 
     def note(self, text: str) -> None:
         self.line(Line("note", "", text))
@@ -110,7 +102,7 @@ class PlainView:
         _print_summary(Console(width=120 if not Console().is_terminal else None, highlight=False), views, messages)
 
 
-class LiveView:
+class LiveView(View):
     """A live screen on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -130,10 +122,6 @@ class LiveView:
         if line.kind != "progress":  # the progress bar shows it
             self._lines.append((datetime.now(UTC), line))
 
-    def event(self, line: Line) -> None:
-        if not repeats_status(line):
-            self.line(line)
-
     def jobs(self, views: Sequence[JobView]) -> None:
         self._views = views
 
@@ -147,11 +135,8 @@ class LiveView:
         _print_summary(self._console, views, messages)
 
 
-class JsonView:
+class JsonView(View):
     """One JSON object per line; the last one has type "result"."""
-
-    def start(self) -> None:
-        return
 
     def line(self, line: Line) -> None:
         self._write(line.as_json())

@@ -1,36 +1,32 @@
-"""The command `kubectl diloco export`. `diloco_cli.kubectl.export_cluster` does its work.
+"""`kubectl diloco export`: the model of a job in a cluster, from its claim through a pod, or from the URI of its snapshots.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from diloco.export.model_file import DType
+from diloco.export.stream import Announcement, StreamReader
+from diloco.export.target_file import TargetFile
 from diloco_operator.kube.rest import RestClient
-from diloco_operator.program.duration import Duration
-from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.commands.export import errors_of_export, export_from, export_options, one_choice
-from diloco_cli.kubectl.export_cluster import Wanted, export_job
+from diloco_cli.commands.export import errors_of_export, export_from, export_options, one_choice, progress_of, summary, target_path
+from diloco_cli.kubectl.export_claim import ClaimRequest, claim_options, claim_pod
+from diloco_cli.kubectl.export_pod import running_pod
+from diloco_cli.kubectl.export_program import run_export
 
 
 @click.command(short_help="Write the model of a job as one safetensors file.")
-@click.argument("job", default="")
-@click.option("--claim", metavar="NAME", default="", help="Read this claim, for instance one that was kept after its job.")
-@click.option("--image", metavar="IMAGE", default="", help="Image of the pod. Default: that of the job's syncer.")
+@claim_options
 @export_options
-@click.option(
-    "--timeout", type=Duration(), default=f"{EXPORT.whole / 3600:.0f}h", show_default=True, metavar="DURATION",
-    help="How long the export may take.",
-)  # fmt: skip
 @target_options
-def export(
-    target: Target, job: str, claim: str, image: str, output: Path, step: int | None, snapshot: str, dtype: DType, timeout: float
-) -> None:
+def export(target: Target, request: ClaimRequest, output: Path, step: int | None, snapshot: str, dtype: DType) -> None:
     """Write the parameters in the newest snapshot of JOB as one safetensors file, for torch, transformers and JAX.
 
     A pod mounts the claim of the job's syncer read-only and streams the file; it is deleted afterwards. The job may train, be suspended or
@@ -38,17 +34,56 @@ def export(
 
     You need get on dilocojobs and persistentvolumeclaims; get, list, create and delete on pods; get and create on pods/exec.
     """
-    if not job and not claim:
-        raise click.UsageError("give a JOB, or --claim NAME")
     one_choice(step, snapshot)
-    wanted = Wanted(job, claim, output, step, dtype, image, timeout, snapshot)
     copies = ""
 
     async def work(client: RestClient, namespace: str) -> None:
         nonlocal copies
-        copies = await export_job(client, namespace, wanted)
+        written = await fetch_model(client, namespace, request, output, step, snapshot, dtype)
+        if isinstance(written, str):
+            copies = written
+        else:
+            click.echo(summary(*written, dtype))
 
     with errors_of_export():
         on_cluster(target, work)
         if copies:
             export_from(copies, "", output, step, snapshot, dtype)
+
+
+async def fetch_model(
+    client: RestClient, namespace: str, wanted: ClaimRequest, output: Path, step: int | None, snapshot: str, dtype: DType
+) -> tuple[TargetFile, Announcement] | str:
+    """Return the file that was written from the claim, and what the pod said of it. If there is no claim: the URI of the copies of its
+    snapshots, from which the caller can export. Raises CommandError, ExportError, ApiError; then there is no file."""
+    request = await claim_pod(client, namespace, wanted)
+    if isinstance(request, str):
+        return request
+    options = ["--dtype", dtype, *([] if step is None else ["--step", str(step)]), *(["--snapshot", snapshot] if snapshot else [])]
+    async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:
+        with TargetFile(target_path(output)) as target:
+            with contextlib.ExitStack() as shown:
+                receiver = _Receiver(target, shown)
+                await run_export(client, request, pod, options, receiver.reader)
+            target.commit()
+            assert receiver.announced is not None, "a complete stream begins with it"
+            return target, receiver.announced
+
+
+class _Receiver:
+    """Writes what comes out of the pod to the file, behind a bar."""
+
+    def __init__(self, target: TargetFile, shown: contextlib.ExitStack) -> None:
+        self.announced: Announcement | None = None
+        self._target = target
+        self._shown = shown
+        self._advance: Callable[[int], None]
+        self.reader = StreamReader(self._begin, self._write)
+
+    def _begin(self, about: Announcement) -> None:
+        self.announced = about
+        self._advance = self._shown.enter_context(progress_of(about))
+
+    def _write(self, piece: bytes) -> None:
+        self._target.write(piece)
+        self._advance(len(piece))

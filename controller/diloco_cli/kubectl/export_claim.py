@@ -6,8 +6,9 @@ See docs/decisions/0139-model-in-and-out.md.
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
+from diloco_operator.program.duration import Duration
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import CommandError
@@ -29,11 +31,31 @@ class ClaimRequest:
 
     job: str
     """"": only a claim was given."""
-    claim: str
+    claim: str = ""
     """"": that of the job."""
-    image: str
+    image: str = ""
     """"": that of the job's syncer."""
     seconds: float = EXPORT.whole
+
+
+def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every command takes that reads a claim through a pod: JOB, --claim, --image and --timeout. The command gets them as
+    `request`."""
+
+    @click.argument("job", default="")
+    @click.option("--claim", metavar="NAME", default="", help="Read this claim, for instance one that was kept after its job.")
+    @click.option("--image", metavar="IMAGE", default="", help="Image of the pod. Default: that of the job's syncer.")
+    @click.option(
+        "--timeout", type=Duration(), default=f"{EXPORT.whole / 3600:.0f}h", show_default=True, metavar="DURATION",
+        help="How long it may take.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def wrapped(job: str, claim: str, image: str, timeout: float, **rest: Any) -> Any:
+        if not job and not claim:
+            raise click.UsageError("give a JOB, or --claim NAME")
+        return command(request=ClaimRequest(job, claim, image, timeout), **rest)
+
+    return wrapped
 
 
 async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRequest | str:

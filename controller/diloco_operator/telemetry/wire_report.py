@@ -13,6 +13,7 @@ from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, MOST_HELD_OUT_POI
 from diloco.protocol import diloco_pb2
 from diloco.wording import one_line
 
+from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.fields import MOST_COUNT, clip
@@ -21,7 +22,6 @@ from diloco_operator.report import (
     Entry,
     FaultKind,
     LocalStep,
-    LossPoint,
     Merge,
     Recovery,
     RecoveryPhase,

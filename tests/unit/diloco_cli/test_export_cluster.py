@@ -15,10 +15,14 @@ import pytest
 from aiohttp import web
 from builders.http_server import serving, status
 from builders.snapshots import a_model, save_snapshot
+from diloco.export.model_file import DType
 from diloco.export.places import ExportError
+from diloco.export.stream import Announcement
+from diloco.export.target_file import TargetFile
 from diloco_cli.cluster import CommandError
+from diloco_cli.commands.export import summary
+from diloco_cli.kubectl.export import fetch_model
 from diloco_cli.kubectl.export_claim import ClaimRequest, claim_pod
-from diloco_cli.kubectl.export_cluster import Wanted, export_job
 from diloco_cli.kubectl.export_pod import PodRequest, mounts
 from diloco_cli.kubectl.snapshots import list_claim
 from diloco_local.environment import Command
@@ -117,9 +121,10 @@ class Desk:
         self.cluster, self.client, self.folder = cluster, client, folder
         self.file = folder / "model.safetensors"
 
-    async def export(self, job: str = "quad", **options: Any) -> str:
-        wanted: dict[str, Any] = {"claim": "", "output": self.file, "step": None, "dtype": "float32", "image": "", **options}
-        return await export_job(self.client, NAMESPACE, Wanted(job, **wanted))
+    async def export(
+        self, job: str = "quad", *, step: int | None = None, snapshot: str = "", dtype: DType = "float32", **request: Any
+    ) -> tuple[TargetFile, Announcement] | str:
+        return await fetch_model(self.client, NAMESPACE, ClaimRequest(job, **request), self.file, step, snapshot, dtype)
 
     def assert_nothing_stays(self) -> None:
         assert list(self.folder.iterdir()) == []
@@ -139,14 +144,15 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 # --- what comes -------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 async def test_the_model_comes_through_a_pod_that_is_deleted_afterwards(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    assert await desk.export() == ""
+    written = await desk.export()
+    assert isinstance(written, tuple)
+    said = summary(*written, "float32")
+    assert said.startswith(f"{desk.file}: 16 parameters in 3 tensors, float32, ")
+    assert "outer step 20 of job quad, sha256 " in said
     assert load_file(desk.file)["scale"] == 2
     assert list(desk.folder.iterdir()) == [desk.file]
     assert desk.cluster.pods == {}
-    said = capsys.readouterr()
-    assert said.out.startswith(f"{desk.file}: 16 parameters in 3 tensors, float32, ")
-    assert "outer step 20 of job quad, sha256 " in said.out
-    assert "reading claim quad-syncer through pod quad-syncer-export-" in said.err
+    assert "reading claim quad-syncer through pod quad-syncer-export-" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -166,7 +172,7 @@ async def test_a_snapshot_is_chosen_by_its_name(desk: Desk) -> None:
 
 @pytest.mark.slow
 async def test_the_snapshots_on_a_claim_are_listed_through_a_pod(desk: Desk) -> None:
-    request = await claim_pod(desk.client, NAMESPACE, ClaimRequest("quad", "", ""))
+    request = await claim_pod(desk.client, NAMESPACE, ClaimRequest("quad"))
     assert isinstance(request, PodRequest)
     found = await list_claim(desk.client, request, check=True)
     assert [(one.snapshot, one.step, one.state) for one in found] == [

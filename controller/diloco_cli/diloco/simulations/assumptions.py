@@ -15,7 +15,6 @@ from diloco_operator.program.duration import Duration
 
 from diloco_cli.diloco.simulations.inputs import BadInput
 from diloco_cli.diloco.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, Later, Rate
-from diloco_cli.diloco.simulations.output import seed_option
 from diloco_cli.diloco.simulations.placement import SimulatedOperator
 from diloco_cli.parameters_option import Parameters
 
@@ -153,5 +152,5 @@ _OPTIONS: Final = (
         help=f"{LOST_HELP}  [default: 0]",
     ),
     click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
-    seed_option,
+    click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine."),
 )

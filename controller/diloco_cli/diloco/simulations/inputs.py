@@ -14,7 +14,6 @@ from diloco_operator.reconcile import parse_job
 from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_cli.manifests import ManifestError, load_manifests, validate_jobs
 
-EXIT_BAD_INPUT: Final = 2
 _MOST_NUMBERS: Final = 8
 
 

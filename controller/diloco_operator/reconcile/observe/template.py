@@ -170,34 +170,43 @@ def main_container(template: Mapping[str, Any], name: str) -> Mapping[str, Any] 
     return next((c for c in found if isinstance(c, dict) and c.get("name") == name), None)
 
 
-_MAPS = ("nodeSelector", "affinity", "securityContext")
-_LISTS = {"volumes": ("name",), "tolerations": (), "containers": ("name",), "initContainers": ("name",)}
-_CONTAINER_LISTS = {"env": ("name",), "volumeMounts": ("name", "mountPath")}
+_TEXT, _NAME = "text", "name"
+"""Shapes of a value: a string, and one that is needed. `[shape]` is a list of such values; `{field: shape}` an object, whose other fields
+are free."""
+_EACH = "each"
+"""In the place of a field: all fields have the shape."""
+_SELECTION = {"key": _NAME, "operator": _NAME, "values": [_TEXT]}
+_CONTAINER = {
+    "name": _NAME,
+    "env": [{"name": _NAME}],
+    "volumeMounts": [{"name": _NAME, "mountPath": _NAME}],
+    "securityContext": {"capabilities": {}},
+    "resources": {"requests": {}, "limits": {}},
+}
+_POD = {
+    "nodeSelector": {_EACH: _TEXT},
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [_SELECTION], "matchFields": [_SELECTION]}]
+            }
+        }
+    },
+    "securityContext": {},
+    "volumes": [{"name": _NAME}],
+    "tolerations": [dict.fromkeys(("key", "operator", "value", "effect"), _TEXT)],
+    "containers": [_CONTAINER],
+    "initContainers": [_CONTAINER],
+}
+"""What pods are made from. A template is stored as it came: only its pods are checked by the API server."""
+_LEVELS = 64
+"""No PodSpec has 20. Copying something of a thousand would end a reconcile."""
 
 
 def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
-    """Find what is malformed in the parts that pods are made from. A template is stored as it came: only its pods are checked by the API
-    server."""
     if _deeper_than(_LEVELS, pod):
         yield Cause(at, f"must not be nested deeper than {_LEVELS} levels")
-    for field in _MAPS:
-        yield from _object_problems(f"{at}.{field}", pod.get(field))
-    for key, value in (pod.get("nodeSelector") or {}).items() if isinstance(pod.get("nodeSelector"), dict) else ():
-        yield from _string_problems(f"{at}.nodeSelector[{key}]", value)
-    yield from _affinity(f"{at}.affinity", pod.get("affinity"))
-    for field, keys in _LISTS.items():
-        yield from _list_problems(f"{at}.{field}", pod.get(field), keys)
-    for index, toleration in _objects(pod.get("tolerations")):
-        for field in ("key", "operator", "value", "effect"):
-            if toleration.get(field) is not None:
-                yield from _string_problems(f"{at}.tolerations[{index}].{field}", toleration[field])
-    for field in ("containers", "initContainers"):
-        for index, container in _objects(pod.get(field)):
-            yield from _malformed_container(f"{at}.{field}[{index}]", container)
-
-
-_LEVELS = 64
-"""No PodSpec has 20. Copying something of a thousand would end a reconcile."""
+    yield from _misshapen(at, pod, _POD)
 
 
 def _deeper_than(levels: int, value: object) -> bool:
@@ -207,69 +216,29 @@ def _deeper_than(levels: int, value: object) -> bool:
     return bool(layer)
 
 
-def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:
-    for field, keys in _CONTAINER_LISTS.items():
-        yield from _list_problems(f"{at}.{field}", container.get(field), keys)
-    yield from _object_problems(f"{at}.securityContext", container.get("securityContext"))
-    yield from _object_problems(f"{at}.resources", container.get("resources"))
-    for owner, field in (("securityContext", "capabilities"), ("resources", "requests"), ("resources", "limits")):
-        if isinstance(container.get(owner), dict):
-            yield from _object_problems(f"{at}.{owner}.{field}", container[owner].get(field))
-
-
-def _affinity(at: str, affinity: object) -> _Problems:
-    """Check the affinity as deep as the operator adds to it."""
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    for field in ("nodeAffinity", required):
-        affinity = affinity.get(field) if isinstance(affinity, dict) else None
-        at = f"{at}.{field}"
-        yield from _object_problems(at, affinity)
-    terms = affinity.get("nodeSelectorTerms") if isinstance(affinity, dict) else None
-    yield from _list_problems(f"{at}.nodeSelectorTerms", terms, ())
-    for index, term in _objects(terms):
-        for field in ("matchExpressions", "matchFields"):
-            where = f"{at}.nodeSelectorTerms[{index}].{field}"
-            yield from _list_problems(where, term.get(field), ("key", "operator"))
-            for number, expression in _objects(term.get(field)):
-                yield from _strings_problems(f"{where}[{number}].values", expression.get("values"))
-
-
-def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield those of a list that are objects, with their index; `_list_problems` reports the others."""
-    return ((index, item) for index, item in enumerate(value if isinstance(value, list) else ()) if isinstance(item, dict))
-
-
-def _string_problems(at: str, value: object) -> _Problems:
-    if not isinstance(value, str):
-        yield Cause(at, "must be a string; put it into quotes")
-
-
-def _strings_problems(at: str, value: object) -> _Problems:
-    if value is not None and not isinstance(value, list):
-        yield Cause(at, f"must be a list, not {_kind(value)}")
-    for index, item in enumerate(value if isinstance(value, list) else ()):
-        yield from _string_problems(f"{at}[{index}]", item)
-
-
-def _object_problems(at: str, value: object) -> _Problems:
-    if value is not None and not isinstance(value, dict):
+def _misshapen(at: str, value: Any, shape: Any) -> _Problems:
+    """Find what does not have the shape. A field that is absent or null is missed only if it is a name."""
+    if shape == _NAME:
+        if not isinstance(value, str) or not value:
+            yield Cause(at, "is needed, as a string")
+    elif shape == _TEXT:
+        if not isinstance(value, str):
+            yield Cause(at, "must be a string; put it into quotes")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            yield Cause(at, f"must be a list, not {_kind(value)}")
+            return
+        for index, item in enumerate(value):
+            yield from _misshapen(f"{at}[{index}]", item, shape[0])
+    elif not isinstance(value, dict):
         yield Cause(at, f"must be an object, not {_kind(value)}")
-
-
-def _list_problems(at: str, value: object, keys: tuple[str, ...]) -> _Problems:
-    """Report what is no list of objects, each with these keys as strings."""
-    if value is None:
-        return
-    if not isinstance(value, list):
-        yield Cause(at, f"must be a list, not {_kind(value)}")
-        return
-    for index, item in enumerate(value):
-        if not isinstance(item, dict):
-            yield Cause(f"{at}[{index}]", f"must be an object, not {_kind(item)}")
-            continue
-        for key in keys:
-            if not isinstance(item.get(key), str) or not item[key]:
-                yield Cause(f"{at}[{index}].{key}", "is needed, as a string")
+    elif _EACH in shape:
+        for key, item in value.items():
+            yield from _misshapen(f"{at}[{key}]", item, shape[_EACH])
+    else:
+        for field, inner in shape.items():
+            if value.get(field) is not None or inner == _NAME:
+                yield from _misshapen(f"{at}.{field}", value.get(field), inner)
 
 
 def _kind(value: object) -> str:

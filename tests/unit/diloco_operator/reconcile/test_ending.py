@@ -8,9 +8,9 @@ from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, main_container_exits, phase
 from builders.stage import Stage
 from diloco.contract import Exit, Result, UnitResult
+from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.names import ANNOTATION_FOLDER
 from diloco_operator.api.status import Status
-from diloco_operator.report import LossPoint
 from diloco_operator.timeouts import RECONCILE
 
 RESULT = Result(

@@ -8,8 +8,9 @@ from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from builders.statuses import dump_status
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.status import Status
-from diloco_operator.report import LossPoint, UnitPhase
+from diloco_operator.report import UnitPhase
 
 
 def trained(count: int = 2, *, min: int = 1) -> Stage:
