@@ -125,6 +125,10 @@ RUNBOOK: Mapping[str, Advice] = {
         ("The message names the node; another operator's learner was there first.",),
         ("Nothing. If it repeats, separate the operators' nodes by a nodeSelector in the templates.",),
     ),
+    "HostRefused": Advice(
+        ("The message names the pod, and has the kubelet's reason.", "`kubectl describe node NODE` shows its devices and conditions."),
+        ("Mend the host: its device plugin, or what takes its processors and memory. The unit tries other hosts first.",),
+    ),
     # --- a unit's start ---
     "StartingContainers": Advice(
         ("`kubectl describe pod POD` says which volume, network or init container it waits for.",),
@@ -188,6 +192,10 @@ RUNBOOK: Mapping[str, Advice] = {
     "OutOfMemory": Advice(
         (_LOG, "`kubectl describe pod POD` shows the limit."),
         ("Raise the memory of the pool's template, or lower the batch. Data loaders' workers count, and so does /dev/shm.",),
+    ),
+    "OutOfStorage": Advice(
+        ("The message names the volume or the limit.", _LOG),
+        ("Raise `sizeLimit` of the volume or the limit of ephemeral-storage, or let the program write less.",),
     ),
     "PodLost": Advice(
         ("`kubectl get events` around that time: a user or a controller deleted the pod.",),

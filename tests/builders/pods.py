@@ -141,6 +141,12 @@ def is_disrupted(pod: Obj, reason: str = "PreemptionByScheduler") -> None:
     )
 
 
+def is_ended_by_its_node(pod: Obj, reason: str) -> None:
+    """For what the node lacks: then a kubelet sets the condition, too."""
+    pod["status"] = {"phase": "Failed", "reason": reason, "message": "make room"}
+    is_disrupted(pod, "TerminationByKubelet")
+
+
 def is_deleted(pod: Obj, now: float, grace: int = 30) -> None:
     pod["metadata"]["deletionTimestamp"] = format_timestamp(now + grace)
     pod["metadata"]["deletionGracePeriodSeconds"] = grace

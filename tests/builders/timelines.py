@@ -212,7 +212,7 @@ def is_preempted() -> Event:
 
 
 def is_ended_by_its_node(reason: str) -> Event:
-    return _to_pod(UNIT, 0, lambda pod, now: pod.update(status={"phase": "Failed", "reason": reason, "message": "make room"}))
+    return _to_pod(UNIT, 0, lambda pod, now: pods.is_ended_by_its_node(pod, reason))
 
 
 def is_deleted() -> Event:

@@ -406,6 +406,12 @@ class UnitReason(enum.StrEnum):
         Follows.QUOTA_LEFT,
         Follows.NO_FAILURE,
     )
+    HOST_REFUSED = (
+        "HostRefused",
+        "Pending: the kubelet of one of its hosts did not admit its pod; it gave its slice up, which is no failure.",
+        Follows.QUOTA_LEFT,
+        Follows.NO_FAILURE,
+    )
     STARTING_CONTAINERS = "StartingContainers", "Starting: its pods wait for volumes, network or init containers."
     PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."
     WAITING_FOR_SYNCER = (
@@ -421,6 +427,10 @@ class UnitReason(enum.StrEnum):
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
     LEFT_EARLY = "LeftEarly", "The training program ended with status 0 before the job was done."
     OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the training program because it used too much memory."
+    OUT_OF_STORAGE = (
+        "OutOfStorage",
+        "The kubelet evicted its pod, which used more of an emptyDir or of ephemeral storage than its limit.",
+    )
     POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it.", Follows.NO_FAILURE
     DISRUPTED = (
         "Disrupted",

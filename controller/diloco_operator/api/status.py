@@ -117,7 +117,7 @@ class UnitStatus(FiguresModel, UnitSummary):
         None, description="Since when it does not contribute, over all attempts since; absent once the unit contributes again."
     )
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
-    unschedulable: int | None = Field(None, ge=1, description="Slices in a row that it gave up without a failure.")
+    unschedulable: int | None = Field(None, ge=1, description="Attempts in a row that ended without a failure before all their pods ran.")
     grantor_said: str | None = Field(
         None,
         max_length=4096,

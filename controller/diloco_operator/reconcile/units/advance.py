@@ -13,7 +13,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.beginning_words import began_with, takes_state
-from diloco_operator.reconcile.units.start_waits import all_bound, all_run, starting
+from diloco_operator.reconcile.units.start_waits import all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 
@@ -32,7 +32,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
         until = _paused_until(context, record, seen)
         reason = UnitReason.PAUSED
         why = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
-    if record.unschedulable and all_bound(pods):
+    if record.unschedulable and all_run(pods):
         record = record._replace(unschedulable=0)
     if seen is not None and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         text = began_with(seen.recovery)

@@ -19,10 +19,12 @@ from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.units import end_words
 
-EVICTION_REASONS = frozenset(
-    {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}
-)
+_ENDED_BY_NODE = frozenset({"Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 """status.reason of pods that the node or the cluster ended."""
+_EVICTED = "Evicted"
+"""status.reason of pods that a kubelet evicted. Where the node lacks a resource it sets the condition DisruptionTarget beside it. Without
+that the pod has used more of a volume or of its ephemeral storage than its own limit."""
+_NOT_A_REFUSAL = _ENDED_BY_NODE | {_EVICTED, "DeadlineExceeded"}
 CAUSE_WAIT = 5.0
 """Seconds. When ranks only say that another one was lost, the pod of that one has so long to say why: within this time every rank of a unit
 ends, and its kubelet reports."""
@@ -54,6 +56,8 @@ class End:
     at: float
     leave_slice: bool = False
     """The next attempt should start elsewhere."""
+    no_place: bool = False
+    """A host did not take its pod: the unit gives its slice up."""
     node: str = ""
     """The node on which it began; "" where that is unknown."""
 
@@ -100,6 +104,8 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
             return End(kind, reason, end_words.exited(end), at)
         if end.reason == "OOMKilled":
             return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, end_words.out_of_memory(end.exit_code), at)
+    if pod.reason == _EVICTED and not (pod.disruption or eviction_reason):
+        return End(EndKind.FAILURE, UnitReason.OUT_OF_STORAGE, end_words.pod_evicted(pod.name, pod.reason, pod.message), at)
     if disruption is not None:
         return disruption
     if end is None:
@@ -115,11 +121,21 @@ def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End |
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), at)
     if eviction_reason:
         return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, at, leave_slice=True)
-    if pod.reason in EVICTION_REASONS:
+    if pod.reason in _ENDED_BY_NODE:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_evicted(pod.name, pod.reason, pod.message), at)
+    if _is_refused_by_host(pod):
+        why = end_words.pod_evicted(pod.name, pod.reason, pod.message)
+        return End(EndKind.DISRUPTION, UnitReason.HOST_REFUSED, why, at, leave_slice=True, no_place=True)
     if pod.deletion is not None:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_deleted(pod.name), at)
     return None
+
+
+def _is_refused_by_host(pod: PodView) -> bool:
+    """Return whether the kubelet has not admitted the pod: no container of it ever began. Its reasons are many, also of devices' plugins:
+    UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError, OutOfnvidia.com/gpu."""
+    began = pod.termination is not None or pod.running_since is not None or pod.main_ended
+    return pod.phase == "Failed" and bool(pod.reason) and not began and pod.reason not in _NOT_A_REFUSAL
 
 
 def gang_end(

@@ -211,6 +211,9 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)) is not None:
         # With a pause, or it would be asked for without end.
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", why)), adopted, deadlines)
+    if end.no_place:
+        no_place = NoPlace(UnitReason.HOST_REFUSED, end.node, end.why)
+        return UnitObservation(give_slice_up(context, record, no_place), adopted, deadlines, end.node)
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
         draining = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, end.reason, end.why)

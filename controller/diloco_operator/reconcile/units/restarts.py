@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 from diloco.protocol.backoff import exponential
 
@@ -14,10 +14,17 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units import departure_words, end_words
+from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, transition
+
+
+class PausedEnd(TypedDict, total=False):
+    """What an end says, and the pause that follows."""
+
+    why: str
+    not_before: float | None
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
@@ -60,16 +67,34 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
         case EndKind.DRAINED:
             return transition(record, UnitEvent.DRAINED, now, end.reason, end.why, slice=slice_)
         case EndKind.NEVER_RAN:
-            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, end.why)
+            in_a_row = record.unschedulable + 1
+            # A moment's mistake has no pause, and what repeats has one.
+            seconds = backoff_seconds(budget, record.unschedulable) if record.unschedulable else 0.0
+            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, **_paused(end.why, now, seconds), unschedulable=in_a_row)
         case EndKind.DISRUPTION:
             restarts = record.restarts + 1
-            return transition(record, UnitEvent.DISRUPTED, now, end.reason, end.why, slice=slice_, restarts=restarts, ended_at=lost_at)
+            # The first one has no pause. One more before the unit trains again waits for as long as it is away already.
+            seconds = 0.0 if record.ended_at is None else min(max(now - lost_at, budget.backoff.initial), budget.backoff.max)
+            return transition(
+                record,
+                UnitEvent.DISRUPTED,
+                now,
+                end.reason,
+                **_paused(end.why, now, seconds),
+                slice=slice_,
+                restarts=restarts,
+                ended_at=lost_at,
+            )
         case EndKind.PERMANENT:
             return _given_up(
                 record, end, budget, now, end.reason, failed_attempt=record.attempt, last_failure=_cause(end), ended_at=lost_at
             )
         case EndKind.FAILURE:
             return _after_failure(record, end, budget, now, lost_at)
+
+
+def _paused(why: str, now: float, seconds: float) -> PausedEnd:
+    return {"why": wait_words.pauses_after(why, now + seconds), "not_before": now + seconds} if seconds else {"why": why}
 
 
 def _given_up(record: UnitStatusRecord, end: End, budget: Restart, now: float, reason: str, **changes: Unpack[Changes]) -> UnitStatusRecord:

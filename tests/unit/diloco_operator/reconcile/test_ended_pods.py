@@ -7,7 +7,7 @@ import copy
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
-from builders.pods import exits, is_disrupted, main_container_exits, phase
+from builders.pods import exits, is_disrupted, is_ended_by_its_node, main_container_exits, phase
 from builders.stage import Stage
 from diloco.contract import Exit, Result
 from diloco_operator.reconcile import project_pod
@@ -82,8 +82,7 @@ def test_attempt_that_was_disrupted_leaves_nothing_and_displaces_nothing() -> No
     assert stage.unit("v5p-0")["attempt"] == 3
     assert ended(stage) == {"v5p-0-a1-0": "Failed"}
     assert (stage.unit("v5p-0")["failedAttempt"], stage.unit("v5p-0")["lastFailure"]) == (1, "Crashed: exit 1")
-    evicted = stage.pod("v5p-0", 3)
-    evicted["status"] |= {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    is_ended_by_its_node(stage.pod("v5p-0", 3), "Evicted")
     train_again(stage)
     assert stage.unit("v5p-0")["attempt"] == 4
     assert ended(stage) == {"v5p-0-a1-0": "Failed"}

@@ -78,11 +78,12 @@ test_schedule = timelines(
         at(30, unit(state="Pending"), t.node("tpu-1")),
         at(35, unit(slice="tpu-1")),
     ),
-    pause_is_short_again_after_a_scheduler_bound_the_pods=given(
+    pause_is_short_again_after_the_pods_have_run=given(
         starting(nodes=1),
         at(0, t.unschedulable()),
         at(30, unit(unschedulable=1)),
-        at(35, t.reconciled, t.bound(), unit(unschedulable=None)),
+        at(35, t.reconciled, t.bound(), unit(unschedulable=1)),
+        at(35, t.runs(), unit(unschedulable=None)),
     ),
     node_is_forgotten_after_half_an_hour=given(
         starting(),
