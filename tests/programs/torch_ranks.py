@@ -192,10 +192,10 @@ def check(kind: str, rank: int, ranks: int) -> None:
 def check_trained(ranks: int) -> None:
     """An evaluation leaves what FSDP has gathered in the model, and these are the parameters that joined all the same."""
     module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
-    fsdp_of = fully_shard(module, mesh=init_device_mesh("cpu", (ranks,)))
+    fully_shard(module, mesh=init_device_mesh("cpu", (ranks,)))
     trained = TrainedParameters(module, ModuleStore(module).parameters, [torch.optim.SGD(module.parameters(), lr=0.1)])
     with torch.no_grad():
-        fsdp_of(torch.ones(2, 6))
+        module(torch.ones(2, 6))
     assert not any(isinstance(parameter, DTensor) for parameter in module.parameters()), "gathered"
     trained.check()
     module[1].bias = nn.Parameter(torch.zeros(6))

@@ -126,11 +126,11 @@ def test_layers_that_are_exchanged_from_the_beginning_may_be_unfrozen_later(tmp_
 
     def change(net: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
         nets.append(net)
-        before.append(net[0].weight.detach().clone())
+        before.append(net[0].get_parameter("weight").detach().clone())
         unfreeze(net, optimizer)
 
     assert train(tmp_path, change, at=3, steps=80, everything=True) > 3
-    assert not torch.equal(before[0], nets[0][0].weight), "it was trained, and is part of what the job ends with"
+    assert not torch.equal(before[0], nets[0][0].get_parameter("weight")), "it was trained, and is part of what the job ends with"
 
 
 def test_what_changes_nothing_that_is_trained_is_allowed() -> None:
