@@ -18,16 +18,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from builders.child_processes import die_with_parent
-
 from benchmarks import ROOT
+from benchmarks.namespaces import NoNetwork, entering, in_namespace, new_namespace, run_in
 from benchmarks.wan.regions import Links
 
 DEVICE: Final = "wan"
@@ -37,10 +35,6 @@ _QUEUE_SECONDS: Final = 0.1
 """What a link holds before it drops."""
 _LEAST_QUEUE, _LEAST_BURST = 64_000, 16_000
 _FIRST_TABLE: Final = 100
-
-
-class NoNetwork(RuntimeError):
-    """This machine cannot have such a network; the message says what is missing, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +75,8 @@ class WideNetwork:
             raise NoNetwork(" ".join(lacking))
         with ExitStack() as stack:
             count = len(self.links.rates)
-            self._middle = _namespace(stack)
-            self._regions = [_namespace(stack) for _ in range(count)]
+            self._middle = new_namespace(stack)
+            self._regions = [new_namespace(stack) for _ in range(count)]
             self._router = stack.enter_context(_Router(self.links.delays(), self._seed, entering(self._middle)))
             self._set_up_middle()
             for index in range(count):
@@ -109,12 +103,12 @@ class WideNetwork:
 
     def socket(self, region: int, kind: socket.SocketKind) -> socket.socket:
         """Return a new socket of a region, of IPv4, for this process."""
-        return _in_namespace(self._regions[region], lambda: socket.socket(socket.AF_INET, kind))
+        return in_namespace(self._regions[region], lambda: socket.socket(socket.AF_INET, kind))
 
     @property
     def congestion_control(self) -> str:
         """How TCP reacts to losses here: that of the machine, since namespaces may not choose freely."""
-        return _in_namespace(self._regions[0], lambda: Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip())
+        return in_namespace(self._regions[0], lambda: Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip())
 
     def set_loss(self, share: float) -> None:
         """Lose this share of all packets between regions from now on."""
@@ -139,29 +133,19 @@ class WideNetwork:
         inner, outer, tun, table = self._regions[region], f"c{region}", f"t{region}", str(_FIRST_TABLE + region)
         rate = self.links.rates[region]
         path = f"/proc/{os.getpid()}/fd/{inner}"
-        _run(self._middle, "ip", "link", "add", outer, "type", "veth", "peer", "name", DEVICE, "netns", path)
+        run_in(self._middle, "ip", "link", "add", outer, "type", "veth", "peer", "name", DEVICE, "netns", path)
         _settings(inner, {"tcp_no_metrics_save": "1"})
         for namespace, device, last in ((self._middle, outer, 1), (inner, DEVICE, 2)):
             _settings(namespace, {f"conf/{device}/rp_filter": "0", f"conf/{device}/send_redirects": "0"})
-            _run(namespace, "ip", "address", "add", f"10.77.{region}.{last}/24", "dev", device)
-            _run(namespace, "ip", "link", "set", device, "up")
-            _run(namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", *_token_bucket(rate))
-        _run(inner, "ip", "link", "set", "lo", "up")
-        _run(inner, "ip", "route", "add", "default", "via", f"10.77.{region}.1")
+            run_in(namespace, "ip", "address", "add", f"10.77.{region}.{last}/24", "dev", device)
+            run_in(namespace, "ip", "link", "set", device, "up")
+            run_in(namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", *_token_bucket(rate))
+        run_in(inner, "ip", "link", "set", "lo", "up")
+        run_in(inner, "ip", "route", "add", "default", "via", f"10.77.{region}.1")
         _settings(self._middle, {f"conf/{tun}/rp_filter": "0"})
-        _run(self._middle, "ip", "link", "set", tun, "up", "txqueuelen", "5000")
-        _run(self._middle, "ip", "route", "add", "default", "dev", tun, "table", table)
-        _run(self._middle, "ip", "rule", "add", "iif", outer, "lookup", table)
-
-
-def entering(namespace: int) -> Callable[[], None]:
-    """Return what a new process does first to be in this namespace, and to end with the thread that starts it."""
-
-    def enter() -> None:
-        os.setns(namespace, os.CLONE_NEWNET)
-        die_with_parent()
-
-    return enter
+        run_in(self._middle, "ip", "link", "set", tun, "up", "txqueuelen", "5000")
+        run_in(self._middle, "ip", "route", "add", "default", "dev", tun, "table", table)
+        run_in(self._middle, "ip", "rule", "add", "iif", outer, "lookup", table)
 
 
 class _Router:
@@ -207,48 +191,6 @@ def _token_bucket(rate: float) -> Iterator[str]:
     yield from ("limit", str(max(_LEAST_QUEUE, round(rate / 8 * _QUEUE_SECONDS))))
 
 
-def _namespace(stack: ExitStack) -> int:
-    """Return a descriptor of a new namespace, which `stack` closes."""
-
-    def make() -> int:
-        os.unshare(os.CLONE_NEWNET)  # of this thread alone
-        return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-
-    try:
-        made = _in_thread(make)
-    except PermissionError as error:
-        raise NoNetwork("this root may not make network namespaces: give CAP_SYS_ADMIN and CAP_NET_ADMIN to this container") from error
-    stack.callback(os.close, made)
-    return made
-
-
-def _in_namespace[Result](namespace: int, do: Callable[[], Result]) -> Result:
-    def inside() -> Result:
-        os.setns(namespace, os.CLONE_NEWNET)
-        return do()
-
-    return _in_thread(inside)
-
-
-def _in_thread[Result](do: Callable[[], Result]) -> Result:
-    """Return what `do` gives in a thread of its own: the namespace that it enters is that of this thread alone."""
-    found: list[Result] = []
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(do())
-        except BaseException as error:  # noqa: BLE001 -- it is raised below
-            failed.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
-
-
 def _settings(namespace: int, values: dict[str, str]) -> None:
     """Write settings of IPv4 in a namespace."""
 
@@ -256,10 +198,4 @@ def _settings(namespace: int, values: dict[str, str]) -> None:
         for name, value in values.items():
             Path("/proc/sys/net/ipv4", name).write_text(value)
 
-    _in_namespace(namespace, write)
-
-
-def _run(namespace: int, *command: str) -> None:
-    done = subprocess.run(command, preexec_fn=entering(namespace), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NoNetwork(f"{' '.join(command)}: {done.stderr.strip() or 'it failed'}")
+    in_namespace(namespace, write)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ROOT
-from benchmarks.wan.network import NoNetwork, WideNetwork, missing
+from benchmarks.namespaces import NoNetwork
+from benchmarks.wan.network import WideNetwork, missing
 from benchmarks.wan.probe import lost, measured, round_trip
 from benchmarks.wan.regions import Links
 

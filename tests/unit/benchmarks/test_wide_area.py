@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from benchmarks.wan.network import NoNetwork, WideNetwork
+from benchmarks.namespaces import NoNetwork
+from benchmarks.wan.network import WideNetwork
 from benchmarks.wan.regions import scaled
 from benchmarks.wan.router import WideArea
 
