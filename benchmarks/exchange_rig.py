@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 from builders.certificates import JobCertificates
-from builders.child_processes import die_with_parent
 from builders.ports import Port, held_port
 from diloco import contract
 from diloco.contract import JobFile, Training
 
-from benchmarks import ROOT
 from benchmarks.figure import Figure, rounded
+from benchmarks.process_rig import ProcessRig, durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +56,13 @@ def tax_figure(name: str, runs: Sequence[Taxes], limit: float) -> Figure:
     return Figure(name, value, "step ÷ step with a bare exchange", limit, value <= limit, len(runs), details)
 
 
-class ExchangeRig:
+class ExchangeRig(ProcessRig):
     """One job in a directory of its own."""
 
     def __init__(self, directory: Path, workload: Workload, training: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Prepare a run; `training`: what differs from the usual."""
-        self._directory = directory
+        super().__init__(directory, workload.timeout)
         self.workload = workload
-        directory.mkdir(parents=True)
         usual: dict[str, Any] = {"steps": 1_000_000, "checkpoint": {"every_steps": 100, "keep": 1}}
         self.job = JobFile(name="bench", namespace="default", uid="bench", training=Training(**(usual | dict(training))))
         self.job_file = directory / "job.json"
@@ -76,21 +71,6 @@ class ExchangeRig:
         self._port = held_port()
         self._bare_port: Port | None = None
         self._ports_of_ranks: list[Port] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill_all()
-
-    def kill_all(self) -> None:
-        """Let all processes die at once."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-        self._processes.clear()
 
     @property
     def address(self) -> str:
@@ -114,10 +94,6 @@ class ExchangeRig:
         environment = {contract.ENV_TLS_DIR: str(self.certificates.syncer().folder), contract.ENV_LISTEN_PORT: str(self._bare_port)}
         self._start("bare-server", list(command), environment)
         return f"127.0.0.1:{self._bare_port}"
-
-    def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """Note that this process has ended, as it should."""
-        self._processes.remove(process)
 
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
@@ -164,37 +140,6 @@ class ExchangeRig:
             contract.ENV_SYNCER_ADDRESS: address,
         }
 
-    def step_ends(self, unit: str) -> list[float]:
-        """Return when each of the unit's steps ended, seconds of the monotonic clock."""
-        return [float(fields[0]) for fields in self.noted(unit)]
-
-    def noted(self, unit: str) -> list[list[str]]:
-        """Return what the unit's program noted, one list of fields for each step so far."""
-        path = self.times(unit)
-        whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
-        return [line.split() for line in whole if line.endswith("\n")]
-
-    def wait_for_steps(self, units: list[str], count: int, timeout: float | None = None) -> None:
-        """Wait until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes longer than
-        `timeout`, seconds; None: than the workload says."""
-        timeout = self.workload.timeout(count) if timeout is None else timeout
-        deadline = time.monotonic() + timeout
-        while any(len(self.step_ends(unit)) < count for unit in units):
-            if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
-                raise RuntimeError(f"the learners do not take {count} steps in {timeout:.0f} s\n{self.logs()}")
-            time.sleep(0.1)
-
-    def steps_until(self, units: Collection[str], end: float) -> list[list[float]]:
-        """Return the `step_ends` of each unit, with those of all steps that have begun before `end`: waits for the last of them, which a
-        busy machine stretches. Raises RuntimeError with the logs when it takes too long."""
-        timeout = self.workload.timeout(1)
-        deadline = time.monotonic() + timeout
-        while not all((found := self.step_ends(unit)) and found[-1] >= end for unit in units):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"a step takes longer than {timeout:.0f} s\n{self.logs()}")
-            time.sleep(0.05)
-        return [self.step_ends(unit) for unit in units]
-
     def median_steps(self, units: list[str], warm_up_steps: int, seconds: float) -> list[float]:
         """Return the median step of each of these programs, which run side by side, in so many seconds."""
         self.wait_for_steps(units, warm_up_steps)
@@ -226,33 +171,7 @@ class ExchangeRig:
         """Return folders of the syncer's complete snapshots."""
         return sorted((self._directory / "state" / "snapshots").glob("snapshot-*"))
 
-    def logs(self) -> str:
-        """Return the end of every process's log."""
-        return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
-
-    def times(self, unit: str) -> Path:
-        """Return the file in which the unit's program notes its steps."""
-        return self._directory / f"{unit}.times"
-
-    def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        with (self._directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                env={**os.environ, **self._common(), **quiet, **environment},
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                preexec_fn=self._entering(name),
-            )
-        self._processes.append(process)
-        return process
-
-    def _entering(self, _name: str) -> Callable[[], None]:
-        """Return what the process of this name does first."""
-        return die_with_parent
-
-
-def durations(step_ends: list[float], start: float, end: float) -> list[float]:
-    """Return the durations of all steps that touch the time from `start` to `end`, seconds."""
-    return [later - earlier for earlier, later in itertools.pairwise(step_ends) if later > start and earlier < end]
+    def _start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, python: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        return super()._start(name, command, {**self._common(), **environment}, python=python)

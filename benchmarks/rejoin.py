@@ -19,8 +19,9 @@ from statistics import median
 from builders.wire import watch
 from diloco.protocol.diloco_pb2 import Recovery, Report, UnitReport, WatchRequest
 
-from benchmarks.exchange_rig import ExchangeRig, Workload, durations
+from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
+from benchmarks.process_rig import durations
 
 REJOIN_LIMIT, TAX_LIMIT = 1.0, 1.2
 DONORS = ("a", "b")

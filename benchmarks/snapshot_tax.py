@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.exchange_rig import ExchangeRig, Workload, durations
+from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
+from benchmarks.process_rig import durations
 
 LIMIT = 1.2
 UNIT = "a"

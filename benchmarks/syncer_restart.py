@@ -16,8 +16,9 @@ from statistics import median
 
 from diloco.tape.segments import FOLDER, heads
 
-from benchmarks.exchange_rig import ExchangeRig, Workload, durations
+from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
+from benchmarks.process_rig import durations
 
 LIMIT = 1.2
 UNITS = ("u-0", "u-1", "u-2")

@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.exchange_rig import Workload, durations
+from benchmarks.exchange_rig import Workload
+from benchmarks.process_rig import durations
 from benchmarks.wan.learner import TOKENS
 from benchmarks.wan.network import WideNetwork
 from benchmarks.wan.rig import WideRig

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from diloco import contract
 
-from benchmarks.exchange_rig import ExchangeRig, Workload, durations
-from benchmarks.wan.network import DEVICE, WideNetwork
+from benchmarks.exchange_rig import ExchangeRig, Workload
+from benchmarks.process_rig import durations
+from benchmarks.wan.network import DEVICE
 
 _SYNCER_REGION: Final = 0
 _PORT_OF_GROUP: Final = 29500
@@ -38,6 +40,16 @@ class Reported:
     """That were merged, by unit."""
 
 
+class Places(Protocol):
+    """Where processes of a region run: a `WideNetwork`, or one place for all."""
+
+    def address(self, region: int, /) -> str:
+        """Return the address of all processes in a region."""
+
+    def entering(self, region: int, /) -> Callable[[], None]:
+        """Return what a new process of a region does first."""
+
+
 class WideRig(ExchangeRig):
     """Unit `u<i>`, or rank i of a group, is in the region that `regions` says; the syncer is in region 0."""
 
@@ -45,7 +57,7 @@ class WideRig(ExchangeRig):
         self,
         directory: Path,
         workload: Workload,
-        network: WideNetwork,
+        network: Places,
         regions: Sequence[int],
         training: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
@@ -122,8 +134,11 @@ class WideRig(ExchangeRig):
         """Return the median of all steps of all units between two moments, seconds."""
         return median(step for ends in self.steps_until(self.units, end) for step in durations(ends, start, end))
 
-    def _start(self, name: str, command: list[str], environment: dict[str, str]) -> Any:
-        return super()._start(name, command, {contract.ENV_POD_IP: self._network.address(self._region(name)), **environment})
+    def _start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, python: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        at = {contract.ENV_POD_IP: self._network.address(self._region(name))}
+        return super()._start(name, command, {**at, **environment}, python=python)
 
     def _entering(self, name: str) -> Callable[[], None]:
         return self._network.entering(self._region(name))
