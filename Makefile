@@ -10,7 +10,7 @@ comma := ,
 # Bytecode is kept, whatever the shell says: without it each process compiles its libraries anew, for 0.5 s, with torch 2 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-core test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images release clean
+.PHONY: help setup demo quick test test-core test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-peers bench-smoke proto crds docs screenshots site wheel images release clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -73,6 +73,10 @@ bench-kube: setup  ## measure the operator on a real API server, and with Karpen
 
 bench-quality: setup  ## measure what models learn; trains, and goes on where it was stopped
 	@$(BIN)/python -m benchmarks --quality
+
+bench-peers: setup  ## measure torchft, GradientMail, JobSet and torch DDP beside ours; root, and downloads of them
+	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kubectl jobset
+	@$(BIN)/python -m benchmarks --peers
 
 bench-smoke: setup  ## run every benchmark in a small size, without limits, and what is for a GPU without one
 	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--placement | --evidence | --sizes | --kube | --quality] [--smoke] [name...]`: run benchmarks.
+"""`python -m benchmarks [--placement | --evidence | --sizes | --kube | --quality | --peers] [--smoke] [name...]`: run benchmarks.
 
 One JSON line for each figure.
 
@@ -127,7 +127,15 @@ KUBE: Mapping[str, Benchmark] = {
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
 """`make bench-kube`: on a real API server and etcd, with Karpenter and Kueue, which hack/kube/assets.sh provides."""
-ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **PLACEMENT, **EVIDENCE, **SIZES, **QUALITY, **KUBE}
+PEERS: Mapping[str, Benchmark] = {
+    "gradientmail": Benchmark("benchmarks.peers.gradientmail", ("peer-gradientmail",)),
+    "torchft": Benchmark("benchmarks.peers.torchft", ("peer-torchft", "peer-torchft-tuned")),
+    "jobset": Benchmark("benchmarks.peers.jobset", ("peer-jobset",)),
+    "wan": EVIDENCE["wan"],
+}
+"""`make bench-peers`: other systems beside ours. Downloads them once, so no smoke run has it."""
+SMOKED: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **PLACEMENT, **EVIDENCE, **SIZES, **QUALITY, **KUBE}
+ALL: Mapping[str, Benchmark] = {**SMOKED, **PEERS}
 
 
 def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
@@ -163,7 +171,8 @@ def main(arguments: list[str]) -> int:
     group.add_argument("--sizes", action="store_true", help="the group with models of real sizes")
     group.add_argument("--kube", action="store_true", help="the groups that need a real API server")
     group.add_argument("--quality", action="store_true", help="the group that trains models to the end")
-    parser.add_argument("--smoke", action="store_true", help="all groups in a small size; no limit is judged")
+    group.add_argument("--peers", action="store_true", help="other systems beside ours; downloads them, needs root")
+    parser.add_argument("--smoke", action="store_true", help="all groups but that of peers in a small size; no limit is judged")
     given = parser.parse_args(arguments)
     group_of = [
         (given.placement, PLACEMENT),
@@ -171,7 +180,8 @@ def main(arguments: list[str]) -> int:
         (given.sizes, SIZES),
         (given.kube, KUBE),
         (given.quality, QUALITY),
-        (given.smoke, ALL),
+        (given.peers, PEERS),
+        (given.smoke, SMOKED),
     ]
     chosen = next((benchmarks for asked, benchmarks in group_of if asked), OPERATOR_AND_EXCHANGE)
     names: list[str] = given.names or list(chosen)

@@ -31,6 +31,7 @@ made_from() {
     coredns) echo "coredns github.com/coredns/coredns" ;;
     karpenter) echo "karpenter sigs.k8s.io/karpenter/kwok" ;;
     kueue) echo "kueue sigs.k8s.io/kueue/cmd/kueue" ;;
+    jobset) echo "jobset sigs.k8s.io/jobset" ;;
     prometheus | promtool) echo "prometheus github.com/prometheus/prometheus/cmd/$1" ;;
     *)
       echo "error: hack/kube/assets.sh knows no program named $1; see its list \`made_from\`" >&2
@@ -58,6 +59,10 @@ manifests_of() {
       echo "sigs.k8s.io/kueue config/components/crd/bases"
       echo "sigs.k8s.io/kueue config/components/webhook"
       echo "k8s.io/autoscaler/cluster-autoscaler/apis config/crd"  # ProvisioningRequest
+      ;;
+    jobset)
+      echo "sigs.k8s.io/jobset config/components/crd/bases"
+      echo "sigs.k8s.io/jobset config/components/webhook"
       ;;
   esac
 }

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import ALL, KUBE, OPERATOR_AND_EXCHANGE, PLACEMENT, QUALITY, SIZES, Benchmark, main, run
+from benchmarks.__main__ import ALL, KUBE, OPERATOR_AND_EXCHANGE, PEERS, PLACEMENT, QUALITY, SIZES, SMOKED, Benchmark, main, run
 from benchmarks.figure import Figure, percentile
 
 
@@ -94,7 +94,8 @@ def test_a_benchmark_without_processes_prints_its_figures_in_small_size(name: st
         (["--sizes"], SIZES),
         (["--kube"], KUBE),
         (["--quality"], QUALITY),
-        (["--smoke"], ALL),
+        (["--peers"], PEERS),
+        (["--smoke"], SMOKED),
     ],
 )
 def test_without_names_all_benchmarks_of_one_group_run(

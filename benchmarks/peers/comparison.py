@@ -1,0 +1,148 @@
+"""What is measured of each system, and the figure that compares a peer with ours. Runs of both take turns."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+
+from benchmarks.figure import Figure
+from benchmarks.peers.loopback import Loopback
+from benchmarks.peers.setting import SYNC_INTERVAL, TOKENS
+from benchmarks.peers.systems import ENDLESS, PATIENCE, Alone, Group, Ours
+from benchmarks.process_rig import durations
+
+LEARNERS = 2
+"""One on each of our cores."""
+OURS = "ours"
+LIMIT = 1.0
+"""Our survivor is not delayed more than that of the peer."""
+
+type Make = Callable[[Path, Loopback, int, int], Group]
+"""Of a folder, a loopback, the number of learners, and the steps of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    runs: int
+    warm_up_steps: int
+    seconds: float
+    """Before the kill, and after it until the killed one is started again."""
+    steps: int
+    """Of each learner, in the run whose held-out loss is taken."""
+
+
+FULL = Size(runs=3, warm_up_steps=2 * SYNC_INTERVAL, seconds=10.0, steps=10 * SYNC_INTERVAL)
+SMOKE = Size(runs=1, warm_up_steps=4, seconds=2.0, steps=2 * SYNC_INTERVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one run of a system showed."""
+
+    tokens_of_alone: float
+    """Tokens a second of all learners ÷ of the same loops without an exchange, side by side."""
+    kilobytes: float
+    """Over loopback, with headers, for one learner and step."""
+    longest: float
+    """Longest step of the survivors after the kill ÷ their median step before."""
+    longest_before: float
+    """Their longest step in as long a time before ÷ the same."""
+    longest_seconds: float
+    back_seconds: float
+    """From the start of the killed learner's new process to its first contribution that is merged."""
+
+
+def rate(step_ends: Sequence[Sequence[float]], start: float, end: float) -> float:
+    """Return tokens a second of all learners."""
+    return TOKENS * sum(start < at <= end for ends in step_ends for at in ends) / (end - start)
+
+
+def gap(step_ends: Sequence[Sequence[float]], start: float, killed: float, end: float) -> tuple[float, float, float]:
+    """Return the longest step of the survivors after the kill, that before it, and the median one before it, seconds; of the survivor whose
+    longest step is the longest."""
+    each = [(list(ends), max(durations(list(ends), killed, end))) for ends in step_ends]
+    ends, longest = max(each, key=lambda one: one[1])
+    before = durations([at for at in ends if at <= killed], start, killed)
+    return longest, max(before), median(before)
+
+
+def settled(group: Group, size: Size) -> None:
+    """Start the learners, and wait until all train and contribute."""
+    group.start()
+    group.wait_for_steps(group.units, size.warm_up_steps, PATIENCE)
+    group.wait_for_exchange()
+
+
+def alone_rate(folder: Path, size: Size) -> float:
+    """Return tokens a second of the loops without an exchange."""
+    with Loopback() as loopback, Alone(folder, loopback, LEARNERS) as group:
+        settled(group, size)
+        start = time.monotonic()
+        time.sleep(size.seconds)
+        end = time.monotonic()
+        return rate(group.steps_until(group.units, end), start, end)
+
+
+def seen(folder: Path, size: Size, make: Make, alone: float) -> Seen:
+    """Measure one run of a system."""
+    with Loopback() as loopback, make(folder, loopback, LEARNERS, ENDLESS) as group:
+        settled(group, size)
+        sent, start = loopback.sent_bytes(), time.monotonic()
+        time.sleep(size.seconds)
+        gone, killed = loopback.sent_bytes(), time.monotonic()
+        all_ends = [group.step_ends(unit) for unit in group.units]
+        victim = group.victim
+        group.kill(victim)
+        time.sleep(size.seconds)
+        end = time.monotonic()
+        longest, before, usual = gap(group.steps_until([unit for unit in group.units if unit != victim], end), start, killed, end)
+        relaunched = time.monotonic()
+        contributed = group.relaunch(victim)
+        while (at := contributed()) is None:
+            if time.monotonic() > relaunched + PATIENCE:
+                raise RuntimeError(f"{victim} does not contribute again within {PATIENCE:.0f} s\n{group.logs()}")
+            time.sleep(0.02)
+    tokens = rate(all_ends, start, killed)
+    kilobytes = (gone - sent) / 1e3 / (tokens / TOKENS * (killed - start))
+    return Seen(tokens / alone, kilobytes, longest / usual, before / usual, longest, at - relaunched)
+
+
+def held_out_loss(folder: Path, size: Size, make: Make) -> float:
+    """Train so many steps, and return the held-out loss of what all learners share."""
+    with Loopback() as loopback, make(folder, loopback, LEARNERS, size.steps) as group:
+        group.start()
+        return group.loss()
+
+
+def medians(runs: Sequence[Seen]) -> dict[str, float]:
+    """Return the median of each field."""
+    return {field.name: round(median(getattr(run, field.name) for run in runs), 4) for field in fields(Seen)}
+
+
+def compared(size: Size, peers: Mapping[str, Make], version: str) -> Iterator[Figure]:
+    """Run ours and peers in turns. The figure of each: our survivors' longest step after the kill, in medians, ÷ theirs."""
+    systems: dict[str, Make] = {OURS: Ours, **peers}
+    runs: dict[str, list[Seen]] = {system: [] for system in systems}
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        for run in range(size.runs):
+            alone = alone_rate(folder / f"alone-{run}", size)
+            for system, make in systems.items():
+                runs[system].append(seen(folder / f"{system}-{run}", size, make, alone))
+        losses = {system: held_out_loss(folder / f"{system}-loss", size, make) for system, make in systems.items()}
+    found = {system: {**medians(each), "held_out_loss": round(losses[system], 4)} for system, each in runs.items()}
+    for name in peers:
+        value = found[OURS]["longest"] / found[name]["longest"]
+        details = {
+            "ours": found[OURS],
+            "theirs": found[name],
+            "ours_by_run": [asdict(run) for run in runs[OURS]],
+            "theirs_by_run": [asdict(run) for run in runs[name]],
+            "steps_for_loss": size.steps,
+            "version": version,
+        }
+        yield Figure(name, value, "longest step ÷ theirs, both in medians", LIMIT, value <= LIMIT, size.runs, details)
