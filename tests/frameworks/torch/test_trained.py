@@ -102,7 +102,7 @@ def test_a_program_that_unfreezes_a_layer_while_it_trains_ends(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_head_that_is_replaced_in_a_short_job_is_found_at_its_end(tmp_path: Path) -> None:
+def test_a_head_that_is_replaced_after_the_last_step_is_found_at_the_end(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(12)))
     net = model()
     optimizer = torch.optim.SGD(net[1].parameters(), lr=0.01)
@@ -113,7 +113,6 @@ def test_a_head_that_is_replaced_in_a_short_job_is_found_at_its_end(tmp_path: Pa
             optimizer.step()
             optimizer.zero_grad()
             session.step(tokens=batch.numel())
-        assert session.step_count < 64
         net[1] = nn.Linear(4, 2)
         with pytest.raises(LoopError, match=r"in the place of 1\.weight"):
             session.close()
