@@ -55,6 +55,8 @@ SMALL: Final = 0.1
 """A norm below this multiple of the parameters' own norm is never refused: it can do no harm."""
 FIRST_NORM: Final = 1e3
 """Before there is a level: a norm above this multiple of the parameters' own norm is refused."""
+NEAR_ZERO: Final = 1e-2
+"""Parameters with a smaller root mean square say nothing of a first norm: a step moves them by the learning rate. They count as zeros."""
 TOKENS_OF_UNIT: Final = 64.0
 """Tokens per step above this multiple of the reference are refused, once the unit has a history of its own."""
 TOKENS: Final = 1e4
@@ -272,12 +274,13 @@ class Guard:
             reference = max(level.reference(merge.norms.median(one.norm)), typical)
             limit = max(NORM * reference, SMALL * parameters)
         else:
-            # All parameters may be zero; a root mean square of FIRST_NORM is then the limit.
-            reference = parameters or math.sqrt(self._sizes[fragment])
+            # Of zeros, or nearly, a root mean square of FIRST_NORM is the limit.
+            root = math.sqrt(self._sizes[fragment])
+            reference = parameters if parameters >= NEAR_ZERO * root else root
             limit = FIRST_NORM * reference
         if one.norm <= limit:  # false for NaN
             return ""
-        usual = f"this job has seen up to {reference:.3g}" if level.armed else f"the parameters themselves have {reference:.3g}"
+        usual = f"this job has seen up to {reference:.3g}" if level.armed else f"the parameters themselves have {parameters:.3g}"
         return f"the norm of its outer gradient is {one.norm:.3g}; {usual}, and the limit is {limit:.3g}"
 
     def _tokens_per_step(self, one: Measured, merge: Merge) -> str:

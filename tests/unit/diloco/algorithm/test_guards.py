@@ -250,6 +250,14 @@ def test_a_model_of_zeros_may_begin() -> None:
     assert refused(guard, one(norm=1e30)) == {"a"}
 
 
+def test_parameters_near_zero_do_not_limit_the_first_steps() -> None:
+    """100 values of 1e-5, and 30 steps of AdamW at a rate of 1e-2: each value moves by up to 0.3, so the norm is 3 beside 1e-4."""
+    guard = a_guard(parameters=1e-4)
+    assert [take(guard, one(norm=3.0)) for _ in range(ARMED_AFTER)] == [set()] * ARMED_AFTER
+    assert refused(guard, one(norm=301.0)) == {"a"}, "from then on the level counts"
+    assert refused(a_guard(parameters=1e-4), one(norm=10_001.0)) == {"a"}, "a thousand per value, as among zeros"
+
+
 def test_a_job_that_has_changed_is_not_stopped() -> None:
     """A lone unit whose norms are beyond the limit for good: after some merges the level is learnt anew."""
     guard = after(one(), merges=100, parameters=10.0)
