@@ -404,6 +404,8 @@ class Result(_Report):
     """That were merged, of all units."""
     refused: int = 0
     """Contributions of all units that came in time and were refused for what they are."""
+    refusal: str = ""
+    """How often the most frequent cause was met, and the syncer's words of one of them; "": none was refused."""
     loss: float | None = None
     held_out_loss: float | None = None
     units: list[UnitResult] = Field(default_factory=list)

@@ -67,7 +67,7 @@ def test_the_syncer_reports_every_figure_of_a_unit_that_has_trained() -> None:
     for second in (1, 2):
         unit.progressed(second, 1.0, 2.0, 400 * second, float(second))
     unit.own_data = True
-    unit.refuse("Stale")
+    unit.refuse("Stale", "")
     facts = Facts(b"e", 24, -1, "", False, "", "", False, False, {}, LossHistory())
     (found,) = make_report(facts, core, ledger, unit_stats, 3.0).units
     assert {name for name in FIGURES if not getattr(found, name)} == set()

@@ -188,7 +188,7 @@ class Answers:
     def _refuse(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
         if refusal.reason is Reason.NON_FINITE:
             return Rejected(Code.NONFINITE, refusal.message)
-        self._unit_stats.of(session.unit).refuse(refusal.reason.value)
+        self._unit_stats.of(session.unit).refuse(refusal.reason.value, refusal.message)
         self._work.note("refuse", unit=session.unit, reason=refusal.reason.value, message=refusal.message)
         _log.info("%s", refusal.message)
         return None

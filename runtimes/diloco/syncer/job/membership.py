@@ -104,6 +104,7 @@ class Membership:
         # Before the session is touched: a stream that shall come later must not displace the one that is there.
         lacks = self._exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
+            self._sessions.expect(hello.unit, now)
             peer.retry_reason = why
             peer.outgoing.close(at_once=True)
             return
@@ -199,7 +200,7 @@ class Membership:
         # What the pod of another job asks for says nothing of a unit of this one.
         if rejected.code != Refused.WRONG_JOB and request.unit:
             stats = self._unit_stats.of(request.unit)
-            stats.refuse(reason_of(rejected.code))
+            stats.refuse(reason_of(rejected.code), rejected.message)
             # An older attempt, which may still try, must not hide the state of the newest.
             if rejected.code == Refused.LAYOUT and request.attempt >= stats.attempt:
                 stats.attempt = request.attempt
@@ -223,8 +224,8 @@ class Membership:
             former.outgoing.close(at_once=True)
             self._ranks.end(former, retry=former.retry_reason)
             return
-        self._unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED))
         message = f"attempt {accepted.session.attempt} of unit {accepted.session.unit} has joined: older attempts are fenced"
+        self._unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED), message)
         last = ToLearner(refused=Refused(code=Refused.FENCED, message=message))
         former.outgoing.close(last, at_once=True)
         self._ranks.end(former, last=last)
@@ -243,6 +244,7 @@ class Membership:
             stats.finished(now)
         else:
             stats.lost(now, LEFT_EARLY if bye.left else "drained")
+            stats.left = bye.left
         _log.info("unit %s leaves after Bye%s", session.unit, f": {LEFT_EARLY}" if bye.left and not self._exchanges.finished else "")
         self._end_session(peer, session, now)
         peer.outgoing.close()
@@ -254,7 +256,7 @@ class Membership:
         session = peer.session
         assert session is not None
         stats = self._unit_stats.of(session.unit)
-        stats.refuse(reason_of(rejected.code))
+        stats.refuse(reason_of(rejected.code), rejected.message)
         _log.warning("unit %s is refused (%s): %s", session.unit, name_of(rejected.code), rejected.message)
         stats.lost(now, rejected.message, Phase.REFUSED)
         self._end_session(peer, session, now)
@@ -287,7 +289,7 @@ class Membership:
     def reject_contribution(self, order: ContributionRejected, now: float) -> None:
         """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined."""
         stats = self._unit_stats.of(order.unit)
-        stats.refuse(order.refusal.reason.value)
+        stats.refuse(order.refusal.reason.value, order.refusal.message)
         self._work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)
         _log.warning("%s", order.refusal.message)
         self._changes.notify()
@@ -305,6 +307,7 @@ class Membership:
                 self.refuse(peer, Rejected(Refused.QUARANTINED, message), now)
                 return
         stats.lost(now, order.refusal.message)
+        self._sessions.expect(session.unit, now)
         if peer is None:  # its connection is lost; without a session it is not resumed
             self._sessions.end(session.unit)
             self._work.end(session.holder)

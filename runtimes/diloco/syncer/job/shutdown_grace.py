@@ -46,7 +46,7 @@ class ShutdownGrace:
             return max([self.finished_at, *filter(None, paused)]) + self._timeouts.farewell
         # One that is away may be on its way back: it must hear that the job is done, or it would look for its syncer for ever.
         linger = self._timeouts.linger
-        away = self._sessions.wake_at() is not None
+        away = self._sessions.any_on_its_way
         until = self.finished_at + (linger if away or self.began_finished else 0.0)
         # The others may have brought the job to its end before all units have found this process.
         if self._continued_at is not None and any(unit.phase is Phase.DISCONNECTED for unit in self._unit_stats.all()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from diloco.algorithm.core import Core
@@ -115,6 +115,7 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         tokens=ledger.tokens,
         contributions=sum(unit.contributions for unit in units),
         refused=_work_refused(unit.refused for unit in units),
+        refusal=_dominant_refusal(unit_stats.all()),
         loss=unit_stats.loss(),
         held_out_loss=held_out_loss(facts.evaluations),
         units=units,
@@ -139,6 +140,15 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
 def _work_refused(refused: Iterable[Mapping[str, int]]) -> int:
     """Sum up the units' counts by reason."""
     return sum(counts.get(reason.value, 0) for counts in refused for reason in LOST_WORK)
+
+
+def _dominant_refusal(units: Sequence[UnitStats]) -> str:
+    counts = {reason: sum(unit.refused.get(reason, 0) for unit in units) for reason in sorted(LOST_WORK)}
+    reason = max(counts, key=lambda each: counts[each])
+    if not counts[reason]:
+        return ""
+    said = next((unit.refusals[reason] for unit in units if reason in unit.refusals), "")
+    return f"{counts[reason]} as {reason}{f', such as: {said[:_UNIT_MESSAGE]}' if said else ''}"
 
 
 def ledger_text(ledger: Ledger) -> str:
@@ -179,6 +189,7 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         recover_seconds=one.recover_seconds,
         own_data=one.own_data,
         holds_parameters=one.holds_parameters,
+        left=one.left,
         received_bytes=one.received_bytes,
         sent_bytes=one.sent_bytes,
         resting_seconds=now - one.resting_since if one.resting_since is not None else 0.0,

@@ -78,6 +78,8 @@ class UnitStats:
     phase: Phase = Phase.DISCONNECTED
     refused: dict[str, int] = field(default_factory=dict)
     """Refused contributions and joins by reason."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """The last message of each reason, since this process began."""
     message: str = ""
     loss: float | None = None
     """The loss of the newest attempt."""
@@ -89,6 +91,8 @@ class UnitStats:
     """Its program feeds itself: its tokens are counted, and no samples."""
     seen: int = 0
     """The last outer step that its newest report knows of."""
+    left: bool = False
+    """The program of the newest attempt left its loop before the job was done."""
     holds_parameters: bool = False
     """Its process has taken the job's parameters, and may take its first step."""
     heard_at: float | None = None
@@ -126,7 +130,7 @@ class UnitStats:
         self.phase = Phase.JOINING
         self.message = ""
         self.heard_at = now
-        self.holds_parameters = False
+        self.holds_parameters = self.left = False
         self.recovery = None
         self.alive_at, self.pause, self.paused_until = None, "", None
         self.rate.reset()
@@ -188,9 +192,10 @@ class UnitStats:
         self.lost_at = None
         self.rate.reset()
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, message: str) -> None:
         """Count a refused contribution or join."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
+        self.refusals[reason] = message
 
 
 class UnitStatsTable:

@@ -127,6 +127,8 @@ class SessionRegistry:
         self._sessions: dict[str, UnitSession] = {}
         self._away: dict[str, float] = {}
         """When each session without a stream ends, the first one first: all stay open for as long, and the clock never goes back."""
+        self._expected: dict[str, float] = {}
+        """Units without a session that were told to join again, and until when they are on their way."""
         self._opened = stored.opened
         for unit, one in stored.sessions.items():
             self._sessions[unit] = replace(one, stream=None, until=now + reconnect_window)
@@ -171,6 +173,7 @@ class SessionRegistry:
         session = UnitSession(request.unit, request.attempt, request.session_id, holder, stream, ranks=ranks)
         self._sessions[request.unit] = session
         self._away.pop(request.unit, None)
+        self._expected.pop(request.unit, None)
         self._fences[request.unit] = request.attempt
         return Accepted(
             session,
@@ -221,12 +224,17 @@ class SessionRegistry:
         self._away.pop(unit, None)
         return self._sessions.pop(unit, None)
 
+    def expect(self, unit: str, now: float) -> None:
+        """Note that the unit, which has no session now, was told to join again."""
+        self._expected[unit] = now + self._window
+
     def quarantine(self, unit: str, attempt: int, message: str) -> None:
         """Keep this attempt of the unit, and older ones, from joining any more. It lasts as long as this process."""
         self._quarantined[unit] = Quarantined(attempt, message)
 
     def expire(self, now: float) -> list[UnitSession]:
         """Close the sessions whose reconnect window is over, and return them."""
+        self._expected = {unit: until for unit, until in self._expected.items() if until > now}
         over: list[UnitSession] = []
         while self._away:
             unit, until = next(iter(self._away.items()))
@@ -235,6 +243,11 @@ class SessionRegistry:
             del self._away[unit]
             over.append(self._sessions.pop(unit))
         return over
+
+    @property
+    def any_on_its_way(self) -> bool:
+        """Whether a unit may come back any moment: its stream broke a moment ago, or it was told to join again."""
+        return bool(self._away or self._expected)
 
     def wake_at(self) -> float | None:
         """Return when `expire` has something to do next."""

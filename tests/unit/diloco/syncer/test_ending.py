@@ -244,6 +244,6 @@ def test_a_program_that_leaves_its_loop_early_is_said_to_have(tmp_path: Path, ca
             learner.wait()
         until(lambda: syncer.unit("u").state == UnitReport.DISCONNECTED, "its Bye")
         unit = syncer.unit("u")
-        assert unit.message == "left its training loop before the job was done"
+        assert (unit.message, unit.left) == ("left its training loop before the job was done", True)
     assert "the job goes on without it" in caplog.text
     assert "session.finish(reason)" in caplog.text

@@ -12,7 +12,7 @@ from diloco.algorithm.effects import ContributionRejected, Reason, Refusal
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
 from diloco.contract import Exit
-from diloco.protocol.diloco_pb2 import Refused, UnitReport
+from diloco.protocol.diloco_pb2 import Alive, FromLearner, Refused, UnitReport
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
@@ -56,6 +56,27 @@ def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
         assert "Outlier" not in refused(syncer, "good")
         assert syncer.call(largest, syncer) < 10, "training goes from 0 to 1; momentum overshoots"
         assert np.abs(bad.arrays["w1"]).max() < 10
+
+
+def test_a_unit_between_two_sessions_when_the_job_ends_is_told_that_it_is_done(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(LONG)))
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as learner, ScriptedLearner(syncer, unit="other") as other:
+        learner.join().seed()
+        until(lambda: syncer.report().seeded, "the seed")
+        other.join()
+        engine = syncer.syncer.engine
+        session = engine._sessions.session("u")
+        assert session is not None
+        order = ContributionRejected(
+            1, 0, "u", session.holder, Refusal(Reason.OUTLIER, "its norm is too large"), withdrawn=(), quarantined=False
+        )
+        other.say(FromLearner(alive=Alive(finish="enough")))
+        syncer.call(engine._membership.reject_contribution, order, engine._clock())
+        other.hear("done")
+        other.leave()
+        with ScriptedLearner(syncer, unit="u") as again:
+            again.welcomed()
+            assert again.hear("done").done.t == 0
 
 
 @pytest.mark.parametrize("quarantined", [False, True])

@@ -59,6 +59,22 @@ def test_it_waits_for_a_unit_whose_stream_broke() -> None:
     assert syncer.shutdown_grace.until == 110.0
 
 
+def test_it_waits_for_a_unit_that_was_told_to_join_again_until_it_comes_or_stays_away() -> None:
+    syncer = AtTheEnd()
+    syncer.comes("a")
+    ((peer, _),) = syncer.peers.joined()
+    syncer.sessions.leave("a", peer.stream)  # its contribution was refused
+    syncer.sessions.expect("a", 100.0)
+    peer.session = None
+    assert syncer.shutdown_grace.until == 110.0
+    syncer.comes("a")
+    syncer.says_bye("a")
+    assert syncer.shutdown_grace.until == 100.0
+    syncer.sessions.expect("a", 100.0)
+    syncer.sessions.expire(105.0)
+    assert syncer.shutdown_grace.until == 100.0, "its reconnect window is over"
+
+
 def test_a_process_that_was_started_again_shortly_before_the_end_waits_until_its_units_have_found_it() -> None:
     syncer = AtTheEnd("a", "b", continued_at=97.0)
     syncer.comes("a")

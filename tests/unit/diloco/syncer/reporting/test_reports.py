@@ -92,8 +92,10 @@ def test_a_result_counts_what_was_refused_for_what_it_is_and_not_what_came_late(
     unit_stats = UnitStatsTable()
     for unit, reasons in {"u": ["Impossible", "Outlier", "Stale", "NotAsked"], "v": ["Outlier", "Duplicate", "FENCED"]}.items():
         for reason in reasons:
-            unit_stats.of(unit).refuse(reason)
-    assert make_result(facts(), core(), Ledger(), unit_stats).refused == 3
+            unit_stats.of(unit).refuse(reason, f"{unit} says {reason}")
+    result = make_result(facts(), core(), Ledger(), unit_stats)
+    assert (result.refused, result.refusal) == (3, "2 as Outlier, such as: u says Outlier")
+    assert make_result(facts(), core(), Ledger(), UnitStatsTable()).refusal == ""
     assert make_report(facts(), core(), Ledger(), unit_stats, 0.0).work_refused == 3
 
 

@@ -101,7 +101,7 @@ def test_the_jobs_loss_is_that_of_the_units_which_contribute() -> None:
 def test_what_must_outlive_the_process_does() -> None:
     table = UnitStatsTable()
     table.of("a").joined(3, 0.0)
-    table.of("a").refuse("WrongBase")
+    table.of("a").refuse("WrongBase", "")
     restored = UnitStatsTable(table.to_json()).of("a")
     assert (restored.attempt, restored.refused, restored.phase) == (3, {"WrongBase": 1}, Phase.DISCONNECTED)
 
