@@ -185,6 +185,14 @@ RUNBOOK: Mapping[str, Advice] = {
         (_LOG,),
         ("Mend the program. After `learners.restart.limit` failures within the window the unit is given up; the others train on.",),
     ),
+    "FailedAtEnd": Advice(
+        (_LOG,),
+        ("The model is whole: `kubectl diloco export JOB`. Mend what the program does once its loop has ended.",),
+    ),
+    "StoppedAtEnd": Advice(
+        (_LOG,),
+        ("Leave the training loop when it ends, and write within 30 s of the end of the job; the model is in the last snapshot.",),
+    ),
     "LeftEarly": Advice(
         (_LOG,),
         ("Let the program train until `session.batches` ends, or end the job for all units with `session.finish`.",),
@@ -308,6 +316,10 @@ RUNBOOK: Mapping[str, Advice] = {
     "NothingTrained": Advice(
         ("`status.units[].refused`, and the reasons in the syncer's log.",),
         ("Correct the program, and give the job more steps than its `syncInterval`.",),
+    ),
+    "ProgramsFailed": Advice(
+        (_LOG, "`status.units[].message` has how each ended."),
+        ("The model is whole. Mend what the program does after its loop, and take what it should have written from an export.",),
     ),
     "WorkRefused": Advice(
         ("`status.units[].refused`, and the reasons in the syncer's log.",),

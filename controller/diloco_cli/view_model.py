@@ -9,9 +9,9 @@ from typing import Any
 
 from diloco.wording import loss_text
 from diloco_operator.api.conditions import TERMINAL, ConditionType
-from diloco_operator.api.consequences import Concern, Lack
+from diloco_operator.api.consequences import Concern, Follows, Lack
 from diloco_operator.api.names import learner_pod_name
-from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, Severity, concern_of, lack_of
+from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, Severity, concern_of, follows, lack_of
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.api.status import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.unit_figures import FIGURES
@@ -66,6 +66,11 @@ class JobView:
     @property
     def complete(self) -> bool:
         return self.holds(ConditionType.COMPLETE)
+
+    @property
+    def failed_at_end(self) -> bool:
+        """A program failed once the job was done."""
+        return any(follows(unit.reason, Follows.JOB_WAS_DONE) for unit in self.status.units)
 
     @property
     def is_suspended(self) -> bool:
@@ -217,11 +222,18 @@ def _progress(before: Status, new: JobView) -> Iterator[Line]:
 
 def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus, str]]:
     """Return units whose newest attempt has just failed, with the name of its first pod, so that the end of its log can be shown."""
-    ended = {unit.name: unit.ended_attempt for unit in old.status.units} if old else {}
+    before = {unit.name: unit for unit in old.status.units} if old else {}
+
+    def just_failed(unit: UnitStatus) -> bool:
+        was = before.get(unit.name)
+        if was is not None and was.state is UnitState.COMPLETED and unit.state is UnitState.FAILED:  # once the job was done
+            return True
+        return unit.ended_attempt > (was.ended_attempt if was is not None else 0)
+
     return [
         (unit, learner_pod_name(new.name, unit.name, unit.ended_attempt, 0))
         for unit in new.status.units
-        if unit.ended_attempt > ended.get(unit.name, 0) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING) and not new.suspend
+        if just_failed(unit) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING) and not new.suspend
     ]
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import Self
 
 from diloco.contract import SYNCER_PORT
 from diloco_operator.api.crd import build_crd
-from diloco_operator.api.names import CUSTOM_RESOURCES
+from diloco_operator.api.names import COMPONENT_LEARNER, CUSTOM_RESOURCES
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
@@ -36,6 +36,9 @@ from diloco_local.short_paths import ShortPaths
 from diloco_local.state_dir import StateDir
 
 log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 0.05
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class LocalControlPlane:
         self.nodes: RegisteredNodes
         self.injector: FaultInjector
         self.supervisor: Supervisor
+        self._operator: Operator
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
@@ -99,6 +103,7 @@ class LocalControlPlane:
             )  # fmt: skip
             self.kubelet = Kubelet(context)
             self.nodes = RegisteredNodes(client, self.kubelet, context, self._node_manifests)
+            self._operator = self._new_operator()
             self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
             # Last, so that it is called first: the tasks must end before what they use.
             stack.push_async_callback(tasks.stop)
@@ -109,7 +114,7 @@ class LocalControlPlane:
             tasks.run("claims", ClaimBinder(client, self.state_dir.path).run)
             tasks.run("kubelet", self.kubelet.run)
             tasks.run("nodes", self.nodes.run)
-            tasks.run("operator", self._operator().run)
+            tasks.run("operator", self._operator.run)
             tasks.run("faults", self.injector.run, may_end=True)
             self._stack = stack.pop_all()
         return self
@@ -117,7 +122,18 @@ class LocalControlPlane:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.aclose()
 
-    def _operator(self) -> Operator:
+    def programs(self, job: JobKey) -> int:
+        """Return in how many of the job's learner pods programs run, as the operator sees it."""
+        return sum(pod.uses is not None and pod.component == COMPONENT_LEARNER for pod in self._operator.caches.pods(job))
+
+    async def programs_ended(self, jobs: Collection[JobKey]) -> None:
+        """Return once nothing of these jobs runs any more, and the operator has written what became of it. Programs of a job that is over
+        end by themselves, or the operator ends them."""
+        caches = self._operator.caches
+        while any(pod.uses is not None for job in jobs for pod in caches.pods(job)) or not self._operator.idle:
+            await self._sleep(_LOOK_AGAIN)
+
+    def _new_operator(self) -> Operator:
         rng = random.random
         telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._on_report)
         return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)

@@ -80,6 +80,8 @@ class UnitReport(UnitFigures):
     """Seconds that the pause may take yet, when the report was made."""
     holds_parameters: bool = False
     """The process of this attempt has taken the job's parameters, and may take its first step."""
+    left: bool = False
+    """The program of this attempt left its loop before the job was done."""
     received_bytes: int = 0
     """Data of the chunks that came from it, since this process of the syncer began."""
     sent_bytes: int = 0

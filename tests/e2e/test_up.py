@@ -343,6 +343,22 @@ def test_a_job_that_failed_ends_with_1_says_why_and_goes_on_with_the_same_comman
     assert (status, result["jobs"][0]["progress"]["step"]) == (0, 90)
 
 
+def test_up_waits_for_what_programs_write_once_the_job_is_done_and_ends_with_1_if_one_fails(up: Callable[..., Up], tmp_path: Path) -> None:
+    """Three seconds after `close`: the syncer has written its last snapshot and ended long before."""
+    environment: dict[str, object] = {"QUADRATIC_SAVE_TO": tmp_path, "QUADRATIC_SAVE_SECONDS": 3, "QUADRATIC_SAVE_FAILS_UNIT": "v5p-1"}
+    status, result = up([a_quadratic_job(steps=20, units={"v5p": 2}, environment=environment)]).end()
+    assert (status, result["ending"]) == (1, "ProgramFailed"), result
+    assert (tmp_path / "v5p-0.npy").exists()
+    job = result["jobs"][0]
+    assert {unit["name"]: (unit["state"], unit["reason"]) for unit in job["units"]} == {
+        "v5p-0": ("Completed", ""),
+        "v5p-1": ("Failed", "FailedAtEnd"),
+    }
+    assert "No space left on device" in job["units"][1]["message"]
+    conditions = {each["type"]: (each["status"], each["reason"]) for each in job["conditions"]}
+    assert (conditions["Complete"], conditions["Degraded"]) == (("True", "StepsReached"), ("True", "ProgramsFailed"))
+
+
 def test_time_that_is_up_ends_with_1_and_names_what_is_missing(up: Callable[..., Up]) -> None:
     status, result = up([a_quadratic_job(steps=100000)], "--timeout", "4s").end()
     assert status == 1

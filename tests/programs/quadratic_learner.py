@@ -13,6 +13,8 @@ QUADRATIC_CRASH_AT_STEP  raise at this local step
 QUADRATIC_PAUSE_AT_STEP  after this local step pause for QUADRATIC_PAUSE_SECONDS, and announce it
 QUADRATIC_FINISH_AT_STEP  after this local step end the job
 QUADRATIC_LEAVE_AT_STEP  after this local step leave the loop, and end with status 0
+QUADRATIC_SAVE_TO      once the job is done, write the embedding into this folder, QUADRATIC_SAVE_SECONDS after `close`
+QUADRATIC_SAVE_FAILS_UNIT  this unit raises in place of that
 QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT …  only in this unit and its first attempt
 QUADRATIC_COMPILE_SECONDS  the first step lasts so much longer
 QUADRATIC_NO_CLOSE     "1": when drained it ends with status 0 without `close`
@@ -22,6 +24,7 @@ QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "nu
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -91,6 +94,11 @@ def main() -> None:
             os._exit(0)
         if session.done:
             session.evaluate(model.loss(), tokens=1000)
+    if folder := os.environ.get("QUADRATIC_SAVE_TO"):
+        time.sleep(float(os.environ["QUADRATIC_SAVE_SECONDS"]))
+        if os.environ[contract.ENV_UNIT] == os.environ.get("QUADRATIC_SAVE_FAILS_UNIT"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        np.save(Path(folder) / f"{os.environ[contract.ENV_UNIT]}.npy", model.weights["embedding"])
 
 
 def _own(session: Session, batch_size: int) -> Iterator[NDArray[np.int64]]:

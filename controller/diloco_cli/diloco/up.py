@@ -104,7 +104,7 @@ def up(
     \b
     Exit status:
       0    all jobs are complete
-      1    a job failed, or the time is up
+      1    a job failed, or a program once its job was done, or the time is up
       2    bad input
       130  interrupted
     """

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diloco.wording import plural
 from diloco_local.control_plane import LocalControlPlane
 from diloco_local.faults import Fault, Fired
 from diloco_local.pod_logs import LocalPodLogs
@@ -50,6 +51,8 @@ class Ending(enum.Enum):
     """How the run ended."""
 
     COMPLETE = "Complete"
+    PROGRAM_FAILED = "ProgramFailed"
+    """The jobs are complete, and a program failed once its job was done."""
     FAILED = "Failed"
     TIMED_OUT = "TimedOut"
     INTERRUPTED = "Interrupted"
@@ -57,7 +60,9 @@ class Ending(enum.Enum):
     @property
     def exit_status(self) -> int:
         """Return the exit status of the command."""
-        return {Ending.COMPLETE: 0, Ending.FAILED: 1, Ending.TIMED_OUT: 1, Ending.INTERRUPTED: 130}[self]
+        return {
+            Ending.COMPLETE: 0, Ending.PROGRAM_FAILED: 1, Ending.FAILED: 1, Ending.TIMED_OUT: 1, Ending.INTERRUPTED: 130
+        }[self]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,25 @@ class Run:
         if self._interrupted.is_set():
             await self._drain("interrupted", "Ctrl-C again", following)
             return Ending.INTERRUPTED
-        return Ending.COMPLETE if all(view.complete for view in self._known.values()) else Ending.FAILED
+        await self._programs_end(following)
+        if self._interrupted.is_set():
+            return Ending.INTERRUPTED
+        if any(not view.complete for view in self._known.values()):
+            return Ending.FAILED
+        return Ending.PROGRAM_FAILED if any(view.failed_at_end for view in self._known.values()) else Ending.COMPLETE
+
+    async def _programs_end(self, following: Sequence[asyncio.Task[None]]) -> None:
+        """Let the programs of jobs that are over end: what they write at their end takes its time. How long is the operator's matter."""
+        if running := sum(map(self._plane.programs, self._known)):
+            self._view.note(f"{plural(running, 'program')} of what is over still {'runs' if running == 1 else 'run'}; Ctrl-C kills at once")
+        await self._first(self._plane.programs_ended(self._known), self._interrupted.wait(), following)
+        if self._interrupted.is_set():
+            self._view.note("killed")
+            return
+        # What became of them is written by now, and may not have come here yet.
+        written = {key: await self._plane.client.get(DILOCO_JOBS, *key) for key in self._known}
+        seen = self._wait_for(lambda: all(_version(self._objects[key]) >= _version(job) for key, job in written.items()))
+        await self._first(seen, self._interrupted.wait(), following)
 
     async def _first(
         self, wanted: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], following: Sequence[asyncio.Task[None]]
@@ -312,7 +335,8 @@ class Run:
         if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
             messages += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
             more = f", for up to {self._options.timeout:g} s more" if ending is Ending.TIMED_OUT else ""
-            messages.append(self._how_to_go_on([view for view in views if not view.over], "To", more))
+            if stopped := [view for view in views if not view.over]:
+                messages.append(self._how_to_go_on(stopped, "To", more))
         if ending is Ending.FAILED:
             failed = [view for view in views if not view.complete]
             messages.append(self._how_to_go_on(failed, "Once the cause is fixed, use the same command to", ""))
@@ -332,3 +356,8 @@ class Run:
             "report": str(found.report) if found.report is not None else None,
         }
         self._view.end(views, closing, messages)
+
+
+def _version(job: Obj) -> int:
+    """Return the version of the object, which the API server in memory counts up."""
+    return int(job["metadata"]["resourceVersion"])

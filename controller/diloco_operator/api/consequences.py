@@ -26,6 +26,8 @@ class Follows(enum.Enum):
     WOULD_REPEAT = "Another unit of the pool would fail in the same way."
     OTHER_MODEL = "Its parameters are not those of the job."
     NOT_THE_HOST = "Its host cannot be the cause of the failure."
+    HAS_LEFT = "Its program has left the job by itself, though its pods may still run."
+    JOB_WAS_DONE = "The last step was done before its program failed."
     SYMPTOM = "Another rank's end is the cause of the failure."
     POOL_SAYS_WHY = "The message of its pool says all that there is to say."
     GRANT_AWAITED = "A grantor has been asked, or is to be asked, and has not granted."

@@ -219,7 +219,13 @@ class DegradedReason(ConditionReason):
         "NothingTrained",
         TRUE,
         Severity.WARNING,
-        "The job is complete, and its final parameters hold no token that a learner trained.",
+        "The job is complete, and no token that a learner trained counts.",
+    )
+    PROGRAMS_FAILED = (
+        "ProgramsFailed",
+        TRUE,
+        Severity.WARNING,
+        "The job is complete, and programs ended with an error once it was done: what they write at their end may be missing.",
     )
     WORK_REFUSED = (
         "WorkRefused",
@@ -249,7 +255,12 @@ class CompleteReason(ConditionReason):
         Severity.NORMAL,
         "A training program ended the job with `session.finish`, and the final snapshot is durable.",
     )
-    IN_PROGRESS = "InProgress", FALSE, Severity.NORMAL, "The job has not reached its last step."
+    IN_PROGRESS = (
+        "InProgress",
+        FALSE,
+        Severity.NORMAL,
+        "The job has not reached its last step, or waits for its final snapshot, as the message says.",
+    )
     CONTINUING = (
         "Continuing",
         FALSE,
@@ -284,6 +295,12 @@ class FailedReason(ConditionReason):
         TRUE,
         Severity.WARNING,
         "The model of `spec.startFrom` cannot be read, or is none; nothing was trained.",
+    )
+    NOTHING_TRAINED = (
+        "NothingTrained",
+        TRUE,
+        Severity.WARNING,
+        "The job has taken its last step, and no contribution was merged: its parameters are those that it began with.",
     )
     RETRYING = "Retrying", FALSE, Severity.NORMAL, "`spec.retry` was raised: the job starts again from its last snapshot."
     NOT_FAILED = "NotFailed", FALSE, Severity.NORMAL, "Nothing stops the job."
@@ -425,7 +442,20 @@ class UnitReason(enum.StrEnum):
         "Training: the unit is ahead of the job and rests until `training.quorum` learners train.",
     )
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
-    LEFT_EARLY = "LeftEarly", "The training program ended with status 0 before the job was done."
+    LEFT_EARLY = (
+        "LeftEarly",
+        "The training program ended with status 0 before the job was done. Joining: it has left its training loop, and its pods still run.",
+        Follows.HAS_LEFT,
+    )
+    FAILED_AT_END = (
+        "FailedAtEnd",
+        "The program ended with an error once the job's last step was done: what it writes at its end may be missing.",
+        Follows.JOB_WAS_DONE,
+    )
+    STOPPED_AT_END = (
+        "StoppedAtEnd",
+        "Completed: its program ran on 30 s after the job was complete, and was told to end: what it writes at its end may be missing.",
+    )
     OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the training program because it used too much memory."
     OUT_OF_STORAGE = (
         "OutOfStorage",

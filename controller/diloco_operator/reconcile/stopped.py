@@ -12,9 +12,10 @@ from diloco_operator.reconcile.deadlines import earliest, requeue_after
 from diloco_operator.reconcile.grantors.registry import grantor_patches
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions
-from diloco_operator.reconcile.status.assembly import assemble, with_conditions
+from diloco_operator.reconcile.status.assembly import assemble, with_conditions, with_ends_of_programs
 from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, time_to_live
+from diloco_operator.reconcile.status.events import unit_events
 from diloco_operator.reconcile.status.model import ended_status, with_model
 from diloco_operator.reconcile.status.starting_again import SecondStart, fresh_units, status_of_start, status_while_waiting
 from diloco_operator.reconcile.status.statements import Statements
@@ -24,7 +25,7 @@ from diloco_operator.reconcile.units.lifecycle import Units
 from diloco_operator.reconcile.units.removal import remove_all, remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.scaling import Scaling
-from diloco_operator.reconcile.units.stopping import close_unit, suspend_unit
+from diloco_operator.reconcile.units.stopping import close_unit, ends_after_the_job, suspend_unit
 
 
 def suspend(context: ReconcileContext, units: Units) -> Plan:
@@ -58,7 +59,7 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     records = units.records.items()
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
     retention = claim_retention(context)
-    statements = conditions.ended(end, with_model(context, end, retention))
+    statements = conditions.ended(end, with_model(context, end, retention), [*scaling.records.values()])
     status = assemble(context, statements, scaling, frozenset(), result=end.result) | {"endedWith": end.why}
     write = write_units(context, status, scaling.records)
     return Plan(
@@ -77,11 +78,14 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
     delete, due = time_to_live(context, end, retention)
-    write = write_status(context.observed, ended_status(context, retention), context.now)
+    records = {**context.before, **(ends_after_the_job(context, end.at) if end.complete else {})}
+    status = with_ends_of_programs(context, ended_status(context, retention), records)
+    write = write_status(context.observed, status, context.now, of_units=lambda: unit_events(context.before, records))
     return Plan(
         patches=(*retention.patches, *removal.patches),
         status=write.action,
         deletes=(*removal.deletes, *([delete] if delete is not None else [])),
+        events=write.events,
         requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due)),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
         request=AllotmentRequest(context.observed.job.key),

@@ -187,6 +187,7 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         pause=one_line(wire.pause, _PAUSE_LIMIT),
         pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
         holds_parameters=wire.holds_parameters,
+        left=wire.left,
         received_bytes=_count(wire.received_bytes),
         sent_bytes=_count(wire.sent_bytes),
         recovery=_recovery(wire.recovery) if wire.HasField("recovery") else None,

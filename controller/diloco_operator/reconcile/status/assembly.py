@@ -7,6 +7,7 @@ from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
+from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
@@ -15,6 +16,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
+from diloco_operator.reconcile.status.conditions import programs_failed
 from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
@@ -104,6 +106,16 @@ def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, A
     """Return the status as it is, but for its conditions and its state."""
     conditions = merge(job.status.get("conditions") or (), statements, job.generation, now)
     return {**job.status, "observedGeneration": job.generation, **job_state(statements, job.status), "conditions": conditions}
+
+
+def with_ends_of_programs(context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
+    """Return the status of a complete job, with what became of its programs since it was written."""
+    if records == context.before:
+        return status
+    wrong = programs_failed(records.values())
+    statements = {ConditionType.DEGRADED: wrong} if wrong is not None else {}
+    conditions = merge(status["conditions"], statements, context.observed.job.generation, context.now)
+    return {**status, "units": [write_unit(record) for record in _ordered(context, records)], "conditions": conditions}
 
 
 def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[UnitStatusRecord]:

@@ -9,12 +9,12 @@ See docs/decisions/0231-states-reasons-words.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from diloco.contract import Result
 
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.consequences import Concern
+from diloco_operator.api.consequences import Concern, Follows
 from diloco_operator.api.reasons import (
     TRUE,
     AcceptedReason,
@@ -24,10 +24,12 @@ from diloco_operator.api.reasons import (
     PlacedReason,
     SuspendedReason,
     TrainingReason,
+    follows,
 )
 from diloco_operator.kube.client import Cause
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.degraded import MANY_REFUSED, degraded, missing_units
 from diloco_operator.reconcile.status.ending import JobEnd
@@ -35,8 +37,8 @@ from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.placed import placed
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.status.training import training
-from diloco_operator.reconcile.status.training_words import QuorumMissing
-from diloco_operator.reconcile.status.unit_words import NAMED, refused_work, several
+from diloco_operator.reconcile.status.training_words import FINISHING, QuorumMissing
+from diloco_operator.reconcile.status.unit_words import NAMED, named_units, refused_work, several
 from diloco_operator.reconcile.units.scaling import Scaling
 
 
@@ -66,9 +68,17 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
         ConditionType.TRAINING: trains,
         ConditionType.DEGRADED: wrong,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
-        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
+        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS, _final_snapshot(context, wrong)),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
+
+
+def _final_snapshot(context: ReconcileContext, wrong: Statement) -> str:
+    """Say of a job that has trained what it waits for; "": it trains. `wrong`: what Degraded says."""
+    if not context.finishing:
+        return ""
+    stuck = context.report is not None and context.report.snapshot_error
+    return wrong.message if stuck else FINISHING
 
 
 def suspended(still: Sequence[str]) -> Statements:
@@ -88,11 +98,12 @@ def suspended(still: Sequence[str]) -> Statements:
     }
 
 
-def ended(end: JobEnd, how: str) -> Statements:
+def ended(end: JobEnd, how: str, units: Collection[UnitStatusRecord]) -> Statements:
     """State the conditions of a job that is complete or failed. `how`: its end, with where the model is."""
     if end.complete:
         text = "the job is complete"
-        hardware, trains, wrong = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE, _work_of(end.result, text)
+        hardware, trains = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE
+        wrong = programs_failed(units) or _work_of(end.result, text)
     else:
         text = "the job failed"
         hardware, trains, wrong = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, Statement(DegradedReason.JOB_FAILED, text)
@@ -106,6 +117,14 @@ def ended(end: JobEnd, how: str) -> Statements:
         ConditionType.COMPLETE: told if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else told,
     }
+
+
+def programs_failed(units: Collection[UnitStatusRecord]) -> Statement | None:
+    """Return which programs of a complete job failed once it was done; None: none did."""
+    failed = [record for record in units if follows(record.reason, Follows.JOB_WAS_DONE)]
+    if not failed:
+        return None
+    return Statement(DegradedReason.PROGRAMS_FAILED, f"the job is complete, but {named_units(failed)}")
 
 
 def _work_of(result: Result | None, text: str) -> Statement:

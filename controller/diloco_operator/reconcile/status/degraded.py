@@ -48,7 +48,8 @@ def degraded(
 def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str]) -> Statement:
     report = context.report
     if report is not None and report.snapshot_error:
-        return Statement(DegradedReason.SNAPSHOT_FAILED, degraded_words.snapshot_failed(report.snapshot_error))
+        text = degraded_words.snapshot_failed(report.snapshot_error, finishing=context.finishing, newest=report.snapshot_t)
+        return Statement(DegradedReason.SNAPSHOT_FAILED, text)
     if not context.finishing:
         if stopped := stopped_roll_outs(context, scaling.records):
             return Statement(DegradedReason.ROLL_OUT_STOPPED, degraded_words.roll_outs_stopped(stopped))

@@ -18,11 +18,13 @@ def volume_deleted(claim: str) -> str:
 
 
 # --- enough learners contribute ---------------------------------------------------------------------------------------
-def snapshot_failed(error: str) -> str:
-    return (
-        f"training continues, but a snapshot, or the state of a unit, cannot be stored: {error}. Make room on the syncer's volume, or mend "
-        "training.checkpoint.uri or the rights on it"
-    )
+def snapshot_failed(error: str, *, finishing: bool, newest: int) -> str:
+    """`newest`: outer step of the newest snapshot that is durable; -1: there is none."""
+    what = "training continues, but a snapshot, or the state of a unit, cannot be stored"
+    if finishing:
+        last = f"; the newest one is of outer step {newest}" if newest >= 0 else ""
+        what = f"training is done, and the job waits for its final snapshot, which cannot be stored and is tried again{last}"
+    return f"{what}: {error}. Make room on the syncer's volume, or mend training.checkpoint.uri or the rights on it"
 
 
 def roll_outs_stopped(pools: Sequence[StoppedRollOut]) -> str:

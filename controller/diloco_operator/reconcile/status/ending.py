@@ -77,6 +77,8 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
         result = _result(end.message if end else "")
         if result is None:
             return JobEnd(CompleteReason.STEPS_REACHED, ending_words.NO_RESULT)
+        if not result.tokens and not result.contributions and result.ended_by != ENDED_BY_PROGRAM:
+            return JobEnd(FailedReason.NOTHING_TRAINED, ending_words.nothing_merged(syncer.job, result))
         return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), ending_words.summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None

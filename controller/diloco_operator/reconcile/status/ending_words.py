@@ -22,6 +22,16 @@ def summary(result: Result) -> str:
     return f"{text}. {clip(result.message)}" if result.message else text
 
 
+def nothing_merged(job: str, result: Result) -> str:
+    """Say what was refused, and what to do: a retry alone would find the job at its last step."""
+    refused = f"{plural(result.refused, 'contribution was', 'contributions were')} refused ({clip(result.refusal)})"
+    why = refused if result.refused else "none came in time"
+    return (
+        f"{result.step} of {plural(result.steps, 'step')} are over and nothing was merged: {why}. The parameters are those that the job "
+        f"began with. Correct the program and raise training.steps, then {_retry(job)}"
+    )
+
+
 def state_unusable(job: str, cause: str) -> str:
     """Say what to do. `cause`: in the syncer's words; "": it left none."""
     return (

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from diloco.wording import plural
 
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.reasons import follows
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
@@ -35,17 +37,22 @@ def missing_units(units: Sequence[UnitStatusRecord], waiting: Sequence[UnitStatu
     """Name units that do not contribute and could: `v5p-0 is backing off (attempt 3 ended: exit 137 (OOMKilled); …); v5p-1 waits for a
     slice, see Placed`. `waiting`: those of which all that there is to say is that they wait for a slice: why stands in the message of their
     pool."""
-    named = [_described(record) for record in units[:NAMED]]
-    if len(units) > NAMED:
-        named.append(f"{len(units) - NAMED} more")
+    named = [named_units(units)] if units else []
     if waiting:
         wait = "waits for a slice" if len(waiting) == 1 else "wait for slices"
         named.append(f"{several([record.name for record in waiting])} {wait}, see Placed")
     return "; ".join(named)
 
 
+def named_units(units: Sequence[UnitStatusRecord]) -> str:
+    """Say of each what it does, with its message."""
+    more = [f"{len(units) - NAMED} more"] if len(units) > NAMED else []
+    return "; ".join([*map(_described, units[:NAMED]), *more])
+
+
 def _described(record: UnitStatusRecord) -> str:
-    text = f"{record.name} {_STATES.get(record.state, str(record.state))}"
+    left = record.state is UnitState.JOINING and follows(record.reason, Follows.HAS_LEFT)
+    text = f"{record.name} {'has left' if left else _STATES.get(record.state, str(record.state))}"
     return f"{text} ({record.message})" if record.message else text
 
 

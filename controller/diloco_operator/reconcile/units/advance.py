@@ -12,6 +12,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units import end_words
 from diloco_operator.reconcile.units.beginning_words import began_with, takes_state
 from diloco_operator.reconcile.units.start_waits import all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
@@ -70,6 +71,8 @@ def _state(
         return UnitState.JOINING, UnitReason.FIRST_STEP, "has the parameters; its program compiles, or runs its first step"
     if seen is not None and seen.phase is UnitPhase.JOINING:
         return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, _taking(seen.recovery)
+    if seen is not None and seen.phase is UnitPhase.DISCONNECTED and seen.left and not context.finishing:
+        return UnitState.JOINING, UnitReason.LEFT_EARLY, end_words.LEFT_AND_RUNS
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
         why = "is not connected to the syncer: its program starts, or reconnects after a loss"
         return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, why

@@ -171,6 +171,17 @@ def gang_end(
     return first if len(at_once) == 1 else replace(first, node="")
 
 
+def failed(end: End) -> bool:
+    """Say whether the program itself is why the attempt ended, and not with status 0."""
+    return end.kind in (EndKind.FAILURE, EndKind.PERMANENT)
+
+
+def failure_at_end(pods: Sequence[PodView], now: float) -> End | None:
+    """Return how the program of a unit failed whose job was done; None: it did not. What the operator has ended did not fail."""
+    ends = [classify(pod, "", now) for pod in pods if pod.deletion is None]
+    return min((end for end in ends if end is not None and failed(end)), key=lambda end: (end.is_symptom, end.at), default=None)
+
+
 def cause_due(end: End, pods: Sequence[PodView], now: float) -> float | None:
     """Return until when to wait for the cause of this end of a gang; None: it is known, or nothing is left that could tell it."""
     if end.kind is not EndKind.FAILURE or not end.is_symptom or all(pod.ended or pod.main_ended for pod in pods):

@@ -11,6 +11,7 @@ from diloco_operator.api.durations import format_duration
 from diloco_operator.api.spec import Restart
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.observe.pods import Termination
+from diloco_operator.timeouts import RECONCILE
 
 _ADVICE: Mapping[int, str] = {
     Exit.REFUSED_LAYOUT: "the parameters of the training program do not fit the job's; make the model the same in every pool's template",
@@ -43,9 +44,19 @@ def out_of_memory(exit_code: int) -> str:
     return f"exit {exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
 
 
-LEFT_EARLY = (
-    "the training program ended with status 0 before the job was done; let it train until session.batches ends, or end the job for "
-    "all units with session.finish"
+_STAY = "let it train until session.batches ends, or end the job for all units with session.finish"
+LEFT_EARLY = f"the training program ended with status 0 before the job was done; {_STAY}"
+LEFT_AND_RUNS = f"its program left the training loop before the job was done, and runs on without it; {_STAY}"
+
+
+def failed_at_end(end: str) -> str:
+    """Say that the job was done before the program ended as `end` says."""
+    return f"the job was done when its program failed, so what it writes at its end may be missing: {end}"
+
+
+STOPPED_AT_END = (
+    f"its program had not ended {format_duration(RECONCILE.end_by_itself)} after the job was complete, and was told to: what it writes at "
+    "its end may be missing"
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from diloco_operator.api.consequences import Follows
+from diloco_operator.api.last_failure import LastFailure, read_last_failure
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
@@ -23,7 +24,7 @@ from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.advance import advance
-from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
+from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, failed, gang_end
 from diloco_operator.reconcile.units.delegation import read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
@@ -37,6 +38,9 @@ from diloco_operator.timeouts import RECONCILE
 _DRAINED_GRACE = 5.0
 """Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
 report comes every second. A needless attempt at the end of a job costs little."""
+
+_REPORT_LATE = 5.0
+"""Seconds by which a report may come later than a kubelet's word of the same moment: it is sent every 2 s, and read every 2 s if large."""
 
 
 class Units(NamedTuple):
@@ -113,7 +117,7 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     if not record.running:
-        return _check_completed(context, record)
+        return _check_completed(context, _heard_late_that_the_job_was_done(context, record))
     current = [pod for pod in pods if pod.attempt == record.attempt]
     slices = _slices(current)
     delegated = any(pod.grantor for pod in current)
@@ -137,6 +141,15 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.message, slice=binding.slice)
     observation = _observe_attempt(context, record, current, adopted=adopted)
     return observation._replace(deadlines=[*observation.deadlines, *([binding.recheck_at] if binding.recheck_at is not None else [])])
+
+
+def _heard_late_that_the_job_was_done(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+    """Return a unit whose program failed a moment before the report came that the last step was done: kubelets tell of an end at once."""
+    just = context.report is not None and record.failures and context.report.received_at - record.failures[-1] <= _REPORT_LATE
+    if not just or not context.finishing or record.failed_attempt != record.attempt:
+        return record
+    failure = read_last_failure(record.last_failure)
+    return record._replace(last_failure=LastFailure(UnitReason.FAILED_AT_END, failure.message).written())
 
 
 def _adopt(
@@ -194,6 +207,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         ever_ran=record.state is not UnitState.STARTING,
         adopted=adopted,
     )
+    if end is not None and context.finishing and failed(end):
+        end = replace(end, reason=UnitReason.FAILED_AT_END)
     timeout = Timeout()
     if end is None:
         taken = node_taken(context, record, current)
@@ -219,7 +234,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         draining = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, end.reason, end.why)
         return UnitObservation(draining, adopted, deadlines)
     failures = blame(record, record.attempt, end, current)
-    return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures)
+    checked = _check_completed(context, after_end(record, end, context.spec.learners.restart, context.now))
+    return checked._replace(adopted=adopted, deadlines=[*deadlines, *checked.deadlines], failures=failures)
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:
@@ -350,9 +366,11 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     leave did so."""
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
         return UnitObservation(record)
+    seen = context.unit_report(record.name, record.attempt)
+    has_left = not record.reason and seen is not None and seen.left  # the program itself has told the syncer
     grace = context.observed.config.early_end_grace
     deadline = record.since + (min(grace, _DRAINED_GRACE) if record.reason else grace)
-    if context.report.received_at < deadline:
+    if context.report.received_at < deadline and not has_left:
         # Never in the past: until the next report, reconciles would follow each other without a pause.
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     if record.reason:

@@ -104,7 +104,7 @@ class State(enum.Enum):
     IMPORTING = StateRow(
         (UnitState.JOINING,),
         Phase.START,
-        "Its pods run: the program imports and builds its model, or connects again after a loss.",
+        "Its pods run: the program imports and builds its model, connects again after a loss, or has left its loop.",
         placed=True,
     )
     RESTING = StateRow(

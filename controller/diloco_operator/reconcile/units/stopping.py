@@ -6,12 +6,17 @@ from collections.abc import Mapping
 
 from diloco.contract import Result
 
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.last_failure import LastFailure, read_last_failure
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
-from diloco_operator.reconcile.units import departure_words
+from diloco_operator.reconcile.units import departure_words, end_words
+from diloco_operator.reconcile.units.attempt_end import failure_at_end
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
+from diloco_operator.timeouts import RECONCILE
 
 
 def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
@@ -45,6 +50,9 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
     counts = next((unit for unit in result.units if unit.unit == record.name), None) if result is not None else None
     if counts is not None:
         record = record._replace(figures={**record.figures, "tokens": counts.tokens, "steps": counts.steps})
+    failure = read_last_failure(record.last_failure)
+    if complete and follows(failure.reason, Follows.JOB_WAS_DONE) and not record.running and record.failed_attempt == record.attempt:
+        return _failed_at_end(record, failure.message, now)
     if record.state is UnitState.FAILED:
         return record._replace(slice="")
     if record.state is UnitState.COMPLETED:
@@ -52,3 +60,27 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
     if complete and record.state in LIVE:
         return transition(record, UnitEvent.JOB_COMPLETE, now, since=now)
     return transition(record, UnitEvent.JOB_OVER, now, why=departure_words.JOB_OVER, since=now)
+
+
+def ends_after_the_job(context: ReconcileContext, job_ended_at: float) -> dict[str, UnitStatusRecord]:
+    """Return the units of a complete job whose programs have failed since, or have not ended and are stopped now."""
+    found: dict[str, UnitStatusRecord] = {}
+    for name, record in context.before.items():
+        if record.state is not UnitState.COMPLETED:
+            continue
+        pods = [pod for pod in context.learners.get(name, ()) if pod.attempt == record.attempt]
+        if (end := failure_at_end(pods, context.now)) is not None:
+            why = LastFailure(UnitReason.FAILED_AT_END, end.why).written()
+            found[name] = _failed_at_end(record._replace(failed_attempt=record.attempt, last_failure=why), end.why, context.now)
+        elif not record.reason and context.now >= job_ended_at + RECONCILE.end_by_itself and any(_runs(pod) for pod in pods):
+            found[name] = transition(record, UnitEvent.JOB_COMPLETE, context.now, UnitReason.STOPPED_AT_END, end_words.STOPPED_AT_END)
+    return found
+
+
+def _runs(pod: PodView) -> bool:
+    """Return whether the pod's program runs, and nothing has asked it to end."""
+    return pod.running_since is not None and pod.deletion is None
+
+
+def _failed_at_end(record: UnitStatusRecord, why: str, now: float) -> UnitStatusRecord:
+    return transition(record, UnitEvent.FAILED_AT_END, now, UnitReason.FAILED_AT_END, end_words.failed_at_end(why))

@@ -176,6 +176,13 @@ class UnitEvent(enum.Enum):
         leaves=True,
         forgets=("not_before", "ended_at", "grantor_said"),
     )
+    FAILED_AT_END = EventRow(
+        IDLE | OVER,
+        frozenset({State.FAILED}),
+        "The job is complete, and the unit's program ended with an error once the last step was done.",
+        leaves=True,
+        forgets=("not_before", "ended_at", "grantor_said"),
+    )
     JOB_OVER = EventRow(
         IDLE | LIVES,
         frozenset({State.WAITING_FOR_SLICE}),

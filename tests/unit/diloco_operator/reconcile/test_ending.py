@@ -11,6 +11,7 @@ from diloco.contract import Exit, Result, UnitResult
 from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.names import ANNOTATION_FOLDER
 from diloco_operator.api.status import Status
+from diloco_operator.report import UnitPhase
 from diloco_operator.timeouts import RECONCILE
 
 RESULT = Result(
@@ -68,8 +69,9 @@ def test_end_of_a_job_whose_claim_is_a_folder_of_this_machine_names_the_folder_a
 @pytest.mark.parametrize(
     ("figures", "reason", "said"),
     [
-        ({"tokens": 0, "contributions": 0, "refused": 21}, "NothingTrained", "21 contributions were refused, 0 merged; the syncer's log"),
-        ({"tokens": 0}, "NothingTrained", "give the job more steps than its syncInterval"),
+        ({"tokens": 0, "contributions": 3, "refused": 21}, "NothingTrained", "21 contributions were refused, 3 merged; the syncer's log"),
+        ({"tokens": 0, "contributions": 5}, "NothingTrained", "give the job more steps than its syncInterval"),
+        ({"tokens": 0, "ended_by": "Program"}, "NothingTrained", "give the job more steps than its syncInterval"),
         ({"contributions": 90, "refused": 11}, "WorkRefused", "11 contributions were refused, 90 merged; the syncer's log"),
     ],
 )
@@ -79,6 +81,21 @@ def test_a_complete_job_says_that_its_learners_work_was_lost(figures: dict[str, 
     assert (degraded["status"], degraded["reason"]) == ("True", reason)
     assert said in degraded["message"]
     assert stage.condition("Complete")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("refused", "refusal", "why"),
+    [
+        (21, "20 as Outlier, such as: the norm is 3", "21 contributions were refused (20 as Outlier, such as: the norm is 3)"),
+        (0, "", "none came in time"),
+    ],
+)
+def test_a_job_that_took_its_last_step_and_merged_nothing_failed(refused: int, refusal: str, why: str) -> None:
+    stage = completed(RESULT.model_copy(update={"tokens": 0, "contributions": 0, "refused": refused, "refusal": refusal}))
+    failed = stage.condition("Failed")
+    assert (stage.true(), failed["reason"]) == ({"Accepted", "Failed"}, "NothingTrained")
+    assert f"100 of 100 steps are over and nothing was merged: {why}. " in failed["message"]
+    assert "raise training.steps, then kubectl diloco retry bytes-lm" in failed["message"]
 
 
 def test_few_refusals_of_a_complete_job_are_no_warning() -> None:
@@ -201,6 +218,115 @@ def test_no_unit_restarts_after_the_last_step() -> None:
     stage.learner_exits("v5p-0", 1, 1)
     assert stage.step().creates == ()
     assert stage.unit("v5p-0")["message"] == "the job is about to end"
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["after Complete", "while the syncer writes its last snapshot"])
+def test_a_program_that_fails_once_the_job_is_done_is_said_in_unit_condition_and_event(recorded: bool) -> None:
+    stage = Stage(a_job().with_learners(2, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.all_contribute(t=100)
+    stage.step()
+    if recorded:
+        exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+        stage.step()
+        assert stage.states() == {"v5p-0": "Completed", "v5p-1": "Completed"}
+    stage.learner_exits("v5p-0", 1, 1, message="OSError: [Errno 28] No space left on device")
+    stage.learner_exits("v5p-1", 1, 0)
+    plan = stage.step()
+    stage.settle()
+    if recorded:
+        assert {event.reason for event in plan.events} == {"UnitFailed", "ProgramsFailed"}
+    else:
+        assert stage.unit("v5p-0")["lastFailure"].startswith("FailedAtEnd: exit 1: OSError")
+        exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.settle()
+    assert stage.true() == {"Accepted", "Complete", "Degraded"}
+    assert stage.states() == {"v5p-0": "Failed", "v5p-1": "Completed"}
+    unit, said = stage.unit("v5p-0"), "exit 1: OSError: [Errno 28] No space left on device"
+    assert (unit["reason"], unit["lastFailure"], said in unit["message"]) == ("FailedAtEnd", f"FailedAtEnd: {said}", True)
+    assert (unit["tokens"], unit["steps"]) == (64000, 500), "the figures of the result stay"
+    degraded = stage.condition("Degraded")
+    assert (degraded["reason"], degraded["message"]) == ("ProgramsFailed", f"the job is complete, but v5p-0 has failed ({unit['message']})")
+    assert stage.status["state"] == "Complete"
+    before = dict(stage.status)
+    stage.settle()
+    assert stage.status == before, "it is said once"
+
+
+def test_a_job_whose_final_snapshot_has_no_room_says_that_training_is_done_and_what_is_missing() -> None:
+    stage = trained()
+    stage.all_contribute(t=100, snapshot_t=0)
+    stage.settle()
+    assert stage.condition("Complete")["message"] == "the last outer step is done; the syncer writes the final snapshot"
+    error = "snapshots of /state: it needs 3.0 MiB, and 1.2 MiB are free"
+    stage.all_contribute(t=100, snapshot_t=0, snapshot_error=error)
+    stage.learner_exits("v5p-0", 1, 0)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Completed"}
+    told = (
+        "training is done, and the job waits for its final snapshot, which cannot be stored and is tried again; the newest one is of outer "
+        f"step 0: {error}. Make room on the syncer's volume"
+    )
+    for condition in ("Complete", "Degraded"):
+        assert stage.condition(condition)["message"].startswith(told)
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "SnapshotFailed")
+
+
+def test_a_program_that_leaves_its_loop_early_is_named_at_once_and_counts_as_failed_with_its_end() -> None:
+    stage = trained()
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, left=True)
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"]) == ("Joining", "LeftEarly")
+    for condition in ("Degraded", "Training"):
+        assert "is joining" not in stage.condition(condition)["message"]
+    assert (
+        "v5p-0 has left (its program left the training loop before the job was done, and runs on" in stage.condition("Degraded")["message"]
+    )
+    stage.learner_exits("v5p-0", 1, 0)
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert (unit["attempt"], unit["lastFailure"].partition(":")[0]) == (2, "LeftEarly"), "in the same reconcile, without a wait"
+
+
+@pytest.mark.parametrize(("before", "state"), [(2.0, "Failed"), (20.0, "Pending")])
+def test_a_program_that_fails_a_moment_before_the_report_of_the_last_step_failed_at_the_end(before: float, state: str) -> None:
+    stage = Stage(a_job().with_restarts(3, "5m").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.learner_exits("v5p-0", 1, 1, message="LoopError: other values than the final ones")
+    stage.settle()
+    assert stage.states() == {"v5p-0": "BackingOff"}
+    stage.advance(before)
+    stage.all_contribute(t=100)
+    stage.settle()
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.settle()
+    assert stage.states() == {"v5p-0": state}
+
+
+def test_a_program_that_runs_on_when_the_job_is_over_is_stopped_and_named_and_has_not_failed() -> None:
+    stage = trained()
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.step()
+    stage.advance(RECONCILE.end_by_itself)
+    stage.step()
+    exits(stage.pod("v5p-0", 1), 143, stage.now)
+    stage.settle()
+    assert (stage.states(), stage.condition("Degraded")["reason"]) == ({"v5p-0": "Completed"}, "JobComplete")
+    assert stage.unit("v5p-0")["reason"] == "StoppedAtEnd"
+    assert "had not ended 30s after the job was complete" in stage.unit("v5p-0")["message"]
+
+
+def test_a_unit_that_failed_at_the_end_starts_again_where_the_job_goes_on() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.all_contribute(t=100, steps=100)
+    stage.settle()
+    stage.edit(training={**stage.job["spec"]["training"], "steps": 200})
+    stage.settle()
+    stage.kubelets_finish_deletions()  # the syncer of fewer steps
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    assert stage.unit("v5p-0")["attempt"] == 2
 
 
 def test_job_fails_when_no_unit_can_reach_the_quorum_any_more() -> None:
