@@ -29,6 +29,7 @@ from diloco.schedules import Schedule
 from diloco.session.data_feed import Shard
 from diloco.session.session import Session
 from diloco.torch.adoptions import Adoptions
+from diloco.torch.first_update import FirstUpdate
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.processes import world_of
@@ -94,12 +95,19 @@ def join(
     check_optimizers(store.parameters, optimizers)
     store.adoptions = Adoptions(optimizers)
     inner = OptimizerState(store, optimizers, state)
-    notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
+    first = FirstUpdate(store.parameters, optimizers)
+
+    def adopted(tensors: Sequence[str]) -> None:
+        names = store.parameter_names(tensors)
+        first.adopted(names)
+        if on_adopt is not None:
+            on_adopt(names)
+
     return Session.join(
         store,
         framework="torch",
         environment=environment,
-        on_adopt=notify,
+        on_adopt=adopted,
         updates=UpdateCounts(optimizers),
         stepped=store.adoptions.stepped,
         trained=TrainedParameters(model, store.parameters, optimizers).check,
