@@ -14,6 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from diloco.algorithm.layout import LayoutError
+from diloco.torch.memory import check_memory
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 """What torch.compile and activation checkpointing put into the names of parameters."""
@@ -50,7 +51,9 @@ def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None
         raise LayoutError(f"the model has no parameter to exchange: of its {len(named)} parameters {why}")
     for name, parameter in exchanged.items():
         _check_exchangeable(name, parameter)
-    return Parameters(exchanged, {name: parameter for name, parameter in named.items() if name not in exchanged})
+    found = Parameters(exchanged, {name: parameter for name, parameter in named.items() if name not in exchanged})
+    check_memory(found.trained, found.frozen)
+    return found
 
 
 def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -94,3 +97,8 @@ def _check_exchangeable(name: str, parameter: torch.nn.Parameter) -> None:
         )
     if parameter.layout is not torch.strided:
         raise LayoutError(f"parameter {name!r} is {parameter.layout}: only dense parameters can be merged")
+    if not parameter.numel():
+        raise LayoutError(
+            f"parameter {name!r} of shape {list(parameter.shape)} has no elements, so that there is nothing to merge: remove it, or freeze "
+            "it (requires_grad_(False))"
+        )

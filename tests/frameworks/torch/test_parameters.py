@@ -101,12 +101,31 @@ def test_flat_parameters_are_refused_with_the_way_out(capsys: pytest.CaptureFixt
         assert "fully_shard" in message
 
 
+def still(values: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=False)
+
+
+def of(**values: torch.Tensor) -> nn.ParameterDict:
+    """A module of parameters that are these very tensors."""
+    return nn.ParameterDict({name: nn.Parameter(value) for name, value in values.items()})
+
+
+MEMORY = torch.zeros(20)
+MATRIX = torch.zeros(4, 6)
+
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "complex": (nn.Linear(2, 2, dtype=torch.complex64), "'weight' is torch.complex64"),
     "meta": (nn.Linear(2, 2, device="meta"), "'weight' is on the meta device"),
     "frozen meta": (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta").requires_grad_(False)), "'1.weight' is on the meta"),
     "lazy": (nn.LazyLinear(2), "'weight' has no shape yet"),
     "frozen": (nn.Linear(2, 2).requires_grad_(False), "none requires a gradient"),
+    "empty": (of(a=torch.ones(2), b=torch.ones(0, 3)), "'b' of shape [0, 3] has no elements, so that there is nothing to merge"),
+    "expanded": (of(a=torch.ones(3, 1).expand(3, 5)), "'a' is expanded: several of its elements share memory"),
+    "overlapping": (of(a=MEMORY[:10], b=MEMORY[8:]), "'a' and 'b' share memory: tie them as one object (a.weight = b.weight)"),
+    "the same data": (of(a=MEMORY, b=MEMORY), "'a' and 'b' share memory"),
+    "data of a frozen one": (nn.ParameterDict({"a": MEMORY[:10], "b": still(MEMORY[8:])}), "'a' and 'b' share memory"),
+    "another type": (of(a=MEMORY, b=MEMORY.view(torch.float16)), "'a' and 'b' share memory"),
+    "columns that meet": (of(a=MATRIX[:, :3], b=MATRIX[:, 2:]), "'a' and 'b' share memory"),
 }
 
 
@@ -117,6 +136,14 @@ def test_a_model_that_cannot_be_exchanged_ends_the_program_with_its_own_status(
     status, message = joined(module[0], capsys)
     assert status == Exit.REFUSED_LAYOUT
     assert module[1] in message
+
+
+def test_parameters_without_elements_may_be_frozen_and_parts_of_one_tensor_that_do_not_meet_are_exchanged() -> None:
+    parts = {"left": MATRIX[:, :3], "right": MATRIX[:, 3:], "first": MEMORY[:10], "second": MEMORY[10:]}
+    module = nn.ParameterDict({**of(**parts), "empty": still(torch.ones(0, 3)), "wide": still(torch.ones(1).expand(4))})
+    store = ModuleStore(module)
+    assert names(store) == ["first", "left", "right", "second"]
+    assert {one.name: one.shape for one in store.frozen()} == {"empty": (0, 3), "wide": (4,)}
 
 
 def test_a_model_that_is_sharded_over_processes_does_not_join_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
