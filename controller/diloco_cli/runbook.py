@@ -330,8 +330,8 @@ RUNBOOK: Mapping[str, Advice] = {
         (_LOG,), ("Mend what the units failed by: [a failed job](../guide/troubleshooting.md#a-failed-job).", _RETRY)
     ),
     "LayoutRefused": Advice(
-        ("The unit's log lists the parameters that differ.",),
-        ("Use one model configuration in all templates.", _RETRY),
+        ("The unit's log lists the parameters that differ, or the samples.",),
+        ("Use one model configuration in all templates, and the same samples, seed and number of shards.", _RETRY),
     ),
     "SyncerFailed": Advice(("`kubectl diloco logs JOB syncer`",), ("Mend what it says.", _RETRY)),
     "StateUnusable": Advice(

@@ -206,7 +206,8 @@ class Exit(enum.IntEnum):
     BAD_CONTRACT = 64
     """The environment or the job file is missing or wrong."""
     REFUSED_LAYOUT = 65
-    """The learner's parameters do not fit the job's: other names, shapes or fingerprint. Restarting does not help."""
+    """The learner's parameters do not fit the job's: other names, shapes or fingerprint; or it takes sequence numbers for other samples.
+    Restarting does not help."""
     REFUSED_NONFINITE = 66
     """The learner sent NaN or infinite parameters."""
     REFUSED_FENCED = 67

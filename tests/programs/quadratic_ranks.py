@@ -8,7 +8,7 @@ RANKS_STEP_MS   a step lasts this long (default 5)
 RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
 RANKS_BATCHES, RANKS_BATCHES_OF_<rank>   batches for each step (default 1)
 RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
-RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbers in the trace are (epoch, index)
+RANKS_SHARDS, RANKS_SHARDS_OF_<rank>   take shards of so many; shard n has n % 3 + 1 batches. Its numbers in the trace are (epoch, index)
 RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
 RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
@@ -257,7 +257,7 @@ def _wait_for(file: Path) -> None:
 
 
 def _batches(session: Session, batch_size: int) -> Iterator[list[int]]:
-    if shards := os.environ.get("RANKS_SHARDS"):
+    if shards := os.environ.get(f"RANKS_SHARDS_OF_{sys.argv[1]}", os.environ.get("RANKS_SHARDS")):
         for shard in session.shards(int(shards)):
             for _ in range(shard.index % 3 + 1):
                 yield [shard.epoch, shard.index]

@@ -8,7 +8,7 @@ hang      its main thread waits in the kernel, as in a collective, and reaches n
 barrier   the same in torch's gloo barrier, at which it waits for all others; it has met them at MASTER_PORT before
 raise X   raise ValueError(X)
 talk      write `talks`, and tell the leader something without end
-leave     leave orderly, write `left`, and hang
+leave     leave orderly, write `left`, and hang; `leave early`: as a program does that has left its loop
 exit      end without a word, with status 0
 """
 
@@ -70,7 +70,7 @@ def main() -> None:
         channel.send()
         time.sleep(2e-5)
     if what == "leave":
-        channel.left()
+        channel.left(early=text == "early")
         print("left", flush=True)
     if what != "exit":
         os.read(os.pipe()[0], 1)

@@ -490,7 +490,7 @@ class UnitReason(enum.StrEnum):
     PAUSED = "Paused", "Training or Joining: its program takes no steps for a while, as it announced; until `pausedUntil` at most."
     REFUSED_LAYOUT = (
         "RefusedLayout",
-        "The learner's parameters have other names or shapes than the job's.",
+        "The learner's parameters have other names or shapes than the job's, or it takes sequence numbers for other samples.",
         Follows.WOULD_REPEAT,
         Follows.OTHER_MODEL,
     )

@@ -82,6 +82,7 @@ class Connection:
         self._leased = 0
         self._generation = 0
         self._initial_request = 0
+        self._data = ""
         self._outbox: Outbox | None = None
         self._call: grpc.Call | None = None
         self._lock = threading.Lock()
@@ -113,8 +114,12 @@ class Connection:
         with self._lock:
             if self._outbox is None or generation != self._generation:
                 return False
-            self._outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples)))
+            self._outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples, data=self._data)))
             return True
+
+    def set_data(self, data: str) -> None:
+        """Set what the program takes sequence numbers for; it goes with each request for work."""
+        self._data = data
 
     def set_initial_request(self, samples: int) -> None:
         """Set how many samples to ask for when a generation begins, so that the next step finds them leased."""
@@ -344,7 +349,7 @@ class Connection:
                 self._leased = 0
                 asked = self._initial_request
                 if asked:
-                    outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked)))
+                    outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked, data=self._data)))
             self._incarnation = welcome.incarnation
             # Only from here on may the training thread add to it: what it says belongs to a session that the syncer has taken up.
             self._outbox = outbox

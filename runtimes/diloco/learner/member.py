@@ -164,6 +164,11 @@ class Member(ABC):
         """Note that a local step is done, which settles the oldest `batches` batches of those taken; None: the program feeds itself.
         `loss`: NaN or None if it is not known."""
 
+    def reads(self, data: str) -> None:
+        """Note what the program takes the sequence numbers of its next batches for, the same in every unit and rank; empty: it does not say
+        so."""
+        self.link.set_data(data)
+
     def restore(self) -> None:
         """Put the final parameters back: the program trained on once the job was done."""
         self._model.finish()

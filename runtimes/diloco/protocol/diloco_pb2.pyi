@@ -406,10 +406,12 @@ class Taken(_message.Message):
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class WorkWanted(_message.Message):
-    __slots__ = ("samples",)
+    __slots__ = ("samples", "data")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
     samples: int
-    def __init__(self, samples: _Optional[int] = ...) -> None: ...
+    data: str
+    def __init__(self, samples: _Optional[int] = ..., data: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("lease", "start", "end")

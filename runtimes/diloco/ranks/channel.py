@@ -44,6 +44,7 @@ COUNTERS_TIMEOUT = 2.0
 """How long a unit that drains waits for the counters of its last pushes, seconds."""
 LEAVING_TIMEOUT = 15.0
 """How long the leader of a unit that drains waits until the others have sent their last pushes and left, seconds."""
+LEFT_EARLY = "left its training loop before the job was done, and the other ranks cannot go on without it"
 _MOST_REASON = 2000
 """Characters of an exception's text that the other ranks get."""
 
@@ -148,14 +149,15 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
             self._judged.wait(JUDGE_TIMEOUT)
         self._release()
 
-    def left(self) -> None:
-        """Note that this rank has done its part: its end is no loss, and the end of another no longer concerns it."""
+    def left(self, *, early: bool = False) -> None:
+        """Note that this rank has done its part: its end is no loss, and the end of another no longer concerns it. `early`: its program
+        has left its loop before the job was done, and the others may wait for it in vain."""
         if self._has_left or os.getpid() != self._process:
             return
         self._has_left = True
         self.send()
         gone = threading.Event()
-        if self._thread.is_alive() and self._post(lambda: self._tell_leaving(gone)):
+        if self._thread.is_alive() and self._post(lambda: self._tell_leaving(gone, early)):
             gone.wait(1.0 + TELL_TIMEOUT)
         self._over = True
         self._release()
@@ -177,8 +179,8 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         """Tell of a failure of this rank's program; `_judged` must be set afterwards unless the process ends."""
 
     @abstractmethod
-    def _tell_leaving(self, gone: threading.Event) -> None:
-        """Tell that this rank leaves; `gone` must be set once the others know."""
+    def _tell_leaving(self, gone: threading.Event, early: bool) -> None:
+        """Tell that this rank leaves, as of `left`; `gone` must be set once the others know."""
 
     def _finish(self, cause: Cause, end: End) -> None:
         """End the unit, once all that can be told know."""

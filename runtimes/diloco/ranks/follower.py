@@ -6,6 +6,7 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from google.protobuf.message import DecodeError
 from diloco.contract import Exit
 from diloco.protocol.backoff import exponential
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
+from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process, reason
 from diloco.ranks.liveness import SILENCE, Cause, Silence
 from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
 from diloco.ranks.stream import Stream, StreamError
@@ -33,11 +34,18 @@ class Follower(SideChannel[FromLeader]):
         self._stream: Stream | None = None
         self._gone = threading.Event()
         """The leader knows that this rank leaves."""
+        self._leader_left_early = False
 
     def say(self, message: ToLeader) -> None:
         """Say it to the leader with the next `send`. Never waits; what is said keeps its order."""
         with self._saying:
             self._said.append((message.SerializeToString(), None))
+
+    def failed(self, error: BaseException | str) -> None:
+        if self._leader_left_early and not self._has_left and os.getpid() == self._process:
+            text = error if isinstance(error, str) else reason(error)
+            self._end_process(Exit.RANK_LOST, f"{self.me.name(0)} {LEFT_EARLY}. This process ended: {text}")
+        super().failed(error)
 
     def _write(self, said: Sequence[Said]) -> None:
         if self._stream is not None:
@@ -119,6 +127,7 @@ class Follower(SideChannel[FromLeader]):
                 return False
             case "left":
                 self._over = True
+                self._leader_left_early = message.left.early
                 self._judged.set()
                 return False
             case "order" | "deal" | "cut" | "drop" | "counted" | "state":
@@ -146,12 +155,12 @@ class Follower(SideChannel[FromLeader]):
         else:
             self._stream.write(ToLeader(failed=Failed(reason=text)).SerializeToString())
 
-    def _tell_leaving(self, gone: threading.Event) -> None:
+    def _tell_leaving(self, gone: threading.Event, early: bool) -> None:
         self._over = True
         if self._stream is None:
             gone.set()
             return
         self._gone = gone
-        self._stream.write(ToLeader(left=Left()).SerializeToString())
+        self._stream.write(ToLeader(left=Left(early=early)).SerializeToString())
         # The leader closes the connection once it has read that. If this end closed it, what the leader writes would break it before.
         self._loop.call_later(TELL_TIMEOUT, self._stream.cut)

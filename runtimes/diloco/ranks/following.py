@@ -81,7 +81,7 @@ class FollowerMember(RankMember[Follower]):
             self._channel.left()
             self.link.wait_for_end()  # which the leader's Bye brings
             return
-        self._channel.left()
+        self._channel.left(early=not self.done)
         self.link.close(None)
 
     def _hear_refusal(self, event: RefusedForGood) -> None:
@@ -117,6 +117,10 @@ class FollowerMember(RankMember[Follower]):
 
     def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         self._channel.say(ToLeader(stepped=ranks_pb2.Stepped(tokens=tokens, loss=loss, settled=batches)))
+
+    def _tell_data(self, data: str) -> None:
+        self._channel.say(ToLeader(reads=ranks_pb2.Reads(data=data)))
+        self._channel.send()
 
     def _tell_drain(self) -> None:
         self._channel.say(ToLeader(draining=ranks_pb2.Draining()))

@@ -19,7 +19,7 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.contract import Exit
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
+from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
 from diloco.ranks.meeting import absent, disagreement, from_message
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, StateSaid, ToLeader
@@ -217,6 +217,8 @@ class Leader(SideChannel[ToLeader]):
                     case "failed":
                         self._verdict.raised(rank, f"ended: {message.failed.reason}")
                     case "left":
+                        if message.left.early:
+                            self._verdict.left_early(rank, LEFT_EARLY)
                         with self.changed:
                             self._left.add(rank)
                             self.changed.notify_all()
@@ -225,7 +227,7 @@ class Leader(SideChannel[ToLeader]):
                         self.wanted(message.wants.batches)
                     case "state":
                         self.state_said(rank, message.state)
-                    case "told" | "stepped" | "draining":
+                    case "told" | "stepped" | "draining" | "reads":
                         self._put(rank, message)
         except (StreamError, DecodeError) as error:
             self._verdict.lost(rank, f"is lost: {error}")
@@ -287,9 +289,9 @@ class Leader(SideChannel[ToLeader]):
     def _tell_failure(self, text: str) -> None:
         self._verdict.raised(0, f"ended: {text}")
 
-    def _tell_leaving(self, gone: threading.Event) -> None:
+    def _tell_leaving(self, gone: threading.Event, early: bool) -> None:
         self._over = True
-        self._say_now(FromLeader(left=Left()))
+        self._say_now(FromLeader(left=Left(early=early)))
         closing = self._loop.create_task(self._close_all())
         closing.add_done_callback(lambda _: gone.set())
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from diloco.learner.inbox import InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.leave import LoopError
 from diloco.learner.member import MemberParts
 from diloco.learner.push_header import PushCounts
 from diloco.learner.store import Ready
@@ -78,6 +79,8 @@ class LeaderMember(RankMember[Leader]):
         self._shards = False
         """The program takes shards, not batches."""
         self._settled = SettledCounts(channel.me.ranks)
+        self._data_said: list[list[str]] = [[] for _ in everyone]
+        """By rank what it has said of each of its loops."""
         self._reported = 0
         """The local step of the last report of progress."""
 
@@ -128,7 +131,7 @@ class LeaderMember(RankMember[Leader]):
         reached = self._reached()
         left = not (self.done or self.draining)
         self.link.close(Bye(drained=not self.done, left=left, samples_done=reached.samples_done, tokens_done=reached.tokens_done))
-        self._channel.left()
+        self._channel.left(early=left)
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
@@ -259,6 +262,8 @@ class LeaderMember(RankMember[Leader]):
                     stepped = message.stepped
                     self._schedule.stepped(rank, stepped.tokens, stepped.loss)
                     self._settled.stepped(rank, stepped.settled if stepped.HasField("settled") else None)
+                case "reads":
+                    self._compare_data(rank, message.reads.data)
                 case "draining":
                     self._schedule.drain()
         for rank, one in told:
@@ -283,6 +288,21 @@ class LeaderMember(RankMember[Leader]):
     def _count_trained(self) -> None:
         for count in self._settled.ready(shards=self._shards):
             self._schedule.trained(self._dealer.settle(count))
+
+    def _tell_data(self, data: str) -> None:
+        self._compare_data(0, data)
+
+    def _compare_data(self, rank: int, data: str) -> None:
+        """Compare what the rank says of its loop with what the others have said of the same loop: one may begin the next one before the
+        others do."""
+        own = self._data_said[rank]
+        own.append(data)
+        for other, said in enumerate(self._data_said):
+            if len(said) >= len(own) and data and said[len(own) - 1] not in ("", data):
+                raise LoopError(
+                    f"{self._channel.me.name(rank)} takes sequence numbers for {data}, and {self._channel.me.name(other)} for "
+                    f"{said[len(own) - 1]}: all ranks give the same samples, seed and number of shards"
+                )
 
     def _tell_drain(self) -> None:
         self._schedule.drain()

@@ -62,6 +62,7 @@ class Verdict:
     def __init__(self) -> None:
         self._lost: Cause | None = None
         self._raised: Cause | None = None
+        self._left: Cause | None = None
         self._looks = 0
         self._spoken: set[int] = set()
 
@@ -76,10 +77,16 @@ class Verdict:
         if self._raised is None:
             self._raised = Cause(rank, why)
 
+    def left_early(self, rank: int, why: str) -> None:
+        """Note that the rank's program has left its loop. All may do so one after the other, so that it is a cause only once another rank
+        is gone or has raised."""
+        if self._left is None:
+            self._left = Cause(rank, why)
+
     def look(self) -> Cause | None:
         """Return the cause; None if there is none, or if it is too early to tell. Called every so often, after what came was heard: a
         process that gets little processor time waits for as many looks, not for a time."""
         if self._lost is None and self._raised is not None:
             self._looks += 1
-            return self._raised if self._looks > LOOKS else None
-        return self._lost
+            return self._left or self._raised if self._looks > LOOKS else None
+        return self._lost and (self._left or self._lost)

@@ -142,6 +142,10 @@ class RankMember[Channel: SideChannel[Any]](Member):
         self._taken += 1
         return numbers
 
+    def reads(self, data: str) -> None:
+        super().reads(data)
+        self._tell_data(data)
+
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
         """Leave it to the leader, which asks for all ranks."""
 
@@ -190,6 +194,10 @@ class RankMember[Channel: SideChannel[Any]](Member):
     @abstractmethod
     def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         """Tell that this rank has done a local step, which settles so many batches; None: the program feeds itself."""
+
+    @abstractmethod
+    def _tell_data(self, data: str) -> None:
+        """Tell what this rank takes the sequence numbers of its next batches for. Raises LoopError where the ranks differ."""
 
     @abstractmethod
     def _tell_drain(self) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToLeader(_message.Message):
-    __slots__ = ("here", "failed", "left", "told", "stepped", "draining", "wants", "state")
+    __slots__ = ("here", "failed", "left", "told", "stepped", "draining", "wants", "state", "reads")
     HERE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class ToLeader(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     WANTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
     here: Here
     failed: Failed
     left: Left
@@ -24,7 +25,8 @@ class ToLeader(_message.Message):
     draining: Draining
     wants: Wants
     state: StateSaid
-    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ..., state: _Optional[_Union[StateSaid, _Mapping]] = ...) -> None: ...
+    reads: Reads
+    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ..., state: _Optional[_Union[StateSaid, _Mapping]] = ..., reads: _Optional[_Union[Reads, _Mapping]] = ...) -> None: ...
 
 class FromLeader(_message.Message):
     __slots__ = ("met", "end", "left", "order", "deal", "cut", "drop", "counted", "state")
@@ -114,8 +116,10 @@ class Failed(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Left(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("early",)
+    EARLY_FIELD_NUMBER: _ClassVar[int]
+    early: bool
+    def __init__(self, early: _Optional[bool] = ...) -> None: ...
 
 class Version(_message.Message):
     __slots__ = ("incarnation", "t")
@@ -148,6 +152,12 @@ class Wants(_message.Message):
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     batches: int
     def __init__(self, batches: _Optional[int] = ...) -> None: ...
+
+class Reads(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: str
+    def __init__(self, data: _Optional[str] = ...) -> None: ...
 
 class Draining(_message.Message):
     __slots__ = ()

@@ -33,9 +33,9 @@ class BatchNumbers:
         self._ahead = MOST_AHEAD
         """Batches that the program may hold unsettled."""
 
-    def loop(self, batch_size: int, ahead: int, *, shards: bool = False) -> Iterator[NDArray[np.int64]]:
+    def loop(self, batch_size: int, ahead: int, data: str = "", *, shards: bool = False) -> Iterator[NDArray[np.int64]]:
         """Yield the sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled.
-        Ends when there is no next step. Raises LoopError."""
+        `data`: what they stand for, the same in every unit; empty: it is not known. Ends when there is no next step. Raises LoopError."""
         for name, value in (("batch_size", batch_size), ("ahead", ahead)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
@@ -43,6 +43,7 @@ class BatchNumbers:
         self._batch_size = batch_size
         self._batches_held = 1 if shards else None
         self._ahead = ahead
+        self._member.reads(data)
         self._begins()
         while not self._over:
             self._check.called(threading.current_thread().name)

@@ -146,9 +146,11 @@ class JobSession:
         """Return the same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
 
         Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
-        its own that `seed` decides. Every unit must give the same `samples` and `seed`. Without `samples` the indices are the numbers.
+        its own that `seed` decides. A unit with another `samples` or `seed` than the others is refused. Without `samples` the indices are
+        the numbers.
         """
-        return LeasedBatches(lambda: self._numbers.loop(batch_size, ahead), batch_size, samples, seed)
+        data = f"samples={samples}, seed={seed}" if samples is not None else ""
+        return LeasedBatches(lambda: self._numbers.loop(batch_size, ahead, data), batch_size, samples, seed)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
         """Yield one shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
@@ -158,7 +160,7 @@ class JobSession:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}: there is nothing to train on")
-        for numbers in self._numbers.loop(1, MOST_AHEAD, shards=True):
+        for numbers in self._numbers.loop(1, MOST_AHEAD, f"shards={count}, seed={seed}", shards=True):
             yield shard_of(int(numbers[0]), count, seed)
             self._check.shard_read()
 

@@ -14,7 +14,9 @@ from diloco_operator.reconcile.observe.pods import Termination
 from diloco_operator.timeouts import RECONCILE
 
 _ADVICE: Mapping[int, str] = {
-    Exit.REFUSED_LAYOUT: "the parameters of the training program do not fit the job's; make the model the same in every pool's template",
+    Exit.REFUSED_LAYOUT: (
+        "the parameters or the samples of the training program are not those of the job; make both the same in every pool's template"
+    ),
     Exit.BAD_CONTRACT: (
         "the training program found its environment or job file missing or wrong; use the diloco version that belongs to the operator"
     ),

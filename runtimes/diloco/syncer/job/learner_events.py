@@ -120,6 +120,8 @@ class LearnerEvents:
                 # Leases are kept until they are committed: a learner that only asks would take all memory.
                 if why := self._work.too_many(session):
                     return Rejected(Refused.PROTOCOL, why)
+                if why := self._work.other_data(session, event.data):
+                    return Rejected(Refused.LAYOUT, why)
                 self._send_leases(peer, session, list(self._work.lease(session, event.samples)))
             case EvaluationReceived():
                 core = self._exchanges.core

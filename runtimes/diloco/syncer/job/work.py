@@ -19,7 +19,7 @@ from diloco.data.ledger import MOST_WORK, Ledger, LedgerError, UnitWork
 from diloco.data.watermark import Watermark
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.syncer.streams.sessions import UnitSession
-from diloco.wording import plural
+from diloco.wording import one_line, plural
 
 MOST_SAMPLES = 1 << 24
 """Upper bound of the samples that one request for work leases."""
@@ -37,6 +37,9 @@ the standard deviation of one is twice the mean. Samples as uneven as a lognorma
 
 FED_MORE = 2.0
 """In a weight, a step of a job whose units feed themselves counts for at most so many times the tokens of a step of the others."""
+
+_MOST_DATA = 100
+"""Characters that are kept of what a unit takes sequence numbers for."""
 
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
@@ -72,6 +75,9 @@ class _SessionWork:
     leases: UncommittedLeases = field(default_factory=UncommittedLeases)
     over: bool = False
     """It has ended, and a contribution of it waits for its merge."""
+    unit: str = ""
+    data: str = ""
+    """What the unit takes sequence numbers for; empty: it has not said so, to this process."""
 
 
 class Notes(Protocol):
@@ -133,6 +139,20 @@ class Work:
         """Return why the session may lease no more; empty: it may."""
         held = len(self._sessions[session.holder].leases.leases)
         return f"unit {session.unit} asks for more work and holds {held} leases that are not committed" if held >= MOST_LEASES else ""
+
+    def other_data(self, session: UnitSession, data: str) -> str:
+        """Return why the unit's samples are not those of the units that train; empty: they are. `data`: what it takes sequence numbers
+        for; empty: it does not say so."""
+        data = one_line(data, _MOST_DATA)
+        own = self._sessions[session.holder]
+        for other in self._sessions.values():
+            if data and other.data not in ("", data) and other.unit != session.unit and not other.over:
+                return (
+                    f"unit {session.unit} takes sequence numbers for {data}, and unit {other.unit} for {other.data}: samples would be "
+                    "trained twice or never. Give every unit the same samples, seed and number of shards"
+                )
+        own.unit, own.data = session.unit, data or own.data
+        return ""
 
     def unreceived(self, session: UnitSession, samples_leased: int) -> list[Lease]:
         """Return the leases that a learner did not receive which has received `samples_leased` samples."""

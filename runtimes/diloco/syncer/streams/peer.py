@@ -199,6 +199,8 @@ class WorkRequested:
 
     peer: Peer
     samples: int
+    data: str = ""
+    """As in WorkWanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
             waiting, peer.progress = peer.progress is not None, message.progress
             return None if waiting else ProgressReported(peer)
         case "work_wanted":
-            return WorkRequested(peer, message.work_wanted.samples)
+            return WorkRequested(peer, message.work_wanted.samples, message.work_wanted.data)
         case "taken":
             peer.outgoing.taken(message.taken.bytes)
             return None

@@ -53,6 +53,15 @@ def test_a_program_that_raised_is_the_cause_once_nobody_is_found_gone() -> None:
     assert verdict.look() == Cause(1, "ended: ValueError")
 
 
+def test_a_rank_that_left_its_loop_early_is_the_cause_once_another_raises_or_is_gone() -> None:
+    for news in (Verdict.raised, Verdict.lost):
+        verdict = Verdict()
+        verdict.left_early(2, "left its loop")
+        assert [verdict.look() for _ in range(2 * LOOKS)] == [None] * 2 * LOOKS, "all may leave, one after the other"
+        news(verdict, 1, "ended: RuntimeError: connection closed by peer")
+        assert [verdict.look() for _ in range(LOOKS + 1)][-1] == Cause(2, "left its loop")
+
+
 def test_the_end_of_a_process_whose_program_raised_is_no_loss() -> None:
     verdict = Verdict()
     verdict.raised(1, "ended: ValueError")

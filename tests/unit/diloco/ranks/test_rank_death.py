@@ -118,6 +118,19 @@ def test_who_left_orderly_is_missed_by_nobody(place: Place) -> None:
         assert "this is the first loss" in message
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_rank_that_left_its_loop_early_is_named_by_those_that_notice_it(left: int, place: Place) -> None:
+    with RankProcesses(place, 3) as unit:
+        unit.meet()
+        unit.tell(left, "leave early")
+        assert unit.said(left) == "left"
+        unit.signal(left, signal.SIGKILL)
+        assert unit.end_of(left) == -signal.SIGKILL
+        unit.tell(1, "raise connection closed by peer")
+        assert unit.end_of(1) == Exit.RANK_LOST
+        assert messages(place, 1)[-1].startswith(f"rank {left}{' (the leader)' if left == 0 else ''} of unit u left its training loop")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("lost", [0, 2])
 def test_ranks_that_wait_in_a_barrier_of_gloo_name_the_one_that_was_killed(lost: int, place: Place) -> None:

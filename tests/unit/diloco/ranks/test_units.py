@@ -226,6 +226,14 @@ def test_ranks_with_different_batch_sizes_are_told_so(job: Processes) -> None:
     assert "ValueError: this rank asks for a batch of 3 samples, and its leader has dealt out 2 to each" in unit.programs[0].text
 
 
+def test_ranks_that_cut_their_data_into_different_numbers_of_shards_are_told_so(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_SHARDS="8", RANKS_SHARDS_OF_1="9")
+    assert unit.wait() == [Exit.CRASHED, Exit.RANK_LOST]
+    assert all(f"for shards={count}, seed=0" in unit.programs[0].text for count in (8, 9))
+    assert "all ranks give the same samples, seed and number of shards" in unit.programs[0].text
+
+
 @pytest.mark.parametrize("address", ["10.0.0.1:99999", full("nowhere")])
 def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, address: str) -> None:
     unit = RankUnit(job, "u", 2).start(**{ENV_LEADER_ADDRESS: address})
