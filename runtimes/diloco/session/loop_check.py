@@ -96,7 +96,8 @@ class LoopCheck:
                 f"{who} holds {plural(len(self.unsettled), 'batch', 'batches')} that no step() has settled. Call "
                 "session.step(tokens=…) once after every update of the optimizer, and with N batches in one update "
                 "session.step(tokens=…, batches=N). A loader that fetches further ahead (workers x prefetch factor, and the batches of an "
-                f"update) needs ahead=… above {ahead}"
+                f"update) needs ahead=… above {ahead}. A batch that the program skips (a loss of NaN, no memory) is settled by "
+                "session.step(tokens=0) in the place of its step"
             )
         self.feeds_itself = False
         self._shards = shards
@@ -128,9 +129,10 @@ class LoopCheck:
         if self._empty >= EMPTY_STEPS:
             raise LoopError(
                 f"the last {EMPTY_STEPS} steps had tokens=0: this unit's work would have no weight, and the job could end without a token. "
-                "Pass the number of real tokens (or samples) that the update was made from"
+                "Pass the number of real tokens (or samples) that the update was made from. If the program has skipped these batches, see "
+                "why it can train none of them"
             )
-        if updates is not None:
+        if updates is not None and (count or self.in_step(updates)):  # a batch that was skipped needs no update
             self._compare(tuple(updates))
         self._read = 0
         for _ in range(settled):

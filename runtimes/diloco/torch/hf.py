@@ -103,6 +103,11 @@ def _check_arguments(args: TrainingArguments) -> None:
             f"{'fsdp' if args.fsdp else 'deepspeed'} would shard the model after it has joined: leave it out, and ranks train with "
             "DistributedDataParallel; or write the loop yourself, with fully_shard before join"
         )
+    if args.auto_find_batch_size:
+        raise ValueError(
+            "auto_find_batch_size would train the same batches again with a smaller size, which the session has handed out: find the size "
+            "without a job, and give it as per_device_train_batch_size"
+        )
     if args.load_best_model_at_end:
         raise ValueError(
             "load_best_model_at_end would put a checkpoint of this unit in the place of the job's final parameters, another one in each "
@@ -159,7 +164,8 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not type
     ) -> None:
         """Read the loss from the device when the Trainer does, now and then; a step of ours never makes it."""
         loss = (logs or {}).get("loss")
-        self._loss = float(loss) if loss is not None and math.isfinite(float(loss)) else None
+        if loss is not None and math.isfinite(float(loss)):  # an evaluation at the same step logs after it, without one
+            self._loss = float(loss)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, lr_scheduler: object = None, **_: Any

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from diloco.learner.heartbeat_state import check_pause
@@ -43,6 +43,15 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         self._tokens = 0
         self._batches = 0
         self._loss: torch.Tensor | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Raise ValueError for what would train before the first step, to look for a learning rate or a batch size."""
+        finders = [one for one in trainer.callbacks if isinstance(one, BatchSizeFinder | LearningRateFinder)]
+        if stage == "fit" and finders:
+            raise ValueError(
+                f"{type(finders[0]).__name__} would train on the job's samples and put the model back, which no step counts: find the "
+                "value without a job, leave it out here, and give it to the optimizer or the loader"
+            )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raise ValueError for what would end this unit before the job, do nothing before the end of the job, or replace its final

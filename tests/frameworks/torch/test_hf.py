@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from builders.exchange import LocalSyncer, Place, connection_of, job_file, training, until
 from builders.scripted_connection import ScriptedSession
-from diloco.learner.leave import Leave
+from diloco.learner.leave import Leave, LoopError
 from diloco.torch.hf import attach, labelled_tokens
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -106,7 +106,8 @@ def test_the_syncer_knows_of_evaluations_while_they_last(tmp_path: Path) -> None
     place = Place(tmp_path, job_file(training(40)))
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    args = arguments(tmp_path / "out", eval_strategy="steps", eval_steps=10)
+    # At each step it logs, as by default: the loss of the training stays in status.
+    args = arguments(tmp_path / "out", eval_strategy="steps", eval_steps=10, logging_steps=10)
     seen: list[str] = []
     with LocalSyncer(place) as syncer:
 
@@ -121,6 +122,7 @@ def test_the_syncer_knows_of_evaluations_while_they_last(tmp_path: Path) -> None
             attach(trainer, session)
             trainer.train()
             until(lambda: (unit := syncer.unit("a")) and not unit.pause, "the end of the last pause")
+            assert 0 < syncer.unit("a").loss < 2 * np.log(32)
     assert set(seen) == {"evaluation"}
 
 
@@ -169,6 +171,23 @@ def test_a_drain_in_the_middle_of_an_update_ends_the_training(tmp_path: Path) ->
             session.close()
 
 
+def test_a_trainer_that_resumes_from_its_own_checkpoint_in_a_job_ends(tmp_path: Path) -> None:
+    before = model()
+    args = arguments(tmp_path / "out", max_steps=1, save_steps=1, save_strategy="steps")
+    Trainer(model=before, args=args, train_dataset=Samples(), optimizers=(torch.optim.AdamW(before.parameters()), None)).train()
+    place = Place(tmp_path, job_file(training(1000)))
+    net = model()
+    pair = (torch.optim.AdamW(net.parameters()), None)
+    with (
+        LocalSyncer(place) as syncer,
+        diloco.torch.join(net, optimizer=pair[0], environment=place.of_learner(syncer.address, "a")) as session,
+    ):
+        trainer = Trainer(model=net, args=arguments(tmp_path / "out"), train_dataset=Samples(), optimizers=pair)
+        attach(trainer, session)
+        with pytest.raises(LoopError, match=r"loads a state into its optimizer .*Trainer\.train\(resume_from_checkpoint=…\)"):
+            trainer.train(resume_from_checkpoint=True)
+
+
 def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path) -> None:
     class Stream(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
@@ -192,6 +211,7 @@ def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path)
         ),
         ({"eval_strategy": "epoch"}, r"eval_strategy='epoch' would wait for the end of the job.*eval_strategy='steps' and eval_steps=N"),
         ({"logging_strategy": "epoch"}, r"logging_strategy='epoch' would wait"),
+        ({"auto_find_batch_size": True}, r"auto_find_batch_size would train the same batches again.*per_device_train_batch_size"),
         ({"save_strategy": "steps", "save_steps": 0.1}, r"save_steps=0.1 is a share of this unit's updates"),
         (
             {"eval_strategy": "steps", "lr_scheduler_type": "reduce_lr_on_plateau"},

@@ -14,7 +14,14 @@ from builders.scripted_connection import ScriptedSession
 from diloco.learner.leave import LoopError
 from diloco.torch.lightning import Steps
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -121,6 +128,22 @@ def test_callbacks_that_would_replace_the_final_parameters_are_refused(tmp_path:
         averaged.fit(Squares(), loader)
 
 
+@pytest.mark.parametrize("finder", [LearningRateFinder(), BatchSizeFinder()])
+def test_callbacks_that_look_for_a_value_before_the_first_step_are_refused(tmp_path: Path, finder: Callback) -> None:
+    session = ScriptedSession().join().session
+
+    class Sized(Squares):
+        """BatchSizeFinder wants a module with a loader of its own."""
+
+        batch_size = BATCH
+
+        def train_dataloader(self) -> DataLoader[Any]:
+            return DataLoader(DATA, batch_sampler=session.numbers(self.batch_size, samples=SAMPLES))
+
+    with pytest.raises(ValueError, match=rf"{type(finder).__name__} would train on the job's samples .*find the value without a job"):
+        trainer(tmp_path, Steps(session, tokens=elements), callbacks=[finder]).fit(Sized())
+
+
 def test_a_checkpoint_loaded_after_the_last_step_ends_the_program(tmp_path: Path) -> None:
     class LoadsItsBest(Callback):  # type: ignore[misc]
         def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -137,6 +160,23 @@ def test_a_checkpoint_loaded_after_the_last_step_ends_the_program(tmp_path: Path
         trainer(tmp_path, Steps(session, tokens=elements), callbacks=[LoadsItsBest()]).fit(module, loader)
         with pytest.raises(LoopError, match=r"no longer holds its final parameters: .*net\.0\.bias"):
             session.close()
+
+
+def test_a_fit_that_resumes_from_its_own_checkpoint_in_a_job_ends(tmp_path: Path) -> None:
+    before = Trainer(default_root_dir=tmp_path, max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    before.fit(Squares(), DataLoader(DATA, batch_size=BATCH))
+    before.save_checkpoint(tmp_path / "own.ckpt")
+    place = Place(tmp_path, job_file(training(1000)))
+    module = Squares()
+    with (
+        LocalSyncer(place) as syncer,
+        diloco.torch.join(module, optimizer=module.optimizer, environment=place.of_learner(syncer.address, "a")) as session,
+    ):
+        loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+        resumes = trainer(tmp_path, Steps(session, tokens=elements))
+        # SGD without momentum has no state that could be another one.
+        with pytest.raises(LoopError, match=r"4 of 4 parameters changed between join and the first update: .*fit\(ckpt_path=…\)"):
+            resumes.fit(module, loader, ckpt_path=tmp_path / "own.ckpt")
 
 
 def test_a_schedule_that_waits_for_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _LATE = 2
 MOST_LOSS = 1e9
 """Upper bound of a loss, and lower bound of its opposite. No mean over tokens comes near it, and sums of such losses stay finite."""
 LOSS_ALPHA = 0.05
-"""Weight of the newest step's loss in a unit's moving average: about its last 40 steps."""
+"""Weight of one step's loss in a unit's moving average: about its last 40 steps. A value stands for all steps since the one before."""
 
 
 MOST_PAUSE_TEXT = 200
@@ -83,6 +83,8 @@ class UnitStats:
     message: str = ""
     loss: float | None = None
     """The loss of the newest attempt."""
+    loss_step: int = 0
+    """The local step that reported one last."""
     local_step: int = 0
     """The local step of the newest attempt."""
     step_seconds: float = 0.0
@@ -124,7 +126,7 @@ class UnitStats:
         if self.phase in (Phase.JOINING, Phase.CONTRIBUTING):
             self.lost(now, "")
         if attempt != self.attempt:
-            self.loss, self.local_step, self.step_seconds = None, 0, 0.0
+            self.loss, self.loss_step, self.local_step, self.step_seconds = None, 0, 0, 0.0
         self.attempt = attempt
         self.resting_since = None
         self.phase = Phase.JOINING
@@ -160,7 +162,10 @@ class UnitStats:
         if usable_step_seconds(step_seconds):
             self.step_seconds = step_seconds
         if usable_loss(loss):
-            self.loss = loss if self.loss is None else self.loss + LOSS_ALPHA * (loss - self.loss)
+            # A trainer that logs each tenth step reports as seldom, of all ten.
+            share = 1 - (1 - LOSS_ALPHA) ** max(1, local_step - self.loss_step)
+            self.loss = loss if self.loss is None else self.loss + share * (loss - self.loss)
+            self.loss_step = local_step
         self.rate.add(now, tokens_done)
         if self.phase is Phase.JOINING:
             self.phase = Phase.CONTRIBUTING

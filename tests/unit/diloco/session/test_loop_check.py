@@ -80,6 +80,22 @@ def test_tokens_that_are_no_count_are_refused(tokens: int, error: type[Exception
         LoopCheck().step(tokens, 1)
 
 
+def test_a_loop_that_skips_batches_is_told_how_to_settle_them() -> None:
+    def train(check: LoopCheck, *, settles: bool) -> None:
+        for number in range(4 * MOST_AHEAD):
+            check.fetch(MOST_AHEAD)
+            check.unsettled.append(np.array([number]))
+            if number % 2:  # a loss of NaN
+                if settles:
+                    check.step(0, 1, [number // 2 + 1])
+                continue
+            check.step(8, 1, [number // 2 + 1])
+
+    with pytest.raises(LoopError, match=r"the program skips \(a loss of NaN, no memory\) is settled by session\.step\(tokens=0\)"):
+        train(LoopCheck(), settles=False)
+    train(LoopCheck(), settles=True)
+
+
 def test_steps_without_tokens_are_refused_once_they_are_no_accident() -> None:
     check = LoopCheck()
     for _ in range(EMPTY_STEPS - 1):
@@ -87,7 +103,7 @@ def test_steps_without_tokens_are_refused_once_they_are_no_accident() -> None:
     check.step(1, 1)
     for _ in range(EMPTY_STEPS - 1):
         check.step(0, 1)
-    with pytest.raises(LoopError, match=r"the last 16 steps had tokens=0: .*Pass the number of real tokens"):
+    with pytest.raises(LoopError, match=r"the last 16 steps had tokens=0: .*Pass the number of real tokens.*has skipped"):
         check.step(0, 1)
 
 

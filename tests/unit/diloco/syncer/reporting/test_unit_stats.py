@@ -2,7 +2,7 @@ import math
 
 import pytest
 from diloco.contract import MOST_PAUSE
-from diloco.syncer.reporting.unit_stats import RATE_WINDOW, Phase, Rate, UnitStatsTable
+from diloco.syncer.reporting.unit_stats import RATE_WINDOW, Phase, Rate, UnitStats, UnitStatsTable
 
 
 def test_throughput_is_that_of_the_last_seconds() -> None:
@@ -86,6 +86,19 @@ def test_a_reconnect_keeps_the_attempts_numbers_and_a_new_attempt_does_not() -> 
     assert (unit.local_step, unit.loss) == (7, 3.0)
     unit.joined(2, 3.0)
     assert (unit.local_step, unit.loss) == (0, None)
+
+
+def test_a_loss_that_comes_each_tenth_step_counts_as_one_that_comes_each_step() -> None:
+    each, tenth = UnitStats("each"), UnitStats("tenth")
+    for step in range(1, 101):
+        loss = 2.0 if step == 1 else 1.0
+        each.progressed(step, 0.1, loss, 8 * step, float(step))
+        tenth.progressed(step, 0.1, loss if step % 10 == 1 else math.nan, 8 * step, float(step))
+    assert each.loss is not None
+    assert tenth.loss is not None
+    # Of the first step's loss 0.95^(steps since) are left, 99 and 90 of them.
+    assert each.loss - 1.0 == pytest.approx(0.95**99)
+    assert tenth.loss - 1.0 == pytest.approx(0.95**90)
 
 
 def test_the_jobs_loss_is_that_of_the_units_which_contribute() -> None:
