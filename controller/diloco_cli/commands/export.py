@@ -17,13 +17,12 @@ import click
 from diloco.export.model_file import DTYPES, DType, open_model
 from diloco.export.places import ExportError
 from diloco.export.stream import Announcement, announcement
-from diloco.export.target_file import TargetFile
+from diloco.export.target_file import DEFAULT_NAME, TargetFile
 from diloco.wording import plural
 
 from diloco_cli.cluster import EXIT_INTERRUPTED, CommandError
 
 _EXIT_TERMINATED = 143
-DEFAULT_OUTPUT = "model.safetensors"
 
 
 def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,8 +38,8 @@ def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--step", type=click.IntRange(min=0), metavar="N", help="Outer step of the snapshot. Default: the newest snapshot."
     )(command)
     return click.option(
-        "-o", "--output", type=click.Path(path_type=Path), default=Path(DEFAULT_OUTPUT), show_default=True, metavar="FILE",
-        help="The file to write; an existing one is replaced. Of a folder: model.safetensors in it.",
+        "-o", "--output", type=click.Path(path_type=Path), default=Path(DEFAULT_NAME), show_default=True, metavar="FILE",
+        help="The file to write; a regular file that exists is replaced. Of a folder: model.safetensors in it.",
     )(command)  # fmt: skip
 
 
@@ -73,19 +72,16 @@ def export_from(source: str, job: str, output: Path, step: int | None, snapshot:
 
 def write_model(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> tuple[TargetFile, Announcement]:
     """Return the written file, and what it holds. Raises ExportError."""
+    written = TargetFile(output)
     with open_model(source, job=job, step=step, name=snapshot, dtype=dtype) as model:
         about = announcement(model)
         click.echo(f"reading {about.snapshot}", err=True)
-        with TargetFile(target_path(output)) as target, progress_of(about) as advance:
+        with written as target, progress_of(about) as advance:
             for piece in model.pieces():
                 target.write(piece)
                 advance(len(piece))
             target.commit()
     return target, about
-
-
-def target_path(output: Path) -> Path:
-    return output / DEFAULT_OUTPUT if output.is_dir() else output
 
 
 def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:

@@ -16,7 +16,7 @@ from diloco.export.target_file import TargetFile
 from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.commands.export import errors_of_export, export_from, export_options, one_choice, progress_of, summary, target_path
+from diloco_cli.commands.export import errors_of_export, export_from, export_options, one_choice, progress_of, summary
 from diloco_cli.kubectl.export_claim import ClaimRequest, claim_options, claim_pod
 from diloco_cli.kubectl.export_pod import running_pod
 from diloco_cli.kubectl.export_program import run_export
@@ -56,12 +56,13 @@ async def fetch_model(
 ) -> tuple[TargetFile, Announcement] | str:
     """Return the file that was written from the claim, and what the pod said of it. If there is no claim: the URI of the copies of its
     snapshots, from which the caller can export. Raises CommandError, ExportError, ApiError; then there is no file."""
+    target = TargetFile(output)  # before the pod: it may refuse the path
     request = await claim_pod(client, namespace, wanted)
     if isinstance(request, str):
         return request
     options = ["--dtype", dtype, *([] if step is None else ["--step", str(step)]), *(["--snapshot", snapshot] if snapshot else [])]
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:
-        with TargetFile(target_path(output)) as target:
+        with target:
             with contextlib.ExitStack() as shown:
                 receiver = _Receiver(target, shown)
                 await run_export(client, request, pod, options, receiver.reader)

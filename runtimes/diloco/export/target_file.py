@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -15,15 +16,34 @@ from typing import BinaryIO, Self
 from diloco.durable import fsync_directory
 from diloco.export.places import ExportError
 
+DEFAULT_NAME = "model.safetensors"
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
 
 class TargetFile:
     """A context manager. Write all pieces, then `commit`; without it nothing stays. Every method raises ExportError when the operating
-    system refuses."""
+    system refuses; the constructor also for what is there and is no regular file."""
 
     def __init__(self, path: Path) -> None:
+        """`path`: the file, or the folder for a file of the default name."""
         self.path = path
+        if stat.S_ISDIR(self._mode()):
+            self.path = path / DEFAULT_NAME
+        mode = self._mode()
+        if not stat.S_ISREG(mode):
+            raise ExportError(
+                f"{self.path} is {_KINDS[stat.S_IFMT(mode)]}: give the name of a regular file, or of one that is not there yet"
+            )
+        # Renaming onto a link, or onto a device, would put a file in its place.
+        self._place = self.path.resolve()
         self.bytes = 0
-        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._temporary = self._place.with_name(f".{self._place.name}.{secrets.token_hex(4)}.part")
         self._digest = hashlib.sha256()
         self._file: BinaryIO
 
@@ -56,8 +76,17 @@ class TargetFile:
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._temporary.replace(self.path)
-            fsync_directory(self.path.parent)
+            self._temporary.replace(self._place)
+            fsync_directory(self._place.parent)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _mode(self) -> int:
+        """Return type and rights of what is there, behind symbolic links; of nothing the type of a regular file."""
+        try:
+            return self.path.stat().st_mode
+        except FileNotFoundError:
+            return stat.S_IFREG
         except OSError as error:
             raise self._refused(error) from error
 

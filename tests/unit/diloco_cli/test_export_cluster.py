@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -283,6 +284,13 @@ async def test_where_no_image_is_known_one_is_asked_for(desk: Desk, config_maps:
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
+async def test_a_target_that_is_no_regular_file_is_refused_before_a_pod_is_made(desk: Desk) -> None:
+    os.mkfifo(desk.file)
+    with pytest.raises(ExportError, match=r"model\.safetensors is a pipe"):
+        await desk.export()
+    assert (desk.file.is_fifo(), desk.cluster.created) == (True, [])
+
+
 async def test_a_claim_for_one_pod_only_is_refused_while_the_job_runs(desk: Desk) -> None:
     desk.cluster.claim = a_claim("ReadWriteOncePod", image="registry/syncer:1")
     desk.cluster.pods["quad-syncer"] = a_syncer()
