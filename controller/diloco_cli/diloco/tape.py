@@ -14,6 +14,7 @@ from typing import Any
 import click
 from diloco.tape.places import heads_in
 from diloco.tape.records import TapeError
+from pydantic import BaseModel, ValidationError
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.status_text import table
@@ -52,39 +53,118 @@ def _row(head: Mapping[str, Any]) -> Sequence[str]:
     at = datetime.fromtimestamp(head["at"], UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     step, fragment = (str(head[key]) if key in head else "" for key in ("t", "fragment"))
     unit = head.get("unit") or str(head.get("holder", "")).partition("/")[0]
-    return at, head["type"], step, fragment, unit, "; ".join(_details(head))
+    return at, head["type"], step, fragment, str(unit), _details(head)
 
 
-def _details(head: Mapping[str, Any]) -> Iterator[str]:
-    match head["type"]:
-        case "segment":
-            yield f"segment {head['segment']} of state {head['incarnation'][:8]}"
-        case "join":
-            yield f"attempt {head['attempt']} as {head['holder']}"
-        case "lease":
-            yield f"samples {head['start']} to {head['end'] - 1}"
-        case "leave":
-            yield head["holder"] if head["keep"] is None else f"{head['holder']}, with work under way"
-        case "adopt":
-            yield f"version {head['version']} after local step {head['step']}"
-        case "refuse":
-            yield f"{head['reason']}: {head['message']}"
-        case "skip":
-            yield head["message"]
-        case "merge":
-            yield from _merge(head)
+def _details(head: Mapping[str, Any]) -> str:
+    """Return what the record says beyond its columns. One that lacks a part is damaged: nothing checks a line of the history, and without
+    its values nothing checks the record of a merge."""
+    form = _FORMS.get(head["type"])
+    try:
+        return "; ".join(form.model_validate(head).words()) if form is not None else ""
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        return f"damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _merge(head: Mapping[str, Any]) -> Iterator[str]:
-    total = sum(one["weight"] for one in head["given"].values())
-    for unit, one in head["given"].items():
-        marks = one["marks"]
-        yield f"{unit} {one['weight'] / total:.1%} ({one['tokens']} tokens in {one['steps']} steps, at {marks['steps']}|{marks['seen']})"
-    for unit, reason in head["refused"].items():
-        yield f"{unit} refused: {reason}"
-    if head["missed"]:
-        yield f"without {', '.join(head['missed'])}"
-    if head["cosine"] is not None:
-        yield f"cosine {head['cosine']:.3f}"
-    yield f"waited {head['seconds']:.2f} s"
-    yield f"from version {head['base']}, {head['checksum']}"
+class _Segment(BaseModel):
+    segment: int
+    incarnation: str
+
+    def words(self) -> Iterator[str]:
+        yield f"segment {self.segment} of state {self.incarnation[:8]}"
+
+
+class _Join(BaseModel):
+    attempt: int
+    holder: str
+
+    def words(self) -> Iterator[str]:
+        yield f"attempt {self.attempt} as {self.holder}"
+
+
+class _Lease(BaseModel):
+    start: int
+    end: int
+
+    def words(self) -> Iterator[str]:
+        yield f"samples {self.start} to {self.end - 1}"
+
+
+class _Leave(BaseModel):
+    holder: str
+    keep: Any
+
+    def words(self) -> Iterator[str]:
+        yield self.holder if self.keep is None else f"{self.holder}, with work under way"
+
+
+class _Adopt(BaseModel):
+    version: int
+    step: int
+
+    def words(self) -> Iterator[str]:
+        yield f"version {self.version} after local step {self.step}"
+
+
+class _Refuse(BaseModel):
+    reason: str
+    message: str
+
+    def words(self) -> Iterator[str]:
+        yield f"{self.reason}: {self.message}"
+
+
+class _Skip(BaseModel):
+    message: str
+
+    def words(self) -> Iterator[str]:
+        yield self.message
+
+
+class _Marks(BaseModel):
+    steps: int
+    seen: int
+
+
+class _Given(BaseModel):
+    weight: float
+    tokens: int
+    steps: int
+    marks: _Marks
+
+
+class _Merge(BaseModel):
+    given: dict[str, _Given]
+    refused: dict[str, str]
+    missed: list[str]
+    cosine: float | None
+    seconds: float
+    base: int
+    checksum: str
+
+    def words(self) -> Iterator[str]:
+        total = sum(one.weight for one in self.given.values())
+        for unit, one in self.given.items():
+            share = one.weight / total if total else 0.0
+            yield f"{unit} {share:.1%} ({one.tokens} tokens in {one.steps} steps, at {one.marks.steps}|{one.marks.seen})"
+        for unit, reason in self.refused.items():
+            yield f"{unit} refused: {reason}"
+        if self.missed:
+            yield f"without {', '.join(self.missed)}"
+        if self.cosine is not None:
+            yield f"cosine {self.cosine:.3f}"
+        yield f"waited {self.seconds:.2f} s"
+        yield f"from version {self.base}, {self.checksum}"
+
+
+_FORMS: Mapping[str, type[_Segment | _Join | _Lease | _Leave | _Adopt | _Refuse | _Skip | _Merge]] = {
+    "segment": _Segment,
+    "join": _Join,
+    "lease": _Lease,
+    "leave": _Leave,
+    "adopt": _Adopt,
+    "refuse": _Refuse,
+    "skip": _Skip,
+    "merge": _Merge,
+}

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from diloco.tape.records import RecordFile, TapeError
-from diloco.tape.segments import FOLDER, HISTORY, heads, segments
+from diloco.tape.records import TapeError, begins_as_tape
+from diloco.tape.segments import FOLDER, HISTORY, heads, heads_of, segments
 
 _DEPTH: Final = 4
 """Folders between a state directory and a tape: `volumes/<namespace>/<claim>/tape`."""
@@ -30,9 +30,13 @@ def heads_in(where: Path) -> Iterator[dict[str, Any]]:
     """Return what the records of a segment's file, or of the tape in a folder, say. Raises TapeError."""
     if not where.is_file():
         yield from heads(find_tape(where))
-        return
-    for record in RecordFile(where, values=False):
-        yield record.head
+    elif not begins_as_tape(where):
+        raise TapeError(
+            f"{where} is no tape: name the state directory of a job, or a file 00000001.tape in it. If it was a tape, its beginning is "
+            "damaged: put a good copy back in its place"
+        )
+    else:
+        yield from heads_of(where)
 
 
 def _tapes(folder: Path, depth: int) -> Iterator[Path]:

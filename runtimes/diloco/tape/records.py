@@ -17,6 +17,7 @@ See docs/decisions/0247-commit-records.md.
 from __future__ import annotations
 
 import json
+import stat
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -78,6 +79,24 @@ def write_record(file: BinaryIO, head: Head, values: memoryview | None = None) -
     return _PREFIX + len(text) + bulk.nbytes + _CHECK.size
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises TapeError for a pipe or a device, which may never end, and OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise TapeError(f"{path} cannot be read: it is no regular file")
+    return path.open("rb")
+
+
+def begins_as_tape(path: Path) -> bool:
+    """Return whether the file may be one of a tape: it begins with a record, with a part of one, or with the room for one. Raises
+    TapeError."""
+    try:
+        with open_regular(path) as file:
+            beginning = file.read(len(_MAGIC))
+    except OSError as error:
+        raise TapeError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _MAGIC.startswith(beginning) or not any(beginning)
+
+
 class RecordFile:
     """Reads one file from its beginning. `torn`, once all was read: where a torn record begins; None: there is none."""
 
@@ -90,7 +109,7 @@ class RecordFile:
     def __iter__(self) -> Iterator[Record]:
         """Yield the records up to the end, or to a torn one. Raises TapeError for damage, and if the file cannot be opened or read."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 yield from self._read(file)
         except FileNotFoundError as error:
             raise TapeGone(f"{self._path} is gone") from error
@@ -143,7 +162,7 @@ class RecordFile:
                 raise self._damage(offset, "its bytes have changed")
         try:
             head = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._damage(offset, f"its head is not JSON: {error}") from error
         if not isinstance(head, dict):
             raise self._damage(offset, "its head is not an object")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diloco.durable import fsync_directory
-from diloco.tape.records import RecordFile, TapeError, TapeGone
+from diloco.tape.records import RecordFile, TapeError, TapeGone, open_regular
 
 FOLDER: Final = "tape"
 """In the syncer's state directory."""
@@ -33,6 +33,8 @@ FORMAT: Final = 1
 SEGMENT: Final = "segment"
 """Type of the record with which each segment begins."""
 
+_LATEST: Final = 253402300800
+"""Seconds since the epoch at which the year 10000 begins."""
 _NAME: Final = re.compile(r"^(\d{8,})(\.cut)?\.tape$")
 
 
@@ -85,19 +87,40 @@ def _all_heads(folder: Path) -> Iterator[dict[str, Any]]:
     for name in (OLD_HISTORY, HISTORY):
         yield from _lines(folder / name)
     for segment in segments(folder):
-        for record in RecordFile(segment.path, values=False):
-            yield record.head
+        yield from heads_of(segment.path)
+
+
+def heads_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the records of one segment say. Raises TapeError."""
+    for record in RecordFile(path, values=False):
+        if not _is_head(record.head):
+            raise TapeError(
+                f"the record at offset {record.offset} of {path} does not say its number, time and type: it is damaged. Put a good copy of "
+                "the file back in its place"
+            )
+        yield record.head
+
+
+def _is_head(found: Any) -> bool:
+    """Return whether it says what every record says."""
+    return (
+        isinstance(found, dict)
+        and type(found.get("n")) is int
+        and isinstance(found.get("type"), str)
+        and isinstance(at := found.get("at"), int | float)
+        and 0 <= at < _LATEST
+    )
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 try:
                     head = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
-                if isinstance(head, dict) and isinstance(head.get("n"), int):
+                if _is_head(head):
                     yield head
     except FileNotFoundError:
         return

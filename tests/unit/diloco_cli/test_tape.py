@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,58 @@ def test_show_reads_one_file(volume: Path) -> None:
 def test_what_is_no_tape_is_said(tmp_path: Path) -> None:
     done = diloco("tape", "show", tmp_path)
     assert (done.exit_code, f"no tape is in {tmp_path}" in done.output) == (1, True)
+
+
+def test_a_file_of_something_else_is_no_tape_and_no_advice_is_given_to_cut_it(tmp_path: Path) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("years of work")
+    done = diloco("tape", "show", file)
+    assert (done.exit_code, f"{file} is no tape" in done.output, "truncate" in done.output) == (1, True, False)
+
+
+def in_history(tmp_path: Path, *lines: str) -> Path:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "history.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"n": 1}',
+        '{"n": true, "at": 1, "type": "skip"}',
+        '{"n": 1, "at": 1e300, "type": "skip"}',
+        '{"n": 1, "at": 1, "type": []}',
+    ],
+    ids=["nested", "no time", "no number", "no such time", "no type"],
+)
+def test_a_damaged_line_of_the_history_is_left_out(tmp_path: Path, line: str) -> None:
+    good = {"n": 2, "at": 1.5, "type": "skip", "t": 7, "message": "too few units"}
+    done = diloco("tape", "show", in_history(tmp_path, line, json.dumps(good)))
+    assert done.exit_code == 0, done.output
+    [_, row] = done.output.splitlines()
+    assert row.split(maxsplit=4)[2:] == ["skip", "7", "too few units"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks"),
+    [("segment", "segment"), ("join", "attempt"), ("lease", "start"), ("leave", "holder"), ("adopt", "version"), ("refuse", "reason"),
+     ("skip", "message"), ("merge", "given")],
+)  # fmt: skip
+def test_a_record_that_lacks_a_part_is_shown_as_damaged(tmp_path: Path, kind: str, lacks: str) -> None:
+    done = diloco("tape", "show", in_history(tmp_path, json.dumps({"n": 1, "at": 1, "type": kind})))
+    assert (done.exit_code, f"damaged: {lacks}: Field required" in done.output) == (0, True), done.output
+
+
+def test_a_pipe_in_the_place_of_the_history_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "00000001.tape").touch()
+    os.mkfifo(folder / "history.jsonl")
+    done = diloco("tape", "show", tmp_path)
+    assert (done.exit_code, "history.jsonl cannot be read: it is no regular file" in done.output) == (1, True)
 
 
 def test_an_adoption_is_of_a_version_that_was_made_before(volume: Path) -> None:

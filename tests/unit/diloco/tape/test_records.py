@@ -94,7 +94,7 @@ def test_values_that_nobody_wants_are_not_read(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(TapeGone):
         numbers(tmp_path / "x")
-    with pytest.raises(TapeError, match="cannot be read: Is a directory"):
+    with pytest.raises(TapeError, match="cannot be read: it is no regular file"):
         numbers(tmp_path)
 
 
