@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
+import itertools
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from diloco.wording import one_line
 from diloco_local.memory.schema import Structural
 from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api.crd import Schema, job_schema
@@ -19,16 +21,24 @@ from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.kinds import kind_problems
 from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.program.yaml_reader import BadYaml, decoded, documents, read_text
 from diloco_operator.reconcile.observe.template import template_problems
 
 from diloco_cli.readable_spec import readable_spec
 
 STDIN = "-"
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # What `kubectl get -o yaml` prints must be taken again.
 _METADATA = [
     *("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "generateName", "uid", "resourceVersion"),
     *("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"),
 ]
+
+_LONGEST = 4000
+"""Characters of a problem: names and values in it are the file's, and may be of any length."""
+_MOST_UNKNOWN = 100
+"""So many unknown fields of an object are shown, each with the nearest name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +61,10 @@ class Manifest:
         """Return the line of a field, or of the nearest enclosing field in the file; 0 if not known."""
         return self.lines.get(self._nearest(path), 0)
 
-    def place(self, path: str) -> tuple[int, int]:
-        """Return what sorts fields as they stand in the file; those that are missing come with the nearest enclosing one."""
+    def in_order(self, causes: Iterable[Cause]) -> list[Cause]:
+        """Return them as their fields stand in the file; those of missing fields come with the nearest enclosing one."""
         order = {place: index for index, place in enumerate(self.lines)}
-        return self.line(path), order.get(self._nearest(path), 0)
+        return sorted(causes, key=lambda cause: (self.line(cause.field), order.get(self._nearest(cause.field), 0)))
 
     def _nearest(self, path: str) -> str:
         while path and path not in self.lines:
@@ -81,7 +91,8 @@ class Problem:
         place = f"{self.file}:{self.line}" if self.line else self.file
         document = f" document {self.document}" if self.document else ""
         name = f" ({self.name})" if self.name else ""
-        return f"{place}:{document}{name}{':' if document or name else ''} {f'{self.field}: ' if self.field else ''}{self.message}"
+        text = f"{place}:{document}{name}{':' if document or name else ''} {f'{self.field}: ' if self.field else ''}{self.message}"
+        return one_line(text, _LONGEST)
 
 
 class ManifestError(Exception):
@@ -120,6 +131,15 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
     return good
 
 
+def check_text(text: str, name: str) -> None:
+    """Check the jobs in a text, which problems call `name`. Raises `ManifestError`."""
+    problems: list[Problem] = []
+    manifests = [manifest for manifest in _documents(name, text, problems) if _check_kind(manifest, (KIND,), problems)]
+    if problems:
+        raise ManifestError(problems)
+    validate_jobs(manifests)
+
+
 def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     """Return the jobs with the defaults of the CRD filled in. Raises `ManifestError` with every wrong field of every job.
 
@@ -130,10 +150,12 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     jobs = []
     for manifest in manifests:
         obj = structural.apply_defaults(manifest.obj)
-        found = [*_unknown_fields(schema, manifest.obj), *structural.validate(obj)]
+        unknown = _unknown_fields(schema, manifest.obj)
+        found = [*itertools.islice(unknown, _MOST_UNKNOWN), *structural.validate(obj)]
+        if next(unknown, None) is not None:
+            found.append(Cause("", f"has more than {_MOST_UNKNOWN} unknown fields, of which these are the first"))
         found += _beyond_schema(obj, found)
-        found.sort(key=lambda cause: manifest.place(cause.field))
-        problems += [problem_of(manifest, cause.field, cause.message) for cause in found]
+        problems += [problem_of(manifest, cause.field, cause.message) for cause in manifest.in_order(found)]
         jobs.append(replace(manifest, obj=obj))
     if problems:
         raise ManifestError(problems)
@@ -165,37 +187,10 @@ def problem_of(manifest: Manifest, path: str, message: str) -> Problem:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: times stay strings, keys are strings, no key occurs twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            # It stands for other keys, and gives way to those of the mapping that repeat them.
-            if key.tag == "tag:yaml.org,2002:merge":
-                continue
-            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be a string; put {getattr(key, 'value', 'it')!r} in quotes", key.start_mark
-                )
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} occurs twice; remove one", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-# Else `2026-01-01` in an annotation would become a date, which JSON does not have.
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def _read(path: str, problems: list[Problem]) -> list[Manifest]:
     """Return the objects of one file. Its errors are added to `problems`."""
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-        text = data.decode("utf-8")
+        text = decoded(sys.stdin.buffer) if path == STDIN else read_text(Path(path))
     except FileNotFoundError:
         problems.append(Problem(path, "does not exist; check the path"))
         return []
@@ -205,9 +200,8 @@ def _read(path: str, problems: list[Problem]) -> list[Manifest]:
     except OSError as error:
         problems.append(Problem(path, f"cannot be read: {error.strerror or error}"))
         return []
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        problems.append(Problem(path, f"is not UTF-8 text (byte {error.start}); save it as UTF-8", line=line))
+    except BadYaml as error:
+        problems.append(Problem(path, error.message, line=error.line))
         return []
     before = len(problems)
     manifests = list(_documents(path, text, problems))
@@ -217,36 +211,16 @@ def _read(path: str, problems: list[Problem]) -> list[Manifest]:
 
 
 def _documents(path: str, text: str, problems: list[Problem]) -> Iterator[Manifest]:
-    loader = _Loader(text)
-    document = 0
     try:
-        while loader.check_node():
-            document += 1
-            node = loader.get_node()
-            assert node is not None
-            lines: dict[str, int] = {}
-            _lines(node, "", lines)
-            content = loader.construct_document(node)
-            if content is None:
-                continue
-            # Checks that it is JSON: no cycles through anchors, no NaN, no bytes or sets.
-            json.dumps(content, allow_nan=False)
-            yield from _objects(content, path, document, lines, problems)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        message = " ".join(part for part in (error.context, error.problem) if part)
-        problems.append(Problem(path, f"is not valid YAML: {message}", document or 1, mark.line + 1 if mark else 0))
-    except yaml.YAMLError as error:
-        problems.append(Problem(path, f"is not valid YAML: {error}", document or 1))
-    except (ValueError, TypeError) as error:
-        problems.append(Problem(path, f"contains a value that JSON does not have: {error}", document))
-    except RecursionError:
-        problems.append(Problem(path, "is nested too deeply or contains itself through an anchor", document or 1))
-    finally:
-        loader.dispose()
+        for document, (node, content) in enumerate(documents(text), start=1):
+            if content is not None:
+                yield from _objects(content, node, path, document, problems)
+    except BadYaml as error:
+        problems.append(Problem(path, error.message, error.document, error.line))
 
 
-def _objects(content: Any, path: str, document: int, lines: dict[str, int], problems: list[Problem]) -> Iterator[Manifest]:
+def _objects(content: Any, node: yaml.Node, path: str, document: int, problems: list[Problem]) -> Iterator[Manifest]:
+    lines = _lines_of(node)
     if not isinstance(content, dict):
         problems.append(
             Problem(path, f"must be an object with apiVersion, kind, metadata and spec, not a {_noun(content)}", document, lines[""])
@@ -259,18 +233,19 @@ def _objects(content: Any, path: str, document: int, lines: dict[str, int], prob
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         problems.append(Problem(path, "must be a list of objects", document, lines.get("items", 0), field="items"))
         return
-    for index, item in enumerate(items):
-        prefix = f"items[{index}]"
-        own = {place.removeprefix(prefix).removeprefix("."): line for place, line in lines.items() if _under(place, prefix)}
-        yield Manifest(item, path, document, own)
-
-
-def _under(place: str, prefix: str) -> bool:
-    return place == prefix or place.startswith(f"{prefix}.")
+    [nodes] = [value.value for key, value in node.value if key.value == "items"]
+    for item, its_node in zip(items, nodes, strict=True):
+        yield Manifest(item, path, document, _lines_of(its_node))
 
 
 def _noun(value: Any) -> str:
     return {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
+
+
+def _lines_of(node: yaml.Node) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    _lines(node, "", lines)
+    return lines
 
 
 def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
@@ -308,8 +283,14 @@ def _check_kind(manifest: Manifest, kinds: Collection[str], problems: list[Probl
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         problems.append(problem_of(manifest, "metadata", "must be an object with a name"))
-    elif not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        return known
+    if not isinstance(metadata.get("name"), str) or not metadata["name"]:
         problems.append(problem_of(manifest, "metadata.name", "is required: a name of lower-case letters, digits and -"))
+    elif kind != KIND and not _SUBDOMAIN.fullmatch(metadata["name"]):  # the CRD has the rule for jobs
+        problems.append(problem_of(manifest, "metadata.name", "must be of lower-case letters, digits, - and ., as host names are"))
+    namespace = metadata.get("namespace") or ""
+    if namespace and (not isinstance(namespace, str) or not _LABEL.fullmatch(namespace)):
+        problems.append(problem_of(manifest, "metadata.namespace", "must be at most 63 lower-case letters, digits and -"))
     return known
 
 

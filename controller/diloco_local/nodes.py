@@ -7,9 +7,11 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, NODE_HOSTNAME, NODES
 from diloco_operator.kube.client import AlreadyExists, Client, Conflict, NotFound, Obj
+from diloco_operator.kube.quantities import quantity
 
 from diloco_local.kubelet import Kubelet
 from diloco_local.kubelet_context import KubeletContext, SimulatedNode
@@ -42,6 +44,10 @@ def complete(manifest: Obj) -> Obj:
     name = metadata.get("name")
     if not name:
         raise BadNode("a Node without metadata.name")
+    status = _object(name, manifest, "status")
+    for parent, keys in ((metadata, ("labels", "annotations")), (manifest, ("spec",)), (status, ("capacity", "allocatable"))):
+        for key in keys:
+            _object(name, parent, key)
     speed = (metadata.get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED)
     if speed is not None:
         check_speed(name, speed)
@@ -51,9 +57,10 @@ def complete(manifest: Obj) -> Obj:
         "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
         **{key: str(value) for key, value in (metadata.get("labels") or {}).items()},
     }
-    status = manifest.get("status") or {}
     capacity = {key: str(value) for key, value in (status.get("capacity") or status.get("allocatable") or {}).items()}
     allocatable = {key: str(value) for key, value in (status.get("allocatable") or capacity).items()}
+    for resource, amount in (*capacity.items(), *allocatable.items()):
+        _check_amount(name, resource, amount)
     # Nodes may be copied from a cluster: an object with a resourceVersion cannot be created.
     kept = {key: value for key, value in metadata.items() if key in ("name", "annotations")}
     return {
@@ -63,6 +70,22 @@ def complete(manifest: Obj) -> Obj:
         "spec": dict(manifest.get("spec") or {}),
         "status": {"capacity": capacity, "allocatable": allocatable},
     }
+
+
+def _object(node: str, parent: Obj, key: str) -> Obj:
+    found: Any = parent.get(key) or {}
+    if not isinstance(found, dict):
+        raise BadNode(f"node {node}: {key} must be an object, not {found!r}")
+    return found
+
+
+def _check_amount(node: str, resource: str, text: str) -> None:
+    try:
+        below_zero = quantity(text) < 0
+    except ValueError as error:
+        raise BadNode(f"node {node}: {resource}: {error}") from error
+    if below_zero:
+        raise BadNode(f"node {node}: {resource}: {text} is below 0")
 
 
 def check_speed(node: str, text: object) -> None:

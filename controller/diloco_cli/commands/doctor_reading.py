@@ -10,7 +10,6 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
 from diloco import contract
 from diloco_operator.accelerators import BUILT_IN, extend
 from diloco_operator.api import names
@@ -23,6 +22,7 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel
 from diloco_operator.kube.rest.server_clock import ServerClock
 from diloco_operator.program.config import BadConfiguration, read_configuration
+from diloco_operator.program.yaml_reader import BadYaml, load
 from diloco_operator.reach import REACH_COMMAND, REACH_SECONDS
 from diloco_operator.reconcile import OperatorConfig
 
@@ -183,11 +183,11 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
     try:
         data = (await client.get(names.CONFIG_MAPS, namespace, name)).get("data") or {}
         if "catalogue.yaml" in data:
-            extend(*read_catalogue(yaml.safe_load(data["catalogue.yaml"]), BUILT_IN))
-        return read_configuration(yaml.safe_load(data.get("config.yaml") or "") or {}, what)[0]
+            extend(*read_catalogue(load(data["catalogue.yaml"]), BUILT_IN))
+        return read_configuration(load(data.get("config.yaml") or "") or {}, what)[0]
     except ApiError as error:
         return Unreadable(what, error.message)
-    except (yaml.YAMLError, BadCatalogue, BadConfiguration) as error:
+    except (BadYaml, BadCatalogue, BadConfiguration) as error:
         return Unreadable(what, str(error))
 
 

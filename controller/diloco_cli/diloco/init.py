@@ -19,10 +19,11 @@ from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
-from diloco_cli.commands.validate import catalogue_option
+from diloco_cli.commands.validate import catalogue_option, refuse
 from diloco_cli.diloco.pool_option import of_slices, slices_of
 from diloco_cli.diloco.starter import starter_job
 from diloco_cli.fleet_file import BadFleet, load_fleet
+from diloco_cli.manifests import ManifestError, check_text
 
 
 @click.command(short_help="Write a commented starter job for the hardware of a cluster.")
@@ -66,8 +67,12 @@ def _write(output: Path, name: str, image: str, nodes: Sequence[NodeView]) -> No
     if not pools:
         none = f"; {'; '.join(remarks)}" if remarks else ""
         raise CommandError(f"there are no nodes that a pool can name{none}. Where an autoscaler brings them see examples/flex-start.yaml")
+    text = starter_job(name, image, pools, remarks)
     try:
-        output.write_text(starter_job(name, image, pools, remarks), encoding="utf-8")
+        check_text(text, str(output))
+        output.write_text(text, encoding="utf-8")
+    except ManifestError as error:
+        refuse(*map(str, error.problems), f"{output} was not written")
     except OSError as error:
         raise CommandError(f"cannot write {output}: {error.strerror}") from error
     what = ", ".join(f"{pool.units} of {pool.kind.name} {pool.topology}".rstrip() for pool in pools)

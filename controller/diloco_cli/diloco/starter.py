@@ -5,12 +5,14 @@ See docs/decisions/0258-submit-and-client.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from diloco.wording import plural
 from diloco_operator.accelerators import Accelerator, Family
 from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.api.spec import MAX_LEARNERS
+from diloco_operator.program.yaml_reader import BadYaml, load
 
 from diloco_cli.diloco.pool_option import PoolRequest
 
@@ -29,7 +31,7 @@ def starter_job(name: str, image: str, pools: Sequence[PoolRequest], remarks: Se
         f"apiVersion: {API_VERSION}",
         f"kind: {KIND}",
         "metadata:",
-        f"  name: {name}",
+        f"  name: {_scalar(name)}",
         "spec:",
         "  learners:",
         "    min: 1                     # with fewer the job says Degraded; it goes on with training.quorum of them",
@@ -69,13 +71,22 @@ def _pool(pool: PoolRequest, image: str) -> list[str]:
         "      spec:",
         "        containers:",
         "        - name: learner        # this container is the unit's; others are sidecars",
-        f"          image: {image or 'registry.example.com/my-training:1  # TODO'}",
+        f"          image: {_scalar(image) if image else 'registry.example.com/my-training:1  # TODO'}",
         f"          # {_IMAGE_COMMENT}",
         "          command: [diloco-launch, train.py]   # TODO: relative to the image's working directory",
     ]
     if pool.kind.family is Family.CPU:
         lines.append('          resources: {requests: {cpu: "1", memory: 2Gi}}')
     return lines
+
+
+def _scalar(text: str) -> str:
+    """Return the text as a value in YAML: as it is where that is read as the same text."""
+    try:
+        plain = load(f"value: {text}") == {"value": text}
+    except BadYaml:
+        plain = False
+    return text if plain else json.dumps(text)
 
 
 def _of(pool: PoolRequest) -> str:

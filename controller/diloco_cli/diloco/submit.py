@@ -35,6 +35,7 @@ from diloco_cli.diloco.up import Variable, run_here, view_of
 from diloco_cli.diloco.up_run import UpOptions
 from diloco_cli.jobs import reference
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
+from diloco_cli.parameters_option import Quantity
 from diloco_cli.status_text import status_text
 from diloco_cli.view_text import plain
 
@@ -74,9 +75,9 @@ class _Command(click.Command):
     "--fragments", type=click.IntRange(min=1), metavar="N", help="spec.training.fragments: at most one for each tensor of the model."
 )
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Processes of a host with GPUs. Default: one for each GPU.")
-@click.option("--cpu", default="", metavar="QUANTITY", help="CPU that each pod requests.")
-@click.option("--memory", default="", metavar="QUANTITY", help="Memory that each pod requests.")
-@click.option("--storage", default="", metavar="QUANTITY", help="Size of the syncer's volume.")
+@click.option("--cpu", type=Quantity(), metavar="QUANTITY", help="CPU that each pod requests.")
+@click.option("--memory", type=Quantity(), metavar="QUANTITY", help="Memory that each pod requests.")
+@click.option("--storage", type=Quantity(), metavar="QUANTITY", help="Size of the syncer's volume.")
 @click.option("--env", "variables", type=Variable(), multiple=True, metavar="NAME[=VALUE]", help="A variable for the script. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the objects instead of creating them.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Format of --dry-run.")
@@ -90,7 +91,8 @@ class _Command(click.Command):
 def submit(
     target: Target, script: str, arguments: tuple[str, ...], pools: tuple[str, ...], spot: bool, queue: str,
     image: str | None, in_image: bool, name: str | None, steps: int, least: int, sync_interval: int | None, fragments: int | None,
-    processes: int | None, cpu: str, memory: str, storage: str, variables: tuple[tuple[str, str], ...], dry_run: bool, output: str,
+    processes: int | None, cpu: str | None, memory: str | None, storage: str | None,
+    variables: tuple[tuple[str, str], ...], dry_run: bool, output: str,
     watch: bool, local: bool, state_dir: Path,
 ) -> None:  # fmt: skip
     """Train with SCRIPT, a Python program that joins a job by diloco.torch or diloco.jax, on the kinds of hardware that --pool names.
@@ -114,7 +116,7 @@ def submit(
         refuse(str(error))
     wanted = Submission(
         job_name, program, image or _NO_IMAGE, (), steps, arguments, target.namespace, least, queue, dict(variables),
-        processes or (1 if local else None), cpu, memory, storage, sync_interval, fragments,
+        processes or (1 if local else None), cpu or "", memory or "", storage or "", sync_interval, fragments,
     )  # fmt: skip
     held = Capacity.SPOT if spot else None
     here = _pools(pools, None, held)

@@ -84,7 +84,7 @@ class Variable(click.ParamType[tuple[str, str]]):
     "--priority", type=click.Choice([priority.value for priority in Priority]), default=Priority.LOW.value, show_default=True,
     help="Of the programs when processors are short: low leaves most to the rest of this machine, normal takes an equal share.",
 )  # fmt: skip
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
+@click.option("--timeout", type=Duration(above_zero=True), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option(
     "--report/--no-report", default=True, help="Whether to write report.html into the state directory at the end.  [default: report]"
 )

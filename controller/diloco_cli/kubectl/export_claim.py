@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-import yaml
 from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
 from diloco_operator.program.duration import Duration
+from diloco_operator.program.yaml_reader import BadYaml, load
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import CommandError
@@ -46,7 +46,7 @@ def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--claim", metavar="NAME", default="", help="Read this claim, for instance one that was kept after its job.")
     @click.option("--image", metavar="IMAGE", default="", help="Image of the pod. Default: that of the job's syncer.")
     @click.option(
-        "--timeout", type=Duration(), default=f"{EXPORT.whole / 3600:.0f}h", show_default=True, metavar="DURATION",
+        "--timeout", type=Duration(above_zero=True), default=f"{EXPORT.whole / 3600:.0f}h", show_default=True, metavar="DURATION",
         help="How long it may take.",
     )  # fmt: skip
     @functools.wraps(command)
@@ -171,6 +171,6 @@ async def _configured_image(client: Client) -> str:
         return ""
     images = set()
     for config_map in found.items:
-        with contextlib.suppress(yaml.YAMLError, AttributeError):
-            images.add(str(yaml.safe_load((config_map.get("data") or {}).get("config.yaml") or "{}").get("syncerImage") or ""))
+        with contextlib.suppress(BadYaml, AttributeError):
+            images.add(str(load((config_map.get("data") or {}).get("config.yaml") or "{}").get("syncerImage") or ""))
     return images.pop() if len(images) == 1 else ""

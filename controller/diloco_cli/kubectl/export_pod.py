@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,7 +77,7 @@ def manifest(request: PodRequest) -> Obj:
             **{key: request.template[key] for key in _FROM_TEMPLATE if key in request.template},
             **({"affinity": affinity} if request.node else {}),
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": int(request.seconds),
+            "activeDeadlineSeconds": math.ceil(request.seconds),
             "terminationGracePeriodSeconds": _GRACE,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,

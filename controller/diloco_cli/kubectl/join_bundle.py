@@ -42,7 +42,12 @@ _SECRET, _PUBLIC = 0o600, 0o644
 )
 @click.option("--address", default="", metavar="HOST[:PORT]", help="Where this learner finds the syncer, if not where the job says.")
 @click.option(
-    "--timeout", type=Duration(), default="2m", show_default=True, metavar="DURATION", help="How long to wait for certificate and address."
+    "--timeout",
+    type=Duration(above_zero=True),
+    default="2m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for certificate and address.",
 )
 @target_options
 def join_bundle(target: Target, job: str, learner: str, output: Path | None, address: str, timeout: float) -> None:

@@ -28,7 +28,12 @@ _OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output."
 )
 _TIMEOUT = click.option(
-    "--timeout", type=Duration(), default="10m", show_default=True, metavar="DURATION", help="How long to wait before giving up."
+    "--timeout",
+    type=Duration(above_zero=True),
+    default="10m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait before giving up.",
 )
 
 

@@ -10,9 +10,6 @@ import click
 
 from diloco_operator.api.names import ENV_CATALOGUE
 
-_MOST_BYTES = 1 << 20
-"""As much as a ConfigMap holds."""
-
 
 class CatalogueError(Exception):
     """The file cannot be used; the message has every mistake with its row and field."""
@@ -22,19 +19,17 @@ def install_catalogue(path: Path | None) -> None:
     """Add the rows of the file to the catalogue of this process; None: the built-in rows alone. Raises `CatalogueError`."""
     if path is None:
         return
-    import yaml  # a program without a file starts faster
-
+    # A program without a file starts faster.
     from diloco_operator.accelerators import BUILT_IN, extend
     from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
+    from diloco_operator.program.yaml_reader import MOST_CONFIG_MAP, BadYaml, load, read_text
 
     try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise CatalogueError(f"{path} has more than 1 MiB")
-        content = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        content = load(read_text(path, MOST_CONFIG_MAP))
+    except OSError as error:
         raise CatalogueError(f"{path} cannot be read: {error}") from error
+    except BadYaml as error:
+        raise CatalogueError(f"{path} {error}") from error
     try:
         extend(*read_catalogue(content, BUILT_IN))
     except BadCatalogue as error:

@@ -15,7 +15,6 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 
@@ -23,6 +22,7 @@ from diloco_operator.api.base import field_path
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import CONFIG_API_VERSION, CONFIG_KIND
 from diloco_operator.operator import RunConfig
+from diloco_operator.program.yaml_reader import MOST_CONFIG_MAP, BadYaml, load, read_text
 from diloco_operator.reconcile import OperatorConfig
 
 _RUN_FIELDS = ("workers", "concurrency", "job_concurrency", "watch_other_pods")
@@ -37,9 +37,11 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
     if path is None:
         return OperatorConfig(), RunConfig()
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = load(read_text(path, MOST_CONFIG_MAP))
+    except OSError as error:
         raise BadConfiguration(f"{path} cannot be read: {error}") from error
+    except BadYaml as error:
+        raise BadConfiguration(f"{path} {error}") from error
     return read_configuration(content, str(path))
 
 

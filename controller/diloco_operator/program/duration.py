@@ -14,8 +14,15 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, *, above_zero: bool = False) -> None:
+        """`above_zero`: 0s is refused."""
+        self._above_zero = above_zero
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return value if isinstance(value, float) else parse_duration(str(value))
+            seconds = value if isinstance(value, float) else parse_duration(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if self._above_zero and not seconds:
+            self.fail("it must be above 0", param, ctx)
+        return seconds

@@ -76,19 +76,19 @@ def version() -> None:
 @click.option("--leader-elect-lease-name", "lease_name", default=OPERATOR_LEASE, show_default=True, help="Name of the Lease.")
 @click.option(
     "--lease-duration",
-    type=Duration(),
+    type=Duration(above_zero=True),
     default="15s",
     show_default=True,
     help="Another replica takes over this long after the last renewal.",
 )
 @click.option(
     "--renew-deadline",
-    type=Duration(),
+    type=Duration(above_zero=True),
     default="10s",
     show_default=True,
     help="The leader stops this long after its last renewal.",
 )
-@click.option("--retry-period", type=Duration(), default="2s", show_default=True, help="Time between two renewals.")
+@click.option("--retry-period", type=Duration(above_zero=True), default="2s", show_default=True, help="Time between two renewals.")
 @click.option("--metrics-address", type=_Address(), default="127.0.0.1:8080", show_default=True, help="Address of /metrics; 0: none.")
 @click.option(
     "--metrics-auth/--no-metrics-auth",

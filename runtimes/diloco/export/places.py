@@ -109,11 +109,13 @@ def other_steps(snapshot: Snapshot) -> str:
 
 
 def opened(where: str) -> tuple[Any, str]:
-    """Return (a file system, the path within it) of a path or URI. Raises ExportError if there is no driver for it."""
+    """Return (a file system, the path within it) of a path or URI. Raises ExportError if no driver opens it."""
     try:
         fs, path = file_system(where)
     except (ImportError, ValueError) as error:
         raise ExportError(f"{where} cannot be read: {error}. {REMEDY}") from error
+    except Exception as error:  # some drivers connect or open the archive at once, and raise classes of their own
+        raise ExportError(f"{where} cannot be read: {words(error)}") from error
     return fs, str(path).rstrip("/")
 
 

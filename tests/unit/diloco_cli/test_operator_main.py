@@ -61,7 +61,7 @@ def test_fields_are_in_camel_case_and_durations_as_in_a_job(tmp_path: Path) -> N
         ("kind: OperatorConfiguration\n", "apiVersion: Field required"),
         ("apiVersion: v1\nkind: OperatorConfiguration\n", "apiVersion: Input should be 'config.diloco.dev/v1alpha1'"),
         ("- a\n", "must be a map"),
-        ("a: [\n", "cannot be read"),
+        ("a: [\n", "is not valid YAML"),
     ],
 )
 def test_a_bad_configuration_is_refused_with_the_path_of_the_field(tmp_path: Path, text: str, problem: str) -> None:
@@ -83,7 +83,11 @@ def test_the_command_ends_with_2_for_a_bad_catalogue_and_names_file_row_and_fiel
     assert refused.exit_code == 2
     assert str(file) in refused.output
     assert "accelerators[0] (acme-npu2): hostSizes: must be powers of two up to 16, not [3]" in refused.output
-    for content, words in ((b"\xff\xfe\x00", "cannot be read"), (b"a: [", "cannot be read"), (b"#" * (2 << 20), "has more than 1 MiB")):
+    for content, words in (
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b"a: [", "is not valid YAML"),
+        (b"#" * (2 << 20), "has more than 1 MiB"),
+    ):
         file.write_bytes(content)
         assert words in run("--catalogue", str(file)).output
     assert run("--catalogue", str(tmp_path / "none.yaml")).exit_code == 2

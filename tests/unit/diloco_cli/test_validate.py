@@ -189,11 +189,11 @@ UNREADABLE = {
     "text": (b"hello", "not a string"),
     "key twice": (b"kind: DiLoCoJob\nkind: Pod\n", "the key 'kind' occurs twice; remove one"),
     "number as key": (b"kind: DiLoCoJob\n1: x\n", "a key must be a string; put '1' in quotes"),
-    "alias to itself": (b"kind: &a [*a]\n", "an anchor"),
+    "alias to itself": (b"kind: &a [*a]\n", "contains itself through the anchor a"),
     "not a number": (b"kind: .nan\n", "contains a value that JSON does not have"),
     "binary": (b"kind: !!binary aGk=\n", "contains a value that JSON does not have"),
     "python": (b"kind: !!python/object/apply:os.system ['true']\n", "is not valid YAML"),
-    "nested deeply": (b"[" * 500, "nested too deeply"),
+    "nested deeply": (b"[" * 500, "is nested more than 100 levels deep"),
 }
 
 

@@ -16,7 +16,7 @@ from diloco_operator.program.duration import Duration
 from diloco_cli.diloco.simulations.inputs import BadInput
 from diloco_cli.diloco.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, Later, Rate
 from diloco_cli.diloco.simulations.placement import SimulatedOperator
-from diloco_cli.parameters_option import Parameters
+from diloco_cli.parameters_option import Finite, Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +93,19 @@ def _by_place(given: Sequence[tuple[str, float]], default: float) -> ByPlace:
 _OPTIONS: Final = (
     click.option(
         "--failure-rate",
-        type=click.FloatRange(min=0.0),
+        type=Finite(min=0.0),
         default=0.17,
         show_default=True,
         help="Failures of one accelerator in a year. Llama 3 reported one in 5.8 years.",
     ),
-    click.option("--step", type=Duration(), default="5s", show_default=True, help="Of a unit on a node of speed 1."),
+    click.option("--step", type=Duration(above_zero=True), default="5s", show_default=True, help="Of a unit on a node of speed 1."),
     click.option("--start", type=Duration(), default="60s", show_default=True, help="From the slice to the program: pod, image, start."),
     click.option("--compile", "compilation", type=Duration(), default="60s", show_default=True, help="From the program to its first step."),
     click.option("--detect", type=Duration(), default="10s", show_default=True, help="From a failure to the next attempt."),
     click.option("--repair", type=Duration(), default="20m", show_default=True, help="Until a slice is back, in the mean."),
     click.option(
         "--reclaims",
-        type=click.FloatRange(min=0.0),
+        type=Finite(min=0.0),
         default=0.0,
         show_default=True,
         help="Of one spot slice or host in a day.",
@@ -113,10 +113,8 @@ _OPTIONS: Final = (
     click.option("--notice", type=Duration(), default="30s", show_default=True, help="From the cloud's word until a spot slice is gone."),
     click.option("--away", type=Duration(), default="30m", show_default=True, help="Until reclaimed spot capacity is back, in the mean."),
     click.option("--reclaim-all", is_flag=True, help="All spot capacity goes and comes back at once."),
-    click.option("--slowdowns", type=click.FloatRange(min=0.0), default=0.0, show_default=True, help="Of one slice or host in a day."),
-    click.option(
-        "--slow-factor", type=click.FloatRange(min=1.0), default=2.0, show_default=True, help="By what steps are longer meanwhile."
-    ),
+    click.option("--slowdowns", type=Finite(min=0.0), default=0.0, show_default=True, help="Of one slice or host in a day."),
+    click.option("--slow-factor", type=Finite(min=1.0), default=2.0, show_default=True, help="By what steps are longer meanwhile."),
     click.option("--slow-time", type=Duration(), default="10m", show_default=True, help="How long a slowdown takes."),
     click.option(
         "--join",
@@ -151,6 +149,10 @@ _OPTIONS: Final = (
         metavar="[PLACE=]SHARE",
         help=f"{LOST_HELP}  [default: 0]",
     ),
-    click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
-    click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine."),
+    click.option(
+        "--time", "seconds", type=Duration(above_zero=True), default="12h", show_default=True, help="Virtual time of each simulation."
+    ),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed gives the same figures on each machine."
+    ),
 )

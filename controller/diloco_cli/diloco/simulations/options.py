@@ -8,7 +8,7 @@ import click
 from diloco_operator.api.durations import parse_duration
 from diloco_operator.api.spec import MAX_LEARNERS
 
-from diloco_cli.parameters_option import NUMBER, SCALES
+from diloco_cli.parameters_option import NUMBER, SCALES, Finite
 
 
 def rate_text(bits: float) -> str:
@@ -48,7 +48,7 @@ class Units(click.ParamType[tuple[int, ...]]):
         return tuple(sorted({int(part) for part in parts}))
 
 
-LOST_SHARE = click.FloatRange(min=0.0, max=1.0, max_open=True)
+LOST_SHARE = Finite(min=0.0, max=1.0, max_open=True)
 LOST_HELP = "Share of TCP segments that do not arrive; they are sent again."
 
 
