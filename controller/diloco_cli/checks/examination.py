@@ -59,7 +59,6 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
         try:
             found += row.run(facts)
         except NotRead as missing:
-            what, why = missing.unreadable
-            remedy = "ask an administrator for the right to read this, or to run the command"
+            what, why, remedy = missing.unreadable
             found.append(warning(row.check, what, f"not checked: {why}", remedy))
     return tuple(found)

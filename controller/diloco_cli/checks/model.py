@@ -95,11 +95,16 @@ class Reach(NamedTuple):
     """"" when it came about."""
 
 
+ASK = "ask an administrator for the right to read this, or to run the command"
+
+
 class Unreadable(NamedTuple):
     """Something that could not be read."""
 
     what: str
     why: str
+    remedy: str = ASK
+    """What to do where it is not a right that is missing."""
 
 
 class NotRead(Exception):

@@ -5,7 +5,7 @@ See docs/decisions/0105-rights-and-networks.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME
@@ -29,19 +29,59 @@ _NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
 """What the operator needs in each namespace that it watches: kind, subresource and verbs, as in the chart's roles."""
 _CLUSTER_WIDE = ((names.NODES, "list watch"), (names.PRIORITY_CLASSES, "list watch"))
 
-_COMMANDS: tuple[tuple[str, str, Resource, str], ...] = (
-    ("get", "status", names.DILOCO_JOBS, ""),
-    ("list", "status", names.DILOCO_JOBS, ""),
-    ("create", "apply", names.DILOCO_JOBS, ""),
-    ("patch", "suspend, resume and retry", names.DILOCO_JOBS, ""),
-    ("delete", "kubectl delete", names.DILOCO_JOBS, ""),
-    ("get", "logs", names.PODS, "log"),
-    ("list", "logs and units", names.PODS, ""),
-    ("create", "drain", names.PODS, "eviction"),
-    ("create", "export", names.PODS, "exec"),
-    ("list", "explain", names.EVENTS, ""),
+_EXPORT = (
+    (names.DILOCO_JOBS, "", "get"),
+    (names.VOLUME_CLAIMS, "", "get"),
+    (names.PODS, "", "get list create delete"),
+    (names.PODS, "exec", "get create"),
 )
-"""Verb, what it is for, kind and subresource."""
+_CHANGE = ((names.DILOCO_JOBS, "", "get patch watch"),)
+COMMANDS: Mapping[str, tuple[tuple[Resource, str, str], ...]] = {
+    "kubectl apply": ((names.DILOCO_JOBS, "", "get create patch"),),
+    "kubectl delete": ((names.DILOCO_JOBS, "", "get delete"),),
+    "status": ((names.DILOCO_JOBS, "", "get list"),),
+    "units": ((names.DILOCO_JOBS, "", "get"),),
+    "top": ((names.DILOCO_JOBS, "", "get list watch"),),
+    "dashboard": (
+        (names.DILOCO_JOBS, "", "list watch"),
+        (names.EVENTS, "", "list watch"),
+        (names.PODS, "", "list"),
+        (names.PODS, "log", "get"),
+    ),
+    "logs": ((names.DILOCO_JOBS, "", "get"), (names.PODS, "", "list"), (names.PODS, "log", "get")),
+    "report": (
+        (names.DILOCO_JOBS, "", "get"),
+        (names.EVENTS, "", "list"),
+        (names.PODS, "", "list"),
+        (names.PODS, "log", "get"),
+    ),
+    "explain": ((names.DILOCO_JOBS, "", "get"), (names.EVENTS, "", "list"), (names.NODES, "", "list")),
+    "drain": (
+        (names.DILOCO_JOBS, "", "get watch"),
+        (names.PODS, "", "list"),
+        (names.PODS, "eviction", "create"),
+        (names.NODES, "", "patch"),
+    ),
+    "suspend": _CHANGE,
+    "resume": _CHANGE,
+    "retry": _CHANGE,
+    "plan": ((names.NODES, "", "list"), (names.DILOCO_JOBS, "", "list"), (names.PODS, "", "list")),
+    "export": _EXPORT,
+    "snapshots": _EXPORT,
+    "join-bundle": (
+        (names.DILOCO_JOBS, "", "get"),
+        (names.CONFIG_MAPS, "", "get"),
+        (names.SECRETS, "", "get"),
+        (names.SERVICES, "", "get"),
+    ),
+    "submit": (
+        (names.DILOCO_JOBS, "", "get create watch"),
+        (names.CONFIG_MAPS, "", "get create patch delete"),
+        (names.NODES, "", "list"),
+    ),
+    "init": ((names.NODES, "", "list"),),
+}
+"""By command: kind, subresource and verbs. `doctor` is not here: each of its checks says what it may not read."""
 
 
 def operator_rights(namespace: str) -> list[Right]:
@@ -54,8 +94,18 @@ def operator_rights(namespace: str) -> list[Right]:
 
 
 def caller_rights(namespace: str) -> list[Right]:
-    """Return what the commands of `kubectl diloco` need in a namespace."""
-    return [Right(verb, resource, namespace, part) for verb, _, resource, part in _COMMANDS]
+    """Return what the commands need in a namespace, and of the cluster."""
+    return list(_purposes(namespace))
+
+
+def _purposes(namespace: str) -> dict[Right, list[str]]:
+    """Return the commands that need each right."""
+    found: dict[Right, list[str]] = {}
+    for command, needs in COMMANDS.items():
+        for resource, part, verbs in needs:
+            for verb in verbs.split():
+                found.setdefault(Right(verb, resource, namespace if resource.namespaced else "", part), []).append(command)
+    return found
 
 
 def of_operator(facts: Facts) -> Iterator[Finding]:
@@ -76,10 +126,13 @@ def of_operator(facts: Facts) -> Iterator[Finding]:
 
 def of_caller(facts: Facts) -> Iterator[Finding]:
     """Find which commands the user may not use."""
-    use = {right: purpose for right, (_, purpose, _, _) in zip(caller_rights(facts.namespace), _COMMANDS, strict=True)}
+    purposes = _purposes(facts.namespace)
     missing = [each.right for each in read(facts.own_rights) if not each.allowed]
     for right in missing:
-        remedy = "ask an administrator; the cluster's role edit has what jobs need, view what status needs"
-        yield warning(Check.YOUR_RIGHTS, f"namespace {facts.namespace}", f"you may not {right}: needed for {use[right]}", remedy)
+        where = f"namespace {right.namespace}" if right.namespace else "cluster"
+        remedy = "ask an administrator; " + (
+            "the cluster's role edit has what jobs need, view what status needs" if right.namespace else "it takes a ClusterRole"
+        )
+        yield warning(Check.YOUR_RIGHTS, where, f"you may not {right}: needed for {', '.join(purposes[right])}", remedy)
     if not missing:
         yield ok(Check.YOUR_RIGHTS, f"namespace {facts.namespace}", "you may use every command")

@@ -33,6 +33,7 @@ from diloco_cli.jobs import find_job
 
 _KUBELET_LEASES = "kube-node-lease"
 _NO_SUCH_PROGRAM = (126, 127)
+_AGAIN = "run doctor again; if it stays so, see whether the API server and the node are well (kubectl get nodes)"
 
 
 class Wanted(NamedTuple):
@@ -185,10 +186,12 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
         if "catalogue.yaml" in data:
             extend(*read_catalogue(load(data["catalogue.yaml"]), BUILT_IN))
         return read_configuration(load(data.get("config.yaml") or "") or {}, what)[0]
-    except ApiError as error:
+    except Forbidden as error:
         return Unreadable(what, error.message)
+    except ApiError as error:
+        return Unreadable(what, error.message, _AGAIN)
     except (BadYaml, BadCatalogue, BadConfiguration) as error:
-        return Unreadable(what, str(error))
+        return Unreadable(what, str(error), "correct it: the operator does not start with it")
 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
@@ -209,10 +212,14 @@ async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unread
                 if channel is Channel.STDERR:
                     said.append(piece)
             ended = program.ended
-    except ApiError as error:
+    except Forbidden as error:
         return Unreadable(f"pod {name}", f"no program could be run in it: {error.message}")
-    if ended is None or ended.code is None or ended.code in _NO_SUCH_PROGRAM:
-        return Unreadable(f"pod {name}", f"no Python could be run in it: {ended.message if ended else 'the connection broke'}")
+    except ApiError as error:
+        return Unreadable(f"pod {name}", f"no program could be run in it: {error.message}", _AGAIN)
+    if ended is None:
+        return Unreadable(f"pod {name}", "no Python could be run in it: the connection broke", _AGAIN)
+    if ended.code is None or ended.code in _NO_SUCH_PROGRAM:
+        return Unreadable(f"pod {name}", f"no Python could be run in it: {ended.message}", "put python3 on the PATH of the image")
     lines = b"".join(said).decode(errors="replace").strip().splitlines()
     return Reach(name, _address(pod), "" if ended.code == 0 else (lines[-1] if lines else f"exit {ended.code}"))
 

@@ -32,7 +32,7 @@ def export(target: Target, request: ClaimRequest, output: Path, step: int | None
     A pod mounts the claim of the job's syncer read-only and streams the file; it is deleted afterwards. The job may train, be suspended or
     have ended. If the claim is gone and the job has a spec.training.checkpoint.uri, this machine reads from there.
 
-    You need get on dilocojobs and persistentvolumeclaims; get, list, create and delete on pods; get and create on pods/exec.
+    `kubectl diloco doctor` says which rights for this you lack.
     """
     one_choice(step, snapshot)
     copies = ""

@@ -11,7 +11,7 @@ from builders.pods import a_learner_pod
 from diloco import contract
 from diloco_cli.checks import Reach, Unreadable
 from diloco_cli.commands.doctor_reading import Wanted, reach
-from diloco_operator.kube.client import Forbidden
+from diloco_operator.kube.client import ApiError, Forbidden, Unavailable
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel, Ended
 
@@ -33,7 +33,7 @@ class Program:
 class Kubelet:
     """Runs one program as it is told to; with `refuses`, the API server lets none through."""
 
-    def __init__(self, ended: Ended | None = None, stderr: bytes = b"", refuses: Forbidden | None = None) -> None:
+    def __init__(self, ended: Ended | None = None, stderr: bytes = b"", refuses: ApiError | None = None) -> None:
         self.ran: list[tuple[str, Sequence[str], str]] = []
         self._program = Program(ended, stderr)
         self._refuses = refuses
@@ -72,17 +72,28 @@ async def test_one_that_does_not_is_told_in_the_words_of_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kubelet", "why"),
+    ("kubelet", "why", "right"),
     [
         pytest.param(
-            Kubelet(refuses=Forbidden(403, "Forbidden", "no pods/exec")), "no program could be run in it: no pods/exec", id="right"
+            Kubelet(refuses=Forbidden(403, "Forbidden", "no pods/exec")), "no program could be run in it: no pods/exec", True, id="right"
         ),
-        pytest.param(Kubelet(Ended(127, "python3: not found")), "no Python could be run in it: python3: not found", id="no Python"),
-        pytest.param(Kubelet(None), "no Python could be run in it: the connection broke", id="broken"),
+        pytest.param(
+            Kubelet(refuses=Unavailable(503, "ServiceUnavailable", "connection refused")),
+            "no program could be run in it: connection refused",
+            False,
+            id="refused",
+        ),
+        pytest.param(Kubelet(Ended(127, "python3: not found")), "no Python could be run in it: python3: not found", False, id="no Python"),
+        pytest.param(Kubelet(None), "no Python could be run in it: the connection broke", False, id="broken"),
     ],
 )
-async def test_where_nothing_can_be_tried_the_reason_is_said(kubelet: Kubelet, why: str) -> None:
-    assert await tried(kubelet) == Unreadable(f"pod {LEARNER}", why)
+async def test_where_nothing_can_be_tried_the_reason_is_said_and_a_right_is_asked_for_only_where_one_is_missing(
+    kubelet: Kubelet, why: str, right: bool
+) -> None:
+    found = await tried(kubelet)
+    assert isinstance(found, Unreadable)
+    assert (found.what, found.why) == (f"pod {LEARNER}", why)
+    assert ("administrator" in found.remedy) is right
 
 
 async def test_without_a_pod_that_runs_nothing_is_tried() -> None:

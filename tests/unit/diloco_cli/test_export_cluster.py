@@ -20,6 +20,7 @@ from diloco.export.model_file import DType
 from diloco.export.places import ExportError
 from diloco.export.stream import Announcement
 from diloco.export.target_file import TargetFile
+from diloco_cli.checks.rights import COMMANDS
 from diloco_cli.cluster import CommandError
 from diloco_cli.commands.export import summary
 from diloco_cli.kubectl.export import fetch_model
@@ -67,6 +68,8 @@ class Cluster:
         self.pod_status: Obj = RUNNING
         """The status of a pod that is created."""
         self.created: list[Obj] = []
+        self.asked: set[str] = set()
+        """Verb and kind of each request."""
         self._endpoint = ExecEndpoint(
             lambda _component, _namespace, _pod, _container, words: Command(
                 (sys.executable, "-m", "diloco.export", str(volume), *words[4:]), {}, None
@@ -79,6 +82,8 @@ class Cluster:
         parts = request.path.split("/")
         kind = parts[parts.index(NAMESPACE) + 1] if NAMESPACE in parts else parts[-1]
         name = parts[parts.index(kind) + 1] if kind != parts[-1] else ""
+        verb = {"POST": "create", "DELETE": "delete"}.get(request.method, "get" if name else "list")
+        self.asked.add(f"{verb} {kind}{'/exec' if parts[-1] == 'exec' else ''}")
         if parts[-1] == "exec":
             if self.execute is not None:
                 return await self.execute(request)
@@ -181,6 +186,17 @@ async def test_the_snapshots_on_a_claim_are_listed_through_a_pod(desk: Desk) -> 
         ("snapshot-00000001-t10", 10, "whole"),
     ]
     desk.assert_nothing_stays()
+
+
+@pytest.mark.slow
+async def test_doctor_names_the_rights_that_it_takes(desk: Desk) -> None:
+    await desk.export()
+    named = {
+        f"{verb} {resource.plural}{f'/{part}' if part else ''}" for resource, part, verbs in COMMANDS["export"] for verb in verbs.split()
+    }
+    # Kubernetes asks for create on pods/exec, too, of who opens a WebSocket; pods are deleted in each export, and read where one waits.
+    assert desk.cluster.asked <= named
+    assert named - desk.cluster.asked <= {"create pods/exec", "get pods/exec"}
 
 
 @pytest.mark.slow

@@ -9,10 +9,13 @@ import pytest
 from builders.facts import NOW, TEAM, a_class, a_deployment, a_lease, a_namespace, a_service, facts, of, one, the_crd, worst
 from builders.jobs import Obj, a_job
 from builders.nodes import a_gpu_node, a_node, a_tpu_node
+from click import Context
 from diloco_cli.checks import Check, Facts, Level, Reach, Review, Unreadable, examine
 from diloco_cli.checks.examination import CHECKS
-from diloco_cli.checks.rights import caller_rights, operator_rights
+from diloco_cli.checks.rights import COMMANDS, caller_rights, operator_rights
 from diloco_cli.commands.doctor import as_json, as_text
+from diloco_cli.diloco import main as diloco_main
+from diloco_cli.kubectl import main as kubectl_main
 from diloco_operator.api import names
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.lease import LEASES
@@ -157,9 +160,24 @@ def test_rights_that_are_missing_are_named_one_by_one() -> None:
     finding = one(facts(operator_rights=operators), Check.OPERATOR_RIGHTS)
     assert (finding.level, finding.message) == (Level.ERROR, "the operator may not update dilocojobs/status")
     own = [Review(right, right.subresource not in ("eviction", "exec")) for right in caller_rights(TEAM)]
-    drain, export = of(facts(own_rights=own), Check.YOUR_RIGHTS)
+    drain, *export = of(facts(own_rights=own), Check.YOUR_RIGHTS)
     assert (drain.level, drain.message) == (Level.WARNING, "you may not create pods/eviction: needed for drain")
-    assert export.message == "you may not create pods/exec: needed for export"
+    assert [each.message for each in export] == [
+        f"you may not {verb} pods/exec: needed for export, snapshots" for verb in ("get", "create")
+    ]
+
+
+def test_a_right_of_the_cluster_is_told_as_one() -> None:
+    own = [Review(right, right.resource != names.NODES) for right in caller_rights(TEAM)]
+    found = {(each.where, each.message) for each in of(facts(own_rights=own), Check.YOUR_RIGHTS)}
+    assert ("cluster", "you may not list nodes: needed for explain, plan, submit, init") in found
+
+
+def test_every_command_that_goes_to_a_cluster_has_its_rights_told() -> None:
+    groups = (kubectl_main.main, diloco_main.main)
+    commands = [(name, group.get_command(Context(group), name)) for group in groups for name in group.list_commands(Context(group))]
+    going = {name for name, command in commands if command is not None and any(each.name == "kubeconfig" for each in command.params)}
+    assert {each for each in COMMANDS if not each.startswith("kubectl ")} == going - {"doctor"}
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------------
