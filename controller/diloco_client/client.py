@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +159,8 @@ class Client:
         and is written anew with each change. Raises JobFailed if the job fails, and ClientError if it completes or is deleted, before.
         """
         wanted = _condition(condition)
+        if seconds is not None:
+            _check_seconds(seconds)
         with _errors(self._source), ProgressLine() if progress else contextlib.nullcontext() as line:
             return load(self._loop.run(self._wait(name, wanted, seconds, line)))
 
@@ -272,6 +275,7 @@ class Client:
     ) -> Exported:
         """Write the model of a job's newest snapshot, or of the one of an outer step or a name, as one safetensors file; of a folder:
         model.safetensors in it. A pod reads the claim of the syncer, as for `kubectl diloco export`."""
+        _check_seconds(seconds)
         request, output = ClaimRequest(name, image=image, seconds=seconds), Path(output)
         with _errors(self._source):
             written = self._loop.run(fetch_model(self._api, self.namespace, request, output, step, snapshot, dtype))
@@ -296,6 +300,11 @@ def _condition(name: str) -> ConditionType:
         return ConditionType(name)
     except ValueError as error:
         raise ClientError(f'there is no condition "{name}"; a job has {", ".join(ConditionType)}') from error
+
+
+def _check_seconds(seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise ClientError(f"seconds must be a number above 0, not {seconds}")
 
 
 def _is_reached(job: DiLoCoJob, wanted: ConditionType) -> bool:

@@ -43,11 +43,15 @@ class StateDir:
         return self.logs / "operator.log"
 
     def identity(self) -> str:
-        """Return a unique name of this directory, the same in every run. By it a command recognises what it made in a cluster."""
+        """Return a unique name of this directory, the same in every run. By it a command recognises what it made in a cluster. Raises
+        StateDirUnusable."""
         file = self.path / "identity"
-        if not file.exists():
-            file.write_text(secrets.token_hex(6))
-        return file.read_text()
+        try:
+            if not file.exists():
+                file.write_text(secrets.token_hex(6))
+            return file.read_text()
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def __enter__(self) -> Self:
         """Lock the folder. Raises StateDirBusy, StateDirUnusable."""
@@ -55,9 +59,7 @@ class StateDir:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise StateDirUnusable(
-                f"the state directory {self.path} cannot be used: {error.strerror}: {error.filename}; choose another with --state-dir"
-            ) from error
+            raise self._unusable(error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,13 +69,21 @@ class StateDir:
             raise StateDirBusy(
                 f"another command{whose} uses the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+            trim_caches(self.path)
+            shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
+            (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
+        except OSError as error:
+            os.close(lock)
+            raise self._unusable(error) from error
         self._lock = lock
-        trim_caches(self.path)
-        shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
-        (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
         return self
+
+    def _unusable(self, error: OSError) -> StateDirUnusable:
+        where = f": {error.filename}" if error.filename else ""
+        return StateDirUnusable(f"the state directory {self.path} cannot be used: {error.strerror}{where}; choose another with --state-dir")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._lock)

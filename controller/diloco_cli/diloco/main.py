@@ -6,6 +6,8 @@ import importlib
 
 import click
 
+from diloco_cli.program import Program
+
 _COMMANDS = {
     "up": "diloco_cli.diloco.up",
     "submit": "diloco_cli.diloco.submit",
@@ -25,7 +27,7 @@ _COMMANDS = {
 """The module of each command, imported when needed, so that `diloco crd` does not load the control plane."""
 
 
-class _Commands(click.Group):
+class _Commands(Program):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 

@@ -21,6 +21,7 @@ from diloco_cli.kubectl.drain import drain as drain_unit
 from diloco_cli.kubectl.logs import SYNCER, logs_of, show_logs
 from diloco_cli.kubectl.retry import retry_job, wait_retried
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
+from diloco_cli.program import Program
 from diloco_cli.status_text import as_json, status_text, units_lines
 from diloco_cli.view_model import JobView
 
@@ -53,7 +54,7 @@ _IMPORTED_WHEN_NEEDED = {
 """Commands by module, so that the others start fast. `doctor`, `plan`, `validate` and `crd` are commands of `diloco` too."""
 
 
-class _Group(click.Group):
+class _Group(Program):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_IMPORTED_WHEN_NEEDED]
 

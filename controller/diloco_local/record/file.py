@@ -113,7 +113,10 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[Line]:
         """Yield the oldest line first, and one at least. Raises NoRecord."""
-        paths = [path for name in (OLD_NAME, NAME) if (path := self._directory / name).is_file()]
+        try:
+            paths = [path for name in (OLD_NAME, NAME) if (path := self._directory / name).is_file()]
+        except OSError as error:
+            raise NoRecord(f"{self._directory} cannot be read: {error.strerror or error}") from error
         if not paths:
             why = "give the state directory of a `diloco up` (its option --state-dir, by default .diloco)"
             raise NoRecord(f"{self._directory} has no {NAME}: {why}")

@@ -56,7 +56,10 @@ class ModelFile:
 
     def __enter__(self) -> Self:
         with self._stack, self._as_export_error():
-            self._file = HashingFile(self._stack.enter_context(self.snapshot.fs.open(f"{self.snapshot.path}/{TENSORS_FILE}", "rb")))
+            path = f"{self.snapshot.path}/{TENSORS_FILE}"
+            if self.snapshot.fs.info(path)["type"] != "file":  # a pipe or a device, which may never end
+                raise Unusable(f"{TENSORS_FILE} is no regular file")
+            self._file = HashingFile(self._stack.enter_context(self.snapshot.fs.open(path, "rb")))
             self._source, self.shapes = self._of_source()
             code, item = _CODES[self.dtype]
             # transformers refuses a file that does not say which framework's names and shapes it has.

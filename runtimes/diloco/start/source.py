@@ -22,6 +22,7 @@ from diloco.export.model_file import open_model
 from diloco.export.places import ExportError, NoSnapshotsError, errors_of_drivers, opened, shown
 from diloco.safetensors_file import FLOAT_BYTES, SafetensorsFile
 from diloco.safetensors_header import NotSafetensorsError
+from diloco.snapshots.store import MOST_MANIFEST, Unusable, file_size, read_file
 
 SUFFIX = ".safetensors"
 MODEL_FILE = "model.safetensors"
@@ -139,8 +140,15 @@ def _files(uri: str) -> list[str]:
                 raise ExportError("there is no such file")
             return [path]
         if fs.exists(f"{path}/{INDEX_FILE}"):
-            return [f"{path}/{name}" for name in _named_in(fs.cat_file(f"{path}/{INDEX_FILE}"))]
+            return [f"{path}/{name}" for name in _named_in(_index(fs, path))]
         return [f"{path}/{MODEL_FILE}"] if fs.exists(f"{path}/{MODEL_FILE}") else []
+
+
+def _index(fs: Any, folder: str) -> bytes:
+    try:
+        return read_file(fs, folder, INDEX_FILE, MOST_MANIFEST)
+    except Unusable as reason:
+        raise ExportError(str(reason)) from reason
 
 
 def _named_in(index: bytes) -> list[str]:
@@ -161,9 +169,14 @@ def _named_in(index: bytes) -> list[str]:
 def _opened_file(uri: str, path: str) -> Iterator[SafetensorsFile]:
     """Yield a file that is open. Raises ExportError for what is no such file, or ends while it is read."""
     fs, _ = opened(uri)
+    folder, _, name = path.rpartition("/")
+    try:
+        size = file_size(fs, folder, name)
+    except Unusable as reason:
+        raise ExportError(str(reason)) from reason
     with fs.open(path, "rb") as file:
         try:
-            yield SafetensorsFile(file, int(fs.size(path)))
+            yield SafetensorsFile(file, size)
         except NotSafetensorsError as error:
             raise ExportError(f"{shown(fs, path)} is no safetensors file: {error}") from error
 

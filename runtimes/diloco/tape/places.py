@@ -28,7 +28,11 @@ def find_tape(where: Path) -> Path:
 
 def heads_in(where: Path) -> Iterator[dict[str, Any]]:
     """Return what the records of a segment's file, or of the tape in a folder, say. Raises TapeError."""
-    if not where.is_file():
+    try:
+        is_file = where.is_file()
+    except OSError as error:
+        raise TapeError(f"{where} cannot be read: {error.strerror or error}") from error
+    if not is_file:
         yield from heads(find_tape(where))
     elif not begins_as_tape(where):
         raise TapeError(

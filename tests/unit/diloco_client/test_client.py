@@ -67,6 +67,15 @@ def test_a_job_is_checked_before_it_is_sent(nowhere: str, tmp_path: Path) -> Non
             client.wait("lm", "Done")
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 0.0])
+def test_a_time_to_wait_is_a_number_above_zero(nowhere: str, tmp_path: Path, seconds: float) -> None:
+    with Client.connect(kubeconfig=nowhere) as client:
+        with pytest.raises(ClientError, match="seconds must be a number above 0"):
+            client.wait("lm", seconds=seconds)
+        with pytest.raises(ClientError, match="seconds must be a number above 0"):
+            client.export("lm", tmp_path / "model", seconds=seconds)
+
+
 def test_the_client_works_where_an_event_loop_runs_as_in_a_notebook(nowhere: str) -> None:
     async def cell() -> None:
         with Client.connect(kubeconfig=nowhere) as client, pytest.raises(ClientError, match="cannot be reached"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,12 @@ def test_a_folder_of_transformers_is_a_model_in_one_file_or_in_several(tmp_path:
         save_file({name: array for name, array in model.items() if files[name] == file}, several / file)
     (several / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
     assert_holds(open_source(str(several)), model)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert f"{name} is no regular file" in refusal(tmp_path)
 
 
 def test_a_snapshot_is_a_model_and_of_a_folder_the_newest_is_taken(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""What both programs do with their standard output where it is full or closed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Program(click.Group):
+    """Commands that fail when what they print cannot be written."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        # Python has no such streams where a shell closed them (>&-), and libraries expect them.
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open as long as the program
+        if sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, io.TextIOWrapper):
+            return super().main(*args, **kwargs)  # of a test, or closed
+        usual, output = sys.stdout, _Output(sys.stdout.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(output), usual.encoding, usual.errors, line_buffering=usual.line_buffering, write_through=usual.write_through
+        )
+        try:
+            return super().main(*args, **kwargs)
+        except (OSError, SystemExit):
+            output.flush_all(sys.stdout)
+            # Of a pipe whose reader has gone, nothing is said: `| head` is no error.
+            if output.lost is None or output.lost.errno == errno.EPIPE:
+                raise
+        click.echo(f"Error: standard output cannot be written: {output.lost.strerror}", err=True)
+        raise SystemExit(1)
+
+
+class _Output(io.FileIO):
+    """Remembers why the operating system took no more."""
+
+    lost: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        if self.lost is not None:
+            return len(memoryview(data).cast("B"))  # Python tries once more at its end
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.lost = error
+            raise
+
+    def flush_all(self, text: io.TextIOBase) -> None:
+        """Write what `text` still holds. What fails is in `lost`."""
+        try:
+            text.flush()
+        except OSError:
+            assert self.lost is not None
