@@ -15,6 +15,13 @@ def bytes_text(size: float) -> str:
     return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
 
 
+def parameters_text(count: int) -> str:
+    """Return `1.1 B`, `124 M`, `4,096`: a number of parameters, as models are called."""
+    if count < 1_000_000:
+        return f"{count:,}"
+    return f"{count / 1e9:.3g} B" if count >= 1_000_000_000 else f"{count / 1e6:.3g} M"
+
+
 def loss_text(loss: float, digits: int = 4) -> str:
     """Return `2.310`, `0.004120`, `4.100e-05`: so many significant digits, as small losses are told from 0."""
     return f"{loss:#.{digits}g}".removesuffix(".")

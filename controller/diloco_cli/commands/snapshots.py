@@ -14,6 +14,7 @@ from typing import Any
 import click
 from diloco.export.listing import SnapshotEntry, State, StateEntry, list_snapshots, list_states
 from diloco.export.places import ExportError
+from diloco.wording import bytes_text
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.status_text import table
@@ -22,7 +23,6 @@ from diloco_cli.view_text import duration
 HEADER = ("SNAPSHOT", "JOB", "STEP", "TOKENS", "SIZE", "AGE", "STATE")
 STATES_HEADER = ("UNIT", "JOB", "STEP", "LOCAL STEP", "STATE OF", "SIZE", "AGE", "STATE")
 EXIT_DAMAGED = 1
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def snapshots_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,11 +95,4 @@ def _row(one: SnapshotEntry, now: float) -> Sequence[str]:
 
 def _size_age_state(one: SnapshotEntry | StateEntry, now: float) -> tuple[str, str, str]:
     age = "" if one.saved is None else duration(max(0.0, now - one.saved))
-    return _size(one.bytes), age, f"{one.state}: {one.why}" if one.why else str(one.state)
-
-
-def _size(count: int) -> str:
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 100 else f"{size:.1f} {_UNITS[unit]}"
+    return bytes_text(one.bytes), age, f"{one.state}: {one.why}" if one.why else str(one.state)

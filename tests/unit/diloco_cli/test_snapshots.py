@@ -37,8 +37,8 @@ def test_a_table_for_each_folder_has_the_newest_first(tmp_path: Path) -> None:
     assert header.split() == ["SNAPSHOT", "JOB", "STEP", "TOKENS", "SIZE", "AGE", "STATE"]
     size = (tmp_path / "volumes/default/one-syncer/snapshots/snapshot-00000001-t10" / TENSORS_FILE).stat().st_size
     assert [row.split() for row in rows] == [
-        ["snapshot-00000002-t20", "one", "20", "0", f"{size}", "B", "1h00m", "complete"],
-        ["snapshot-00000001-t10", "one", "10", "0", f"{size}", "B", "2h00m", "complete"],
+        ["snapshot-00000002-t20", "one", "20", "0", f"{size}", "bytes", "1h00m", "complete"],
+        ["snapshot-00000001-t10", "one", "10", "0", f"{size}", "bytes", "2h00m", "complete"],
     ]
     only = diloco("snapshots", tmp_path, "--job", "two", "--check", "-o", "json")
     assert [(one["job"], one["state"]) for one in json.loads(only.output)["snapshots"]] == [("two", "whole")] * 2

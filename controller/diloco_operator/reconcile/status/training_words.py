@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diloco.wording import bytes_text, plural
+from diloco.wording import bytes_text, parameters_text, plural
 
 from diloco_operator.api import names
 from diloco_operator.api.reasons import TrainingReason
@@ -51,7 +51,7 @@ FIRST_REPORT_DUE = "the syncer's pod runs; its first report has not come yet"
 
 def too_small_syncer(asked: int, needed: int, parameters: int, learners: int) -> str:
     return (
-        f"; the syncer asks for {bytes_text(asked)} of memory, and for {parameters / 1e9:.3g} B parameters and "
+        f"; the syncer asks for {bytes_text(asked)} of memory, and for {parameters_text(parameters)} parameters and "
         f"{plural(learners, 'learner')} needs about {bytes_text(needed)}: set requests of memory in spec.syncer.template"
     )
 

@@ -6,6 +6,7 @@ See docs/decisions/0273-default-outer-optimizer.md.
 from __future__ import annotations
 
 from diloco.contract import OuterOptimizer
+from diloco.wording import parameters_text
 
 LARGE = 50_000_000
 """Parameters: above all models that the default was tried with, and below those of the publications."""
@@ -16,7 +17,7 @@ def outer_remark(optimizer: OuterOptimizer, parameters: int) -> str:
     if parameters <= LARGE or optimizer != OuterOptimizer():
         return ""
     return (
-        f"merges {parameters / 1e6:,.0f} M parameters with the default training.outerOptimizer, learning rate {optimizer.learning_rate}, "
-        f"momentum {optimizer.momentum}, which was measured with models of 0.1 to 0.5 M; publications of large models have a learning rate "
-        "of 0.4 to 1 and a momentum of 0.9"
+        f"merges {parameters_text(parameters)} parameters with the default training.outerOptimizer, learning rate "
+        f"{optimizer.learning_rate}, momentum {optimizer.momentum}, which was measured with models of 0.1 to 0.5 M; publications of large "
+        "models have a learning rate of 0.4 to 1 and a momentum of 0.9"
     )

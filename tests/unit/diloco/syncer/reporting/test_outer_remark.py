@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from diloco.syncer.reporting.outer_remark import LARGE, outer_remark
 
 def test_a_large_model_with_the_default_is_told_what_was_measured_and_what_was_published() -> None:
     assert outer_remark(OuterOptimizer(), 1_100_000_000) == (
-        "merges 1,100 M parameters with the default training.outerOptimizer, learning rate 0.6, momentum 0.3, which was measured with "
+        "merges 1.1 B parameters with the default training.outerOptimizer, learning rate 0.6, momentum 0.3, which was measured with "
         "models of 0.1 to 0.5 M; publications of large models have a learning rate of 0.4 to 1 and a momentum of 0.9"
     )
 
@@ -35,6 +36,6 @@ def test_report_and_result_have_the_remark_once_the_layout_is_known(tmp_path: Pa
         said = syncer.report().message
         learner.wait()
         syncer.wait()
-    assert said.startswith("merges 0 M parameters with the default training.outerOptimizer, ")
+    assert re.match(r"merges [0-9,]+ parameters with the default training\.outerOptimizer, ", said)
     assert place.result is not None
     assert place.result.message == said
