@@ -7,6 +7,9 @@ cd "$(dirname "$0")/.."
 folder=${1:-dist}
 uv=$(command -v uv || echo "$PWD/.tools/uv/bin/uv")
 [ -x "$uv" ] || { echo "error: uv is not installed: it is looked for in PATH and in .tools/uv, where hack/setup.sh puts it" >&2; exit 1; }
+begun=$(mktemp)
+trap 'rm -f "$begun"' EXIT
 build() { "$uv" build --quiet --wheel --out-dir "$folder" "$@"; }
 for machine in x86_64 aarch64; do DILOCO_WHEEL_MACHINE=$machine build --package diloco; done
 build --package diloco-operator
+find "$folder" -maxdepth 1 -name '*.whl' -newer "$begun" -exec ls -sh {} + | sort

@@ -105,17 +105,21 @@ class ManifestError(Exception):
         super().__init__("\n".join(map(str, problems)))
 
 
-def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)) -> list[Manifest]:
+def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,), *, beside: Collection[str] = ()) -> list[Manifest]:
     """Return every object in the files, in order; `-` is standard input, a `kind: List` counts as its items.
 
     Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, empty files, objects of other kinds than
-    `kinds`, objects without a name, the same object twice. Fields are not checked here, see `validate_jobs`.
+    `kinds`, objects without a name, the same object twice. Fields are not checked here, see `validate_jobs`. `beside`: kinds that a file
+    may have beside them.
     """
     problems: list[Problem] = []
     manifests: list[Manifest] = []
     for path in paths:
-        manifests += _read(str(path), problems)
-    good = [manifest for manifest in manifests if _check_kind(manifest, kinds, problems)]
+        found = _read(str(path), problems)
+        if found and all(manifest.obj.get("kind") in beside for manifest in found):
+            problems.append(Problem(str(path), f"contains no {' or '.join(kinds)}"))
+        manifests += found
+    good = [manifest for manifest in manifests if _check_kind(manifest, kinds, problems, beside)]
     seen: dict[tuple[str, str, str], Manifest] = {}
     for manifest in (each for each in good if each.name):
         # As it will be created: of two objects of one name the second would overwrite the first.
@@ -264,11 +268,11 @@ def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 
 # --- what it must be --------------------------------------------------------------------------------------------------
-def _check_kind(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
+def _check_kind(manifest: Manifest, kinds: Collection[str], problems: list[Problem], beside: Collection[str] = ()) -> bool:
     """Add to `problems` what is wrong with kind, version and name of the object. True: kind and version are known, and so its fields."""
     obj, known = manifest.obj, False
     kind = obj.get("kind")
-    if kind not in kinds:
+    if kind not in kinds and kind not in beside:
         wanted = " or ".join(kinds)
         near = difflib.get_close_matches(str(kind), list(kinds), 1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -114,10 +114,11 @@ class Container:
                 await self._process.wait_gone()
 
     async def signal(self, number: int) -> bool:
-        """Send a signal to every process of the container, as from outside the kubelet. False: it does not run."""
+        """Send a signal from outside the kubelet: SIGTERM to the main process, as a kubelet does, any other to every process of the
+        container, as a machine that fails or stops does. False: it does not run."""
         if not (self._process and self._process.running):
             return False
-        self._process.signal(number, group=True)
+        self._process.signal(number, group=number != signal.SIGTERM)
         return True
 
     def inside(self, words: Sequence[str]) -> Command | None:

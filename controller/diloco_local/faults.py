@@ -34,7 +34,8 @@ class BadFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Send `signal` to every process of `unit` (or of the syncer, for `syncer`) once the job's status shows outer step `step`."""
+    """Send `signal` to the processes of `unit` (or of the syncer, for `syncer`) once the job's status shows outer step `step`: TERM to the
+    main process of each container, as a kubelet does, any other to all."""
 
     unit: str
     step: int

@@ -89,7 +89,7 @@ class Kubelet:
         self._nodes[name].connected.set()
 
     async def signal(self, namespace: str, pod: str, number: int) -> bool:
-        """Send a signal to every process of a pod, as from outside the kubelet. False: none runs."""
+        """Send a signal to each container of a pod, as `Container.signal` does. False: none runs."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
         return await worker.signal(number) if worker else False

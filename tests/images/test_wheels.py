@@ -29,7 +29,10 @@ MACHINES = {"x86_64": 0x3E, "aarch64": 0xB7}
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make wheel` makes."""
     folder = tmp_path_factory.mktemp("wheels")
-    subprocess.run([ROOT / "hack" / "wheels.sh", folder], env={**os.environ, "PATH": WITH_UV}, check=True, capture_output=True)
+    made = subprocess.run(
+        [ROOT / "hack" / "wheels.sh", folder], env={**os.environ, "PATH": WITH_UV}, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert all(str(wheel) in made.stdout for wheel in folder.glob("*.whl")), "it says what it has made"
     return folder
 
 

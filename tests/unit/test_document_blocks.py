@@ -60,7 +60,7 @@ def test_whole_jobs_can_be_applied_as_they_stand(page: str, tmp_path: Path) -> N
         if language == "yaml" and text.startswith(f"apiVersion: {API_VERSION}\n"):
             file = tmp_path / f"{number}.yaml"
             file.write_text(text)
-            _, problems = check((str(file),))
+            problems = check((str(file),)).problems
             assert problems == [], f"{page}:{number}"
 
 

@@ -73,7 +73,7 @@ def plan(
     """
     _check_usage(target, files, fleet, syncer)
     asked = Asked(without, add, drain)
-    manifests, problems = check(files)
+    manifests, _, problems = check(files)
     if problems:
         refuse(*map(str, problems))
     if syncer is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from diloco.wording import plural
 from diloco_operator.api.job import load
+from diloco_operator.api.names import CONFIG_MAPS, KIND
+from diloco_operator.kube.client import Obj
 from diloco_operator.program import catalogue as program
 
 from diloco_cli.idle_accelerators import idle_pools
@@ -50,7 +52,7 @@ def validate(files: tuple[str, ...], output: str) -> None:
       0  all jobs are valid; there may be warnings
       2  there are errors
     """
-    jobs, problems = check(files)
+    jobs, _, problems = check(files)
     warnings = [] if problems else [warning for job in jobs for warning in _warnings(job)]
     if output == "json":
         valid = [{"file": job.file, "document": job.document, "name": job.name} for job in jobs]
@@ -73,22 +75,32 @@ def validate(files: tuple[str, ...], output: str) -> None:
         raise SystemExit(EXIT_BAD_INPUT)
 
 
-def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
+class Checked(NamedTuple):
+    """What the files hold."""
+
+    jobs: list[Manifest]
+    config_maps: list[Obj]
+    """Those beside them, as `diloco submit --dry-run` prints one with the script."""
+    problems: list[Problem]
+
+
+def check(files: Sequence[str]) -> Checked:
     """Return jobs and problems of the files. A file that cannot be read does not hide the problems of the others."""
-    manifests: list[Manifest] = []
     problems: list[Problem] = []
     try:
-        manifests = load_manifests(files)
+        manifests = load_manifests(files, beside=(CONFIG_MAPS.kind,))
     except ManifestError as error:
         problems += error.problems
         manifests = error.manifests
+    jobs = [manifest for manifest in manifests if manifest.obj["kind"] == KIND]
+    config_maps = [manifest.obj for manifest in manifests if manifest.obj["kind"] != KIND]
     try:
-        manifests = validate_jobs(manifests)
+        jobs = validate_jobs(jobs)
     except ManifestError as error:
         problems += [problem for problem in error.problems if not any(_tells(earlier, problem) for earlier in problems)]
     order = {file: index for index, file in enumerate(files)}
     problems.sort(key=lambda problem: (order[problem.file], problem.document, problem.line))
-    return manifests, problems
+    return Checked(jobs, config_maps, problems)
 
 
 def _tells(earlier: Problem, problem: Problem) -> bool:

@@ -24,7 +24,7 @@ from diloco_cli.svg import as_file
 
 @click.command("simulate", short_help="What goodput a job would have on a fleet that fails.")
 @click.argument("file", metavar="JOB.yaml")
-@click.option("--fleet", required=True, help="Node manifests: the fleet, which is all the job's own; see `diloco up`.")
+@click.option("--fleet", metavar="FILE", help="Node manifests: the fleet, all the job's own. Default: this machine as cpu nodes.")
 @click.option(
     "--units",
     type=Units(),
@@ -37,7 +37,7 @@ from diloco_cli.svg import as_file
     "-o", "--output", type=click.Choice(["table", "json", "svg"]), default="table", show_default=True,
     help="Format of the output; svg: a plot, for a file.",
 )  # fmt: skip
-def simulate(file: str, fleet: str, units: tuple[int, ...] | None, output: str, **options: Any) -> None:
+def simulate(file: str, fleet: str | None, units: tuple[int, ...] | None, output: str, **options: Any) -> None:
     """Show what goodput the job in JOB.yaml would have on the fleet, and with how many units it gets most work done. It runs on virtual
     time, on the coordinator that runs in syncers: no process is started, and no model is trained.
 

@@ -155,10 +155,14 @@ def config_map_of(wanted: Submission) -> Obj | None:
     }
 
 
+def digest_of(script: Script) -> str:
+    """Return the SHA-256 of its name and text, hexadecimal."""
+    return hashlib.sha256(f"{script.name}\0{script.text}".encode()).hexdigest()
+
+
 def _config_map_name(job: str, script: Script) -> str:
     """Return a name that says which script it is: another one under the same job's name is another object."""
-    digest = hashlib.sha256(f"{script.name}\0{script.text}".encode()).hexdigest()
-    return f"{job}-script-{digest[:8]}"
+    return f"{job}-script-{digest_of(script)[:8]}"
 
 
 def _metadata(name: str, namespace: str) -> Obj:

@@ -29,6 +29,7 @@ from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.commands.validate import catalogue_option, refuse
 from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
+from diloco_cli.diloco.scripts_before import of_another_script
 from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
@@ -59,7 +60,7 @@ class _Command(click.Command):
 @click.argument("arguments", nargs=-1, metavar="[ARGS]...")
 @catalogue_option
 @click.option(
-    "--pool", "pools", multiple=True, required=True, metavar="KIND=UNITS[xSIZE][,WORD…]",
+    "--pool", "pools", multiple=True, metavar="KIND=UNITS[xSIZE][,WORD…]",
     help="Learner units on this kind of hardware: h100=2, v5p=1x2x2x2 with a topology, h100=2x4 on 4 GPUs each, cpu=2. Words behind it: "
     "hosts=N of a unit, spot (or reserved, on-demand, flex-start, scavenged), autoscaler, min=N, spares=N, name=NAME. May be repeated.",
 )  # fmt: skip
@@ -108,7 +109,7 @@ def submit(
       2    bad input
       130  interrupted; a job in a cluster goes on
     """
-    _check_usage(target, image, in_image=in_image, local=local, dry_run=dry_run, queue=queue)
+    _check_usage(target, pools, image, in_image=in_image, local=local, dry_run=dry_run, queue=queue)
     try:
         program = script if in_image else _read(script)
         job_name = name or name_of_job(script)
@@ -123,16 +124,13 @@ def submit(
     if local:
         _run_here(wanted.on(here), state_dir)
     asked = _explicit(pools, held)
-    if dry_run and asked is not None:
-        _print(wanted.on(asked), output)
+    if dry_run:
+        _print(wanted.on(asked if asked is not None else _seen(target, pools, held)), output)
         return
     ended: list[bool] = []
 
     async def work(client: RestClient, namespace: str) -> None:
         found = asked if asked is not None else _pools(pools, await _slices(client), held)
-        if dry_run:
-            _print(wanted.on(found), output)
-            return
         placed = wanted.on(found).in_namespace(namespace)
         await create_job(client, _valid(placed), config_map_of(placed))
         click.echo(f"{reference(job_name)} created in namespace {namespace}")
@@ -148,9 +146,15 @@ def submit(
         raise SystemExit(1)
 
 
-def _check_usage(target: Target, image: str | None, *, in_image: bool, local: bool, dry_run: bool, queue: str) -> None:
+def _check_usage(
+    target: Target, pools: Sequence[str], image: str | None, *, in_image: bool, local: bool, dry_run: bool, queue: str
+) -> None:
     if local and (in_image or dry_run or target != Target()):
         raise click.UsageError("--local runs the script here: leave out --in-image, --dry-run, -n, --context and --kubeconfig")
+    if not pools and local:
+        raise click.UsageError("give --pool; --pool cpu=2 trains with two units on the processors of this machine")
+    if not pools:
+        raise click.UsageError("give --pool KIND=UNITS, such as --pool h100=2; diloco init writes down what the cluster has")
     if local and queue:
         raise click.UsageError("--local runs the script here, where no Kueue is: leave out --queue")
     if not local and not image:
@@ -198,6 +202,20 @@ def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] 
     return [each.held_as(held) for each in found] if held else found
 
 
+def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[PoolRequest]:
+    """Return the pools as the nodes of the cluster decide; where none can be asked, as the catalogue does, and say so."""
+    found: list[Mapping[SliceKind, int]] = []
+
+    async def look(client: RestClient, _namespace: str) -> None:
+        found.append(await _slices(client))
+
+    try:
+        on_cluster(target, look)
+    except CommandError as error:
+        click.echo(f"note: what --pool leaves open is the first of the catalogue, as no cluster could be asked: {error.message}", err=True)
+    return _pools(texts, found[0] if found else None, held)
+
+
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:
     try:
         return slices_of(views(await list_all(client, NODES)))
@@ -215,6 +233,8 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
     assert config_map is not None, "the script is a file here"
     job = _valid(placed)
     nodes = simulated_nodes(placed.pools, this_machine()[0]["status"]["capacity"])
+    if note := of_another_script(state_dir, placed):
+        click.echo(note, err=True)
     command = shlex.join(["diloco", *sys.argv[1:]])
     run_here(UpOptions([job], nodes, state_dir, resume_command=command, config_maps=[config_map]), view_of(None))
 

@@ -110,7 +110,7 @@ def up(
     """
     if dashboard:
         check_installed()
-    jobs = _jobs(files)
+    jobs, config_maps = _objects(files)
     try:
         nodes = load_fleet(fleet)
     except BadFleet as error:
@@ -121,7 +121,9 @@ def up(
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
     command = shlex.join(["diloco", *sys.argv[1:]])
-    options = UpOptions(jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report, dashboard=dashboard)
+    options = UpOptions(
+        jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report, config_maps, dashboard
+    )
     run_here(options, view)
 
 
@@ -143,16 +145,17 @@ def view_of(output: str | None) -> View:
     return kinds[output or ("live" if sys.stdout.isatty() else "plain")]()
 
 
-def _jobs(files: Sequence[str]) -> list[Obj]:
-    """Return the jobs with their defaults; ends the program with all problems if there are any."""
-    manifests, problems = check(tuple(files))
+def _objects(files: Sequence[str]) -> tuple[list[Obj], list[Obj]]:
+    """Return the jobs with their defaults, and the ConfigMaps beside them; ends the program with all problems if there are any."""
+    jobs, config_maps, problems = check(files)
     if problems:
         refuse(*map(str, problems))
-    jobs = []
-    for manifest in manifests:
-        metadata = {"namespace": "default", **manifest.obj["metadata"]}
-        jobs.append({key: value for key, value in manifest.obj.items() if key != "status"} | {"metadata": metadata})
-    return jobs
+    return [_placed(manifest.obj) for manifest in jobs], [_placed(obj) for obj in config_maps]
+
+
+def _placed(obj: Obj) -> Obj:
+    metadata = {"namespace": "default", **obj["metadata"]}
+    return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:

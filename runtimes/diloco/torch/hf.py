@@ -19,13 +19,17 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
+from diloco.extras import packages_of
 from diloco.schedules import Clock
 from diloco.session.loop_check import MOST_AHEAD
 from diloco.session.session import Session
 from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
+
+with packages_of("hf", __name__):
+    import accelerate  # noqa: F401 - the Trainer asks for it only once it is made
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 _NO_LABEL = -100
 """What transformers writes in place of a label where a token has none."""

@@ -310,7 +310,10 @@ class _Keeper:
         if hasattr(value, "device_mesh"):
             raise StateError("the optimizer keeps a sharded tensor that has not the shape of its parameter: it cannot be handed over")
         if value.nbytes > MOST_BYTES:
-            raise StateError(f"the optimizer keeps a tensor of shape {list(value.shape)} that has not the shape of its parameter")
+            raise StateError(
+                f"the optimizer keeps a tensor of shape {list(value.shape)} that has not the shape of its parameter, as optimizers in 8 "
+                "bits do: it cannot be handed over"
+            )
         if value.device.type != "cuda":
             return _TENSOR, value.detach().to("cpu", copy=True), value.device.type == "cpu"
         host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)

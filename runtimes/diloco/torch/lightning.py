@@ -18,14 +18,17 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
+from diloco.extras import packages_of
 from diloco.learner.heartbeat_state import check_pause
 from diloco.session.session import Session
 from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
+
+with packages_of("lightning", __name__):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 
 class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy

@@ -32,14 +32,14 @@ def test_a_job_with_a_pool_for_each_kind_is_written_and_valid(tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(f"{tmp_path}/job.yaml: a job for 2 of nvidia-h100-80gb, 1 of tpu-v5p 2x2x1. Fill in what is marked TODO;")
     assert pools_in(tmp_path / "job.yaml") == [("h100-80gb", "nvidia-h100-80gb", 2), ("v5p", "tpu-v5p", 1)]
-    assert check((str(tmp_path / "job.yaml"),))[1] == []
+    assert check((str(tmp_path / "job.yaml"),)).problems == []
 
 
 @pytest.mark.parametrize("kind", ACCELERATOR_NAMES)
 def test_the_job_is_valid_for_every_kind(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(starter_job("lm", "", [read_pool(f"{kind}=3", None)], ["nodes not asked for: 1 with a device"]))
-    assert check((str(file),))[1] == []
+    assert check((str(file),)).problems == []
 
 
 def test_the_example_fleet_has_three_kinds(tmp_path: Path) -> None:

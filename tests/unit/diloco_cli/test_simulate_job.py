@@ -65,6 +65,11 @@ def test_nodes_that_their_labels_call_spot_are_reclaimed_and_others_are_not(tmp_
 
 
 @pytest.mark.slow
+def test_without_a_fleet_the_job_is_on_this_machine() -> None:
+    done = CliRunner().invoke(main, ["simulate", str(EXAMPLES / "cpu.yaml"), "--time", "1m", "--units", "2"])
+    assert (done.exit_code, "2 units with" in done.output) == (0, True), done.output
+
+
 def test_a_fleet_that_is_too_small_says_what_there_is_not(tmp_path: Path) -> None:
     nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
     small = tmp_path / "fleet.yaml"

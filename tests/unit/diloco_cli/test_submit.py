@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
+from builders.snapshots import a_model, save_snapshot
 from click.testing import CliRunner, Result
 from diloco_cli.diloco.main import main
+from diloco_cli.diloco.up import _objects
 from diloco_cli.manifests import Manifest, validate_jobs
 
+FLEET = str(Path(__file__).parents[3] / "examples" / "fleet.yaml")
 IMAGE = ("--image", "registry.example/train:1")
 
 
@@ -90,7 +95,8 @@ def test_modules_that_stay_behind_are_told(script: str) -> None:
     [
         (("--pool", "cpu=1"), "give --image, an image with Python, diloco and what the script imports; or --local"),
         (("--pool", "cpu=1", "--local", "--dry-run"), "--local runs the script here: leave out --in-image, --dry-run"),
-        (IMAGE, "Missing option '--pool'"),
+        (IMAGE, "give --pool KIND=UNITS, such as --pool h100=2"),
+        (("--local",), "give --pool; --pool cpu=2 trains with two units on the processors of this machine"),
         (("--pool", "v5q=1", *IMAGE, "--dry-run"), "v5q is no kind of accelerator"),
         (("--pool", "cpu=1", "--pool", "cpu=2", *IMAGE, "--dry-run"), "two pools would have the name cpu"),
         (("--pool", "cpu=1", "--pool", "cpu=2,spot", *IMAGE, "--dry-run"), "by a word behind each, such as cpu=1,name=cpu-b"),
@@ -119,7 +125,52 @@ def test_a_script_that_is_not_there_is_told(script: str) -> None:
     assert done.stderr.endswith("train.pyx: No such file or directory. Of a script in the image say --in-image\n")
 
 
-def test_without_a_cluster_what_the_nodes_would_decide_is_an_error(script: str) -> None:
+def test_without_a_cluster_a_dry_run_takes_what_the_nodes_would_decide_from_the_catalogue_and_says_so(script: str) -> None:
     done = submit(script, "--pool", "v5p=1", *IMAGE, "--dry-run")
-    assert done.exit_code == 1
-    assert "no Kubernetes cluster is configured" in done.stderr
+    assert done.exit_code == 0, done.output
+    _, job = yaml.safe_load_all(done.stdout)
+    assert job["spec"]["pools"][0]["topology"] == "2x2x1"
+    assert "note: what --pool leaves open is the first of the catalogue, as no cluster could be asked: no Kubernetes cluster" in done.stderr
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+@pytest.mark.parametrize("command", [["validate"], ["plan", "--fleet", FLEET], ["simulate", "--fleet", FLEET, "--time", "1m"], ["up"]])
+def test_what_a_dry_run_prints_is_read_by_the_other_commands(script: str, tmp_path: Path, command: list[str], output: str) -> None:
+    file = tmp_path / "printed"
+    file.write_text(submit(script, "--pool", "cpu=1", *IMAGE, "--dry-run", "-o", output).stdout)
+    if command[0] == "up":  # it would train; what it made of the file is told by what it starts with
+        jobs, config_maps = _objects([str(file)])
+        assert [each["metadata"]["name"] for each in jobs] == ["train"]
+        assert [(each["metadata"]["namespace"], each["data"]["train.py"]) for each in config_maps] == [
+            ("default", Path(script).read_text())
+        ]
+        return
+    done = CliRunner().invoke(main, [command[0], str(file), *command[1:]])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_config_map_alone_is_no_job(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}))
+    done = CliRunner().invoke(main, ["validate", str(file)])
+    assert (done.exit_code, "contains no DiLoCoJob" in done.output) == (2, True)
+
+
+def test_a_run_that_goes_on_from_a_snapshot_of_another_script_says_so(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object) -> NoReturn:
+        raise SystemExit(0)
+
+    monkeypatch.setattr("diloco_cli.diloco.submit.run_here", ends)  # it would train
+    state = tmp_path / "state"
+
+    def told() -> str:
+        return submit(script, "--pool", "cpu=1", "--local", "--state-dir", str(state)).stderr
+
+    assert told() == ""
+    save_snapshot(state / "volumes" / "default" / "train-syncer" / "snapshots", 40, a_model(), job="train")
+    assert told() == "", "the same script"
+    Path(script).write_text("print('another')\n")
+    said = told()
+    assert "note: train goes on from outer step 40, of a snapshot of another script" in said
+    assert hashlib.sha256(b"train.py\0print('another')\n").hexdigest()[:12] in said
+    assert told() == "", "it is said once"

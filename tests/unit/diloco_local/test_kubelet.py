@@ -343,6 +343,21 @@ async def test_signal_from_outside_counts_as_an_error_of_the_program(local: Loca
 
 
 @pytest.mark.slow
+async def test_sigterm_from_outside_reaches_the_main_process_alone_as_from_a_kubelet(local: LocalNodes, tmp_path: Path) -> None:
+    # The child ends when the main process has had its signal, and says whether it got one itself.
+    os.mkfifo(tmp_path / "gate")
+    child = f"(trap 'echo child got it' TERM; read line <{tmp_path}/gate; echo child ends) &"
+    script = f"{child} trap 'echo go >{tmp_path}/gate; wait; exit 3' TERM; echo ready; wait"
+    await local.create(PODS, sh(script))
+    await local.pod("pod", is_true("Ready"))
+    await logged(local, "ready\n")
+    assert await local.kubelet.signal("default", "pod", signal.SIGTERM)
+    pod = await local.pod("pod", has_phase("Failed"))
+    assert ended(pod)["exitCode"] == 3
+    assert local.log("pod") == "ready\nchild ends\n"
+
+
+@pytest.mark.slow
 async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes) -> None:
     await local.create(PODS, sh("exec sleep 100"))
     pod = await local.pod("pod", is_true("Ready"))

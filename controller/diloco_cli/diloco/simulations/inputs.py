@@ -11,8 +11,8 @@ from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import parse_job
 
+from diloco_cli.commands.validate import check
 from diloco_cli.fleet_file import BadFleet, load_fleet
-from diloco_cli.manifests import ManifestError, load_manifests, validate_jobs
 
 _MOST_NUMBERS: Final = 8
 
@@ -39,12 +39,11 @@ class JobOnFleet:
         return str(self.manifest["metadata"]["name"])
 
 
-def job_on_fleet(file: str, fleet: str) -> JobOnFleet:
-    """Read the only job of `file`, and the nodes of `fleet`. Raises `BadInput`."""
-    try:
-        jobs = validate_jobs(load_manifests([file]))
-    except ManifestError as error:
-        raise BadInput(*(str(problem) for problem in error.problems)) from error
+def job_on_fleet(file: str, fleet: str | None) -> JobOnFleet:
+    """Read the only job of `file`, and the nodes of `fleet`; None: of this machine. Raises `BadInput`."""
+    jobs, _, problems = check([file])
+    if problems:
+        raise BadInput(*map(str, problems))
     if len(jobs) != 1:
         raise BadInput(f"{file} has {plural(len(jobs), 'job')}; give one with one job")
     spec = parse_job(jobs[0].obj).spec

@@ -49,6 +49,8 @@ class Taking:
     """Units that could not give it theirs."""
     steps: int = 0
     """Local steps behind what it has stored itself; 0: nothing."""
+    why: str = ""
+    """Why the last of them could not, such as an optimizer in 8 bits whose state cannot be handed over; "": none was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,9 @@ class Donors:
             )
             return Answer(taking.round, None, why=f"{why} {taking.steps}")
         if taking.failed:
-            return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {', '.join(sorted(taking.failed))}")
+            reason = f"; {taking.why}" if taking.why else ""
+            asked = ", ".join(sorted(taking.failed))
+            return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {asked}{reason}")
         kinds = sorted({kind for kind in others if kind and kind != taking.kind})
         differs = f"; others have the state of {'; '.join(kinds)}" if kinds else ""
         return Answer(taking.round, None, why=f"no unit that trains has the state of {taking.kind}{differs}")

@@ -64,7 +64,9 @@ class Recoveries:
         changed = before is None or (before.phase, before.not_stored) != (recovery.phase, recovery.not_stored)
         stats.recovery = recovery
         failed_ones = frozenset(recovery.failed)
-        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones, recovery.steps)
+        taking = Taking(
+            session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones, recovery.steps, recovery.why
+        )
         if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
             self._asked.add(session.unit)
         if recovery.phase == Recovery.WANTED:

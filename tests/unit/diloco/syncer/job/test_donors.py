@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from diloco.syncer.job.donors import AFTER_RESTART, SETTLE, Answer, Candidate, Donors, Taking
 
@@ -122,6 +123,12 @@ def test_when_all_have_failed_the_reason_names_them() -> None:
     assert named(found.name([a_unit("a"), a_unit("b")], [], T, 0.0)) == {
         "u": "of the units that train, none is left to ask after a, b",
     }
+
+
+def test_the_reason_says_why_the_last_one_could_not_give_its_state() -> None:
+    why = "unit a: the optimizer keeps a tensor that cannot be handed over"
+    found = asking(donors(), replace(a_taker("u", 2, failed=["a"]), why=why))
+    assert named(found.name([a_unit("a")], [], T, 0.0)) == {"u": f"of the units that train, none is left to ask after a; {why}"}
 
 
 def test_in_the_first_interval_nobody_has_a_state_worth_taking() -> None:

@@ -1,0 +1,17 @@
+"""Packages that only an extra of diloco brings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def packages_of(extra: str, module: str) -> Iterator[None]:
+    """Name the extra in the ImportError of a package that `module` wants and that is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{module} wants the packages of an extra: pip install 'diloco[{extra}]' ({error})", name=error.name, path=error.path
+        ) from error
