@@ -110,6 +110,22 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "volumes[given]: lm-ca is a Secret",
         "secrets",
     ),
+    "a Secret of a CSI driver": (
+        {"volumes": volume(csi={"driver": "files.example", "nodePublishSecretRef": {"name": "lm-ca"}})},
+        "volumes[given]: lm-ca is a Secret",
+        "secrets",
+    ),
+    "a Secret of an older driver": (
+        {"volumes": volume(cephfs={"monitors": ["ceph"], "secretRef": {"name": "lm-ca"}})},
+        "volumes[given]: lm-ca is a Secret",
+        "secrets",
+    ),
+    "a Secret of a share": (
+        {"volumes": volume(azureFile={"shareName": "data", "secretName": "lm-ca"})},
+        "volumes[given]: lm-ca is a Secret",
+        "secrets",
+    ),
+    "a Secret for images": ({"imagePullSecrets": [{"name": "data"}, {"name": "lm-ca"}]}, "imagePullSecrets: lm-ca is a Secret", "secrets"),
     "a Secret in a variable": ({"container": env("lm-ca")}, "containers[MAIN]: lm-ca is a Secret", "secrets"),
     "a Secret as variables": (
         {"container": {"envFrom": [{"secretRef": {"name": "lm-ca"}}]}},
@@ -183,10 +199,13 @@ def test_a_job_that_names_what_is_not_allowed_is_refused_with_the_field_and_what
 def test_a_job_that_names_what_is_allowed_is_taken(cluster: ControlPlane) -> None:
     fields: Obj = {
         "serviceAccountName": "trainer",
+        "imagePullSecrets": [{"name": "data"}],
         "initContainers": [{"name": "fetch", "image": "registry.example/fetch:1", **env("data")}],
         "volumes": [
             *volume(secret={"secretName": "data"}),
             {"name": "sources", "projected": {"sources": [{"secret": {"name": "data"}}, {"configMap": {"name": "any"}}]}},
+            {"name": "files", "csi": {"driver": "files.example", "nodePublishSecretRef": {"name": "data"}}},
+            {"name": "cache", "csi": {"driver": "cache.example"}},
             {"name": "nics", "hostPath": {"path": "/var/lib/tcpx"}},
             {"name": "nic", "hostPath": {"path": "/var/lib/tcpx/lib64"}},
         ],

@@ -81,6 +81,7 @@ def test_readiness_is_that_of_the_ready_condition(status: str, is_ready: bool, u
         ({"other": READY_SINCE}, None),
         ({"ends": READY_SINCE}, SINCE),
         ({"ends": "2026-11-20T11:00:09Z", "goes": "2026-11-20T11:00:05Z"}, SINCE + 5),
+        ({"ends": "2026-11-20T11:00:05Z", "goes": "2026-11-20T11:00:09Z"}, SINCE + 5),
         ({"ends": "soon", "goes": "2026-11-20T11:00:05Z"}, SINCE + 5),
         ({"ends": "soon"}, None),
     ],
