@@ -95,7 +95,7 @@ def join(
     check_optimizers(store.parameters, optimizers)
     store.adoptions = Adoptions(optimizers)
     inner = OptimizerState(store, optimizers, state)
-    first = FirstUpdate(store.parameters, optimizers)
+    first = FirstUpdate(store.parameters, optimizers, rank=0 if world is None else world.rank)
 
     def adopted(tensors: Sequence[str]) -> None:
         names = store.parameter_names(tensors)

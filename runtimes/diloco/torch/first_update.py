@@ -28,8 +28,11 @@ _WHAT_TO_DO = (
 class FirstUpdate:
     """Some elements of the trained parameters as `join` left them, until the first update."""
 
-    def __init__(self, parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(self, parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer], *, rank: int) -> None:
+        """`rank`: of this process in its unit. A trainer that wraps the model after `join` gives all ranks the values of rank 0, so only
+        there parameters must stay as they are."""
         self._parameters = parameters.trained
+        self._compares = rank == 0
         self._over = False
         self._kept: dict[str, torch.Tensor] = {}
         self.adopted(self._parameters)
@@ -39,7 +42,7 @@ class FirstUpdate:
 
     def adopted(self, names: Iterable[str]) -> None:
         """Note that these parameters were overwritten with the job's."""
-        if not self._over:
+        if self._compares and not self._over:
             self._kept |= {name: _sample(self._parameters[name]) for name in names}
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def test_what_is_adopted_is_no_state_of_the_program() -> None:
     net = model()
     optimizer = optimizer_of(net)
     store = ModuleStore(net)
-    first = FirstUpdate(store.parameters, [optimizer])
+    first = FirstUpdate(store.parameters, [optimizer], rank=0)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(1.0)
@@ -90,7 +90,7 @@ def test_what_is_adopted_is_no_state_of_the_program() -> None:
 def test_a_layer_that_limits_its_rows_when_it_computes_and_a_state_of_its_own_are_allowed() -> None:
     net = nn.Sequential(nn.Embedding(8, 3, max_norm=0.1), nn.Linear(3, 4), nn.Linear(4, 2))
     optimizer = optimizer_of(net)
-    FirstUpdate(ModuleStore(net).parameters, [optimizer])
+    FirstUpdate(ModuleStore(net).parameters, [optimizer], rank=0)
     optimizer.load_state_dict(optimizer.state_dict())  # as accelerate does
     net(torch.arange(8)).square().mean().backward()
     optimizer.step()
@@ -99,7 +99,7 @@ def test_a_layer_that_limits_its_rows_when_it_computes_and_a_state_of_its_own_ar
 def test_a_state_may_be_loaded_once_the_program_trains() -> None:
     net = model()
     optimizer = optimizer_of(net)
-    FirstUpdate(ModuleStore(net).parameters, [optimizer])
+    FirstUpdate(ModuleStore(net).parameters, [optimizer], rank=0)
     updated(net, optimizer)
     loads_the_model(net, optimizer)
     loads_the_optimizer(net, optimizer)
