@@ -105,6 +105,17 @@ class ProcessRig:
         return die_with_parent
 
 
-def durations(step_ends: list[float], start: float, end: float) -> list[float]:
+def durations(step_ends: Sequence[float], start: float, end: float) -> list[float]:
     """Return the durations of all steps that touch the time from `start` to `end`, seconds."""
     return [later - earlier for earlier, later in itertools.pairwise(step_ends) if later > start and earlier < end]
+
+
+def durations_before(step_ends: Sequence[float], start: float, moment: float) -> list[float]:
+    """Return the durations of the steps since `start` that were over at this moment, seconds. The step in which it falls is none of them:
+    what happens then may have delayed it."""
+    return durations([at for at in step_ends if at <= moment], start, moment)
+
+
+def longest_after(step_ends: Sequence[float], start: float, moment: float, end: float) -> float:
+    """Return the longest step from a moment on ÷ the longest one before it, since `start`."""
+    return max(durations(step_ends, moment, end)) / max(durations_before(step_ends, start, moment))

@@ -17,7 +17,7 @@ from statistics import median
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
-from benchmarks.process_rig import durations
+from benchmarks.process_rig import longest_after
 
 LIMIT, GAP_LIMIT = 5.0, 1.2
 SURVIVORS = ("u-1", "u-2")
@@ -58,7 +58,7 @@ def seconds_and_gap(directory: Path, size: Size, rank: int, number: int) -> tupl
         time.sleep(max(0.0, began + size.window - ended))
         end = time.monotonic()
         steps = rig.steps_until(SURVIVORS, end)
-    gap = max(max(durations(ends, began, end)) / max(durations(ends, began - size.window, began)) for ends in steps)
+    gap = max(longest_after(ends, began - size.window, began, end) for ends in steps)
     return ended - began, gap
 
 

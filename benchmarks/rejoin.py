@@ -21,7 +21,7 @@ from diloco.protocol.diloco_pb2 import Recovery, Report, UnitReport, WatchReques
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
-from benchmarks.process_rig import durations
+from benchmarks.process_rig import longest_after
 
 REJOIN_LIMIT, TAX_LIMIT = 1.0, 1.2
 DONORS = ("a", "b")
@@ -72,9 +72,9 @@ def one_run(directory: Path, size: Size) -> Run:
         if not taker.recovery.unit:
             raise RuntimeError(f"the unit began without the state of a peer: {taker.recovery.why}\n{rig.logs()}")
         (steps,) = rig.steps_until([taker.recovery.unit], end)
-        before = durations(steps, started - (end - started), started)
+        gap = longest_after(steps, started - (end - started), started, end)
         copied = bare_copy(taker.recovery.bytes)
-    return Run(end - started, copied, H * report.step_seconds, taker.recovery, max(durations(steps, started, end)) / max(before))
+    return Run(end - started, copied, H * report.step_seconds, taker.recovery, gap)
 
 
 def first_contribution(rig: ExchangeRig) -> tuple[Report, UnitReport]:

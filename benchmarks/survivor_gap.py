@@ -15,7 +15,7 @@ from statistics import median
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
-from benchmarks.process_rig import durations
+from benchmarks.process_rig import longest_after
 
 LIMIT = 1.2
 VICTIM = "u-0"
@@ -50,7 +50,7 @@ def worst_ratio(directory: Path, size: Size) -> float:
         time.sleep(size.window)
         end = time.monotonic()
         steps = rig.steps_until(SURVIVORS, end)
-    return max(max(durations(ends, killed, end)) / max(durations(ends, killed - size.window, killed)) for ends in steps)
+    return max(longest_after(ends, killed - size.window, killed, end) for ends in steps)
 
 
 def figure(name: str, size: Size) -> Figure:

@@ -18,7 +18,7 @@ from diloco.tape.segments import FOLDER, heads
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
-from benchmarks.process_rig import durations
+from benchmarks.process_rig import longest_after
 
 LIMIT = 1.2
 UNITS = ("u-0", "u-1", "u-2")
@@ -78,7 +78,7 @@ def one_run(directory: Path, size: Size) -> tuple[float, int, int]:
         time.sleep(max(0.0, end - time.monotonic()))
         steps = rig.steps_until(UNITS, end)
         after = merges(directory / "state")
-    ratio = max(max(durations(ends, killed, end)) / max(durations(ends, killed - size.window, killed)) for ends in steps)
+    ratio = max(longest_after(ends, killed - size.window, killed, end) for ends in steps)
     return ratio, lost(before, after), len(before)
 
 

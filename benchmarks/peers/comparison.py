@@ -13,7 +13,7 @@ from benchmarks.figure import Figure
 from benchmarks.peers.loopback import Loopback
 from benchmarks.peers.setting import SYNC_INTERVAL, TOKENS
 from benchmarks.peers.systems import ENDLESS, PATIENCE, Alone, Group, Ours
-from benchmarks.process_rig import durations
+from benchmarks.process_rig import durations, durations_before
 
 LEARNERS = 2
 """One on each of our cores."""
@@ -66,7 +66,7 @@ def gap(step_ends: Sequence[Sequence[float]], start: float, killed: float, end: 
     longest step is the longest."""
     each = [(list(ends), max(durations(list(ends), killed, end))) for ends in step_ends]
     ends, longest = max(each, key=lambda one: one[1])
-    before = durations([at for at in ends if at <= killed], start, killed)
+    before = durations_before(ends, start, killed)
     return longest, max(before), median(before)
 
 
