@@ -22,7 +22,7 @@ LIMIT = 1.0
 """Our survivor is not delayed more than that of the peer."""
 
 type Make = Callable[[Path, Loopback, int, int], Group]
-"""Of a folder, a loopback, the number of learners, and the steps of each."""
+"""Makes a group from a folder, a loopback, the number of learners, and the steps of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Size:
     seconds: float
     """Before the kill, and after it until the killed one is started again."""
     steps: int
-    """Of each learner, in the run whose held-out loss is taken."""
+    """Steps of each learner, in the run whose held-out loss is taken."""
 
 
 FULL = Size(runs=3, warm_up_steps=2 * SYNC_INTERVAL, seconds=10.0, steps=10 * SYNC_INTERVAL)

@@ -44,7 +44,7 @@ _POLL = 0.05
 class Size:
     ours: blast_radius.Size
     failures: int
-    """Of JobSet, which makes all pods again each time."""
+    """Runs of JobSet, which makes all pods again each time."""
 
 
 FULL = Size(blast_radius.Size(units=64, failures=5), failures=3)

@@ -8,7 +8,7 @@ MODEL = ModelConfig(layers=6, width=128, heads=4, context=64)
 """1.26 M parameters."""
 BATCH = 4
 TOKENS = BATCH * MODEL.context
-"""Of a step of one learner."""
+"""Tokens of a step of one learner."""
 SYNC_INTERVAL = 24
 OUTER_RATE, OUTER_MOMENTUM = 0.6, 0.3
 """SGD with Nesterov momentum, our defaults, in each system."""

@@ -28,7 +28,7 @@ ENDLESS = 10_000_000
 PATIENCE = 600.0
 """Seconds of a wait: it only bounds a failure."""
 _WORKLOAD = Workload(mebibytes=5, step_seconds=0.1)
-"""Of a learner, for the bounds of waits."""
+"""What a learner does, for the bounds of waits."""
 _STORE_PORT, _LIGHTHOUSE_PORT = 9000, 29510
 """In a namespace of our own every port is free."""
 

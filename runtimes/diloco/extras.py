@@ -13,5 +13,7 @@ def packages_of(extra: str, module: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"{module} wants the packages of an extra: pip install 'diloco[{extra}]' ({error})", name=error.name, path=error.path
+            f"{module} wants the packages of an extra: pip install --find-links dist 'diloco[{extra}]' ({error})",
+            name=error.name,
+            path=error.path,
         ) from error

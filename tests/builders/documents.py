@@ -96,6 +96,7 @@ NOT_TYPED = {
     "make demo": "trains for minutes; tests/e2e/test_up.py runs the same job, smaller, with the same fault",
     "make test": "this is `make test`",
     "make quick": "its tests are among those of `make test`",
+    "make bench-peers": "downloads the peers and measures for twenty minutes",
     "make hooks": "writes into the checkout's .git",
 }
 """Beginnings of commands that no scenario types, and why. test_document_blocks.py checks of them what can be checked."""

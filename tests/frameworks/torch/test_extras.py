@@ -16,4 +16,6 @@ def test_an_import_without_its_packages_names_the_extra(module: str, missing: st
     code = f"import sys; sys.modules[{missing!r}] = None; import diloco.torch.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: diloco.torch.{module} wants the packages of an extra: pip install 'diloco[{extra}]'")
+    assert last.startswith(
+        f"ImportError: diloco.torch.{module} wants the packages of an extra: pip install --find-links dist 'diloco[{extra}]'"
+    )
