@@ -133,7 +133,7 @@ def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End |
 
 def _is_refused_by_host(pod: PodView) -> bool:
     """Return whether the kubelet has not admitted the pod: no container of it ever began. Its reasons are many, also of devices' plugins:
-    UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError, OutOfnvidia.com/gpu."""
+    UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError, OutOfcpu."""
     began = pod.termination is not None or pod.running_since is not None or pod.main_ended
     return pod.phase == "Failed" and bool(pod.reason) and not began and pod.reason not in _NOT_A_REFUSAL
 
