@@ -114,7 +114,7 @@ class TapeWriter:
         self.wants_snapshot = False
         """Something has no record, so the next snapshot is due."""
         self.bytes = 0
-        """About what was written and is covered neither by a durable snapshot nor by the one that is being written."""
+        """About what is covered neither by a durable snapshot nor by the one that is being written."""
         self._covered = 0
         """What the snapshot covers that was begun last."""
         self.error = ""
@@ -151,6 +151,7 @@ class TapeWriter:
         The arrays must not change. `gradient`: the merged outer gradient; `result`: the fragment's new value, of which the checksum is
         kept."""
         if self._lost and not self._seems_whole:
+            self.bytes += gradient.nbytes  # written or not: so much is in no snapshot, and the next one is tried for it
             then()
             return
         waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)

@@ -199,12 +199,16 @@ async def test_a_full_disk_loses_the_tape_until_the_next_snapshot(tmp_path: Path
     assert "No space left on device; a restart goes back to before it" in writing.tape.error
     assert "spec.syncer.storage.size" in writing.tape.error
     assert [segment.cut for segment in segments(tmp_path / "tape")] == [True], "the next process knows that something is missing"
+    before = writing.tape.bytes
+    writing.merge(3)
+    assert writing.tape.bytes == before + VALUES.nbytes, "a snapshot that could not be written either is tried again for it"
+    assert writing.durable == [1, 2, 3]
     full["disk"] = False
     await writing.snapshot()
-    writing.merge(3)
+    writing.merge(4)
     await writing.tape.idle()
-    assert (writing.tape.lost, writing.tape.error, writing.durable) == (False, "", [1, 2, 3])
-    assert values_of(tmp_path / "tape") == [3]
+    assert (writing.tape.lost, writing.tape.error, writing.durable) == (False, "", [1, 2, 3, 4])
+    assert values_of(tmp_path / "tape") == [4]
     assert writing.changes == 2
 
 
