@@ -78,7 +78,7 @@ def redo(folder: Path, position: Mapping[str, Any], stored: Stored, training: Tr
         reader = RecordFile(segment.path, values=True)
         for record in reader:
             with _naming(segment, record):
-                before = _follows(record, before)
+                before = follows(int(record.head["n"]), before, unnoted)
                 redone.take(record)
         if reader.torn is not None and not segment.cut:
             _cut_off(segment, reader.torn, is_last=segment is found[-1])
@@ -133,10 +133,11 @@ class _Redone:
             stored.losses.training.add(commit.t, float(head["loss"]))
 
 
-def _follows(record: Record, before: int) -> int:
-    """Return the number of a record. Raises StateError if it is not the next after `before`; 0: it is the first that is read."""
-    number = int(record.head["n"])
-    if before and number != before + 1:
+def follows(number: int, before: int, unnoted: int) -> int:
+    """Return the number of a record. Raises StateError if others are missing between it and `before`, the one before it; 0: it is the first
+    that is read. Below `unnoted` the snapshot covers what is missing: it can be durable before they are written, and then a process is
+    killed."""
+    if before and not before < number <= max(before + 1, unnoted):
         raise StateError(f"it is record {number}, and the one before it is {before}: those between them are missing, or it stands twice")
     return number
 
