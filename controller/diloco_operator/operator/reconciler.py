@@ -265,7 +265,7 @@ class Reconciler:
                 await asyncio.sleep(self._next_offload - loop.time())
             begun = loop.time()
             for _ in range(_DECISIONS):
-                decide, seen = self._decision(context, cached)
+                decide, seen = self._decision(context, cached, offloaded=offload is not None)
                 if offload is None:
                     job, plan = decide(self._inventory)
                 else:
@@ -276,7 +276,7 @@ class Reconciler:
                 if not self._allots_more(job, plan, seen):
                     break
             else:  # things change faster than a thread decides: decide at once
-                decide, seen = self._decision(context, cached)
+                decide, seen = self._decision(context, cached, offloaded=False)
                 job, plan = decide(self._inventory)
                 if self._allots_more(job, plan, seen):
                     self._wake(context.key)
@@ -341,9 +341,11 @@ class Reconciler:
             grantor_events=self._words.of(key),
         )
 
-    def _decision(self, context: JobContext, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
-        """Return a function that decides from the state of now, and what the allotment says now. The function can be called later and in
-        another thread, on the fleet that it is given."""
+    def _decision(
+        self, context: JobContext, cached: CachedJob, *, offloaded: bool
+    ) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
+        """Return a function that decides from the state of now, and what the allotment says now. If `offloaded` it can be called later and
+        in another thread, on the fleet that it is given."""
         now = self._now()
         self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
         if not self._allotment.knows(context.id):
@@ -351,8 +353,9 @@ class Reconciler:
         self._refresh.now(context.id)
         unsure = context.unsure
         observed, allotted = self._observed(context, cached.bare), self._allotment.of(context.id)
-        # Whether another thread decides is not known here, and a copy of some hundred entries takes microseconds.
-        view = self._allotment.view(context.id).apart()
+        view = self._allotment.view(context.id)
+        if offloaded:  # the event loop goes on to change what the view reads
+            view = view.apart()
         self._note_default_class(observed)
 
         def decide(fleet: Inventory) -> tuple[Job, Plan]:

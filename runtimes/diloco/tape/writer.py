@@ -122,11 +122,6 @@ class TapeWriter:
         self._begin_segment()
 
     @property
-    def lost(self) -> bool:
-        """Whether merges are not written, since one could not be."""
-        return self._lost
-
-    @property
     def waits_for_mark(self) -> bool:
         """Whether a record is missing, and the volume does not say so yet. No snapshot is begun meanwhile: its segment would follow on
         what is missing."""

@@ -195,7 +195,7 @@ async def test_a_full_disk_loses_the_tape_until_the_next_snapshot(tmp_path: Path
     writing.merge(2)
     writing.tape.note("leave", holder="u/1/1")
     await until(lambda: writing.durable == [1, 2])  # training goes on
-    assert writing.tape.lost
+    assert writing.tape._lost
     assert "No space left on device; a restart goes back to before it" in writing.tape.error
     assert "spec.syncer.storage.size" in writing.tape.error
     assert [segment.cut for segment in segments(tmp_path / "tape")] == [True], "the next process knows that something is missing"
@@ -207,7 +207,7 @@ async def test_a_full_disk_loses_the_tape_until_the_next_snapshot(tmp_path: Path
     await writing.snapshot()
     writing.merge(4)
     await writing.tape.idle()
-    assert (writing.tape.lost, writing.tape.error, writing.durable) == (False, "", [1, 2, 3, 4])
+    assert (writing.tape._lost, writing.tape.error, writing.durable) == (False, "", [1, 2, 3, 4])
     assert values_of(tmp_path / "tape") == [4]
     assert writing.changes == 2
 
