@@ -29,8 +29,8 @@ class Workload:
     step_seconds: float
 
     def timeout(self, steps: int) -> float:
-        """Return how long processes may take to come up and take so many steps, seconds. Some import torch and transformers; a busy machine
-        moves at least 4 MiB/s to each learner."""
+        """Return the seconds that processes may take to start and to take this number of steps. Some import torch and transformers; a busy
+        machine moves at least 4 MiB/s to each learner."""
         return 240.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
 
 
@@ -102,7 +102,7 @@ class ExchangeRig(ProcessRig):
         self, unit: str, module: str, *arguments: str, address: str = "", attempt: int = 1, step_seconds: float | None = None
     ) -> subprocess.Popen[bytes]:
         """Return a learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`:
-        where it finds the syncer, if not directly. `step_seconds`: None: those of the workload."""
+        where it finds the syncer; "": at the syncer itself. `step_seconds`: None takes the workload's."""
         workload = self.workload
         seconds = workload.step_seconds if step_seconds is None else step_seconds
         command = ["-m", module, str(self.times(unit))]
@@ -112,8 +112,8 @@ class ExchangeRig(ProcessRig):
     def start_ranks(
         self, unit: str, ranks: int, *arguments: str, address: str = "", module: str = "benchmarks.rank_learner"
     ) -> list[subprocess.Popen[bytes]]:
-        """Return a unit of so many torch processes, which note the steps of rank 0 in its times. `address`: as for `start_program`.
-        `module`: their program, which gets the further arguments."""
+        """Start a unit of torch processes, one for each of its `ranks`; rank 0 writes the times of its steps. `address`: as for
+        `start_program`. `module`: their program, which gets the further arguments."""
         self._ports_of_ranks.append(port := held_port())
         of_unit = self._of_learner(unit, address or self.address)
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **of_unit}
@@ -141,7 +141,7 @@ class ExchangeRig(ProcessRig):
         }
 
     def median_steps(self, units: list[str], warm_up_steps: int, seconds: float) -> list[float]:
-        """Return the median step of each of these programs, which run side by side, in so many seconds."""
+        """Let these programs run side by side for `seconds`, and return the median step of each."""
         self.wait_for_steps(units, warm_up_steps)
         start = time.monotonic()
         time.sleep(seconds)
@@ -149,7 +149,7 @@ class ExchangeRig(ProcessRig):
         return [median(durations(steps, start, end)) for steps in self.steps_until(units, end)]
 
     def with_over_without(self, warm_up_steps: int, seconds: float) -> float:
-        """Return the median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
+        """Let the programs `with` and `without` run side by side for `seconds`, and return the ratio of their median steps."""
         with_, without = self.median_steps(["with", "without"], warm_up_steps, seconds)
         return with_ / without
 

@@ -112,7 +112,7 @@ def seen(folder: Path, size: Size, make: Make, alone: float) -> Seen:
 
 
 def held_out_loss(folder: Path, size: Size, make: Make) -> float:
-    """Train so many steps, and return the held-out loss of what all learners share."""
+    """Let each learner take its steps, and return the held-out loss of the parameters that all share."""
     with Loopback() as loopback, make(folder, loopback, LEARNERS, size.steps) as group:
         group.start()
         return group.loss()

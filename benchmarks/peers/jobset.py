@@ -52,7 +52,7 @@ SMOKE = Size(blast_radius.Size(units=4, failures=1), failures=1)
 
 
 def job_set(units: int, hosts: int) -> Obj:
-    """Return a JobSet of so many Jobs, each of which fails with its first pod, as in JobSet's own examples of training."""
+    """Return a JobSet with one Job for each unit. A Job fails with its first pod, as in JobSet's own examples of training."""
     container = {"name": "train", "image": "train"}
     pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     one = {"spec": {"parallelism": hosts, "completions": hosts, "backoffLimit": 0, "template": pod}}
@@ -93,7 +93,8 @@ def controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
 
 
 def webhooks(ca: bytes, port: int) -> list[Obj]:
-    """Return those of JobSet's manifests, with its patch: for its own pods alone. They are at an address of this machine."""
+    """Return the webhooks of JobSet's manifests, at an address of this machine. The one for pods sees JobSet's own pods alone, as JobSet's
+    patch says."""
     found: list[Any] = list(yaml.safe_load_all((PROGRAMS / "jobset-manifests" / "manifests.yaml").read_text()))
     for configuration in found:
         configuration["metadata"]["name"] = f"jobset-{configuration['metadata']['name']}"
@@ -106,7 +107,7 @@ def webhooks(ca: bytes, port: int) -> list[Obj]:
 
 
 def in_phase(phase: str) -> Callable[[Obj], Obj]:
-    """Return the status of a pod, of which Kubernetes' controller of Jobs reads the phase."""
+    """Return a pod's status with this phase, which is all that Kubernetes' controller of Jobs reads of it."""
     return lambda _: {"phase": phase}
 
 
@@ -115,7 +116,7 @@ async def _pods(client: Client) -> list[Obj]:
 
 
 async def whole(client: Client, count: int, without: set[str]) -> list[Obj]:
-    """Wait until so many pods are there that have not failed and stay; `without`: uids of which at least one must be gone."""
+    """Wait for `count` pods that have not failed and are not being deleted. At least one pod of `without`, by its uid, must be gone."""
     async with asyncio.timeout(_WITHIN):
         while True:
             pods = await _pods(client)
@@ -150,7 +151,7 @@ async def theirs(size: Size) -> tuple[list[float], list[int]]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the figure: our seconds ÷ those of JobSet."""
+    """Yield the figure: our seconds ÷ JobSet's."""
     provide_programs(("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "jobset"))
     size = SMOKE if smoke else FULL
     seconds, again = asyncio.run(theirs(size))

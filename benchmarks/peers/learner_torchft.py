@@ -21,7 +21,7 @@ FRAGMENTS = 4
 
 
 def fragments(model: Any) -> list[nn.Module]:
-    """Cut the model into fragments of whole modules, of which H has to be a multiple."""
+    """Cut the model into fragments of whole modules. H has to be a multiple of their number."""
     blocks = list(model.blocks)
     share = len(blocks) // (FRAGMENTS - 1)
     middle: list[nn.Module] = [nn.ModuleList(blocks[start : start + share]) for start in range(0, len(blocks), share)]

@@ -64,7 +64,7 @@ class Group(Protocol):
         """Return the same, with all steps that have begun before `end`."""
 
     def wait_for_steps(self, units: list[str], count: int, timeout: float | None = None) -> None:
-        """Wait for so many steps of each."""
+        """Wait until each learner has taken `count` steps."""
 
     def wait_for_exchange(self) -> None:
         """Wait until a contribution of each learner was merged."""
