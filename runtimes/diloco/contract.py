@@ -310,8 +310,8 @@ class Checkpoint(_Wire):
     uri: str = Field(
         "",
         max_length=1024,
-        description='Where copies of snapshots go, and what learners store: "" is nowhere but the syncer\'s volume; file://, s3://, gs:// '
-        "through fsspec. A job whose volume is lost goes on from them.",
+        description="Object store or folder for copies of snapshots and for what learners store: file://, s3://, gs://, az://, and what "
+        "else fsspec has a driver for. Without it snapshots are on the syncer's volume alone. A job whose volume is lost goes on from it.",
     )
     learners: LearnerStates = Field(
         LearnerStates.NEVER,

@@ -60,7 +60,7 @@ class Timeouts(ApiModel):
     schedule: Duration = Field(
         30.0,
         description="From a scheduler's first word that it finds no place for a pod until it is bound. A unit that waits longer tries "
-        "another slice, which is no failure. Pods that no scheduler has looked at have the time of `start` more.",
+        "another slice, which is no failure. While no scheduler says anything of its pods, it waits for `schedule` and `start` together.",
     )
     pull: Duration = Field(
         1800.0,
@@ -181,9 +181,9 @@ class Pool(ApiModel):
     name: str = Field(max_length=63, description="DNS label; units are called `<pool>-<index>`.")
     accelerator: str = Field(
         max_length=MAX_NAME,
-        description="Kind of hardware, a row of the accelerator catalogue. Immutable. Built in are "
-        f"{', '.join(ACCELERATOR_NAMES)}; the operator's catalogue file may add others. Of a kind that it does not know it says so in the "
-        "condition Accepted.",
+        description="Kind of hardware. Immutable. Built in are "
+        f"{', '.join(ACCELERATOR_NAMES)}; the operator's catalogue file may add others. The condition Accepted says if the operator does "
+        "not know it.",
         json_schema_extra={"pattern": NAME_PATTERN},
     )
     topology: str = Field(
