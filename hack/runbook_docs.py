@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diloco_cli.runbook import RUNBOOK, Advice
 from diloco_operator.api.reasons import ReasonRow, all_reasons
-from markdown_text import bullet, paragraph, table
+from markdown_text import bullet, paragraph
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "runbook"
 INTRODUCTION = """\
@@ -54,14 +54,17 @@ def _where(row: ReasonRow) -> str:
 
 
 def _index(rows: Mapping[str, Sequence[ReasonRow]]) -> str:
-    listed = [[f"[`{reason}`]({reason}.md)", ", ".join(row.subject for row in rows[reason])] for reason in sorted(RUNBOOK)]
+    listed: dict[str, list[str]] = {}
+    for reason in sorted(RUNBOOK):
+        for subject in {row.subject: None for row in rows[reason]}:
+            listed.setdefault(subject, []).append(f"[`{reason}`]({reason}.md)")
     others = ", ".join(f"`{reason}`" for reason in sorted(rows.keys() - RUNBOOK.keys()))
     introduction = map(paragraph, INTRODUCTION.strip().split("\n\n"))
     heading, _, nothing_to_do = NOTHING_TO_DO.partition("\n\n")
     parts = [
         "# Runbook\n",
         *introduction,
-        table(["reason", "of"], listed),
+        "".join(bullet(f"**{subject}**: {', '.join(links)}") for subject, links in listed.items()),
         f"{heading}\n",
         paragraph(nothing_to_do),
         paragraph(f"{others}."),

@@ -37,7 +37,7 @@ def test_the_pages_are_up_to_date() -> None:
 
 def test_the_first_page_lists_every_reason_with_or_without_a_page() -> None:
     pages, nothing = runbook_docs.pages()["README.md"].split("## Reasons that ask nothing")
-    assert set(re.findall(r"^\| \[`(\w+)`\]\(\1\.md\) ", pages, re.MULTILINE)) == RUNBOOK.keys()
+    assert set(re.findall(r"\[`(\w+)`\]\(\1\.md\)", pages)) == RUNBOOK.keys()
     assert set(re.findall(r"`(\w+)`", nothing)) == NOTHING_TO_DO
 
 
