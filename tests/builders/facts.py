@@ -13,7 +13,7 @@ from diloco_cli.checks.rights import caller_rights, operator_rights
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Resource
-from diloco_operator.kube.lease import LEASES
+from diloco_operator.kube.lease import LEASES, Lease, write_lease
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile import OperatorConfig
 
@@ -44,6 +44,12 @@ def a_namespace(labels: Obj | None = None, annotations: Obj | None = None) -> Ob
 def a_lease(node: str, ahead: float = 0.0) -> Obj:
     """Return the lease of a kubelet whose clock is `ahead` seconds ahead of the API server's."""
     return {"metadata": {"name": node}, "spec": {"renewTime": format_timestamp(NOW + ahead)}}
+
+
+def an_election(holder: str = "diloco-operator-7c9f-x2b4d_1", *, ago: float = 1.0, name: str = "diloco-operator") -> Obj:
+    """Return the Lease of the operator's leader, renewed `ago` seconds ago."""
+    lease = Lease(holder, 15.0, format_timestamp(NOW - 600), format_timestamp(NOW - ago), 0)
+    return {"metadata": {"name": name, "namespace": "diloco-system"}, "spec": write_lease(lease)}
 
 
 def the_crd() -> Obj:
@@ -79,6 +85,7 @@ def facts(objects: dict[Resource, Any] | None = None, **changed: Any) -> Facts:
         groups=frozenset(),
         objects=there | (objects or {}),
         config=OperatorConfig(),
+        elections=[an_election()],
         own_rights=[Review(right, True) for right in caller_rights(TEAM)],
         operator_rights=[Review(right, True) for right in operator_rights(TEAM)],
         reach=Reach("lm-h100-0-a1-0", "lm-syncer.lm.team.svc:7077", ""),

@@ -29,6 +29,7 @@ CHECKS = (
     Row(Check.KUBERNETES, Scope.CLUSTER, server.kubernetes),
     Row(Check.CRD, Scope.CLUSTER, operators.crd),
     Row(Check.OPERATOR, Scope.CLUSTER, operators.operator),
+    Row(Check.LEASE, Scope.CLUSTER, operators.leases),
     Row(Check.OPERATOR_RIGHTS, Scope.CLUSTER, rights.of_operator),
     Row(Check.CLOCKS, Scope.CLUSTER, server.clocks),
     Row(Check.ADDRESS_FAMILY, Scope.CLUSTER, server.address_family),

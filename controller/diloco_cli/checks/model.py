@@ -30,6 +30,7 @@ class Check(enum.StrEnum):
     KUBERNETES = "kubernetes"
     CRD = "crd"
     OPERATOR = "operator"
+    LEASE = "lease"
     CLOCKS = "clocks"
     ADDRESS_FAMILY = "address-family"
     NODES = "nodes"
@@ -135,6 +136,8 @@ class Facts:
     """By kind: all of those without a namespace, and of the others what the checks are about."""
     config: OperatorConfig | Unreadable
     """Configuration of the operator that works on the namespace, or of the only one."""
+    elections: Sequence[Obj] | Unreadable = ()
+    """Leases by which the operators elect their leaders."""
     own_rights: Sequence[Review] | Unreadable = ()
     operator_rights: Sequence[Review] | Unreadable = ()
     job: Obj | None = None

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.lease import deployment_of, read_lease
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.crd_check import missing_parts
 
-from diloco_cli.checks.model import Check, Facts, Finding, error, named, ok, warning
+from diloco_cli.checks.model import Check, Facts, Finding, error, named, ok, read, warning
 
 PART_OF = "app.kubernetes.io/part-of=diloco-operator,app.kubernetes.io/component=operator"
 """Label selector of the operator's Deployments."""
 _VERSION = "app.kubernetes.io/version"
 _SHOWN = 3
+_ELECTION = 10.0
+"""Seconds from the expiry of a lease within which another replica has it."""
 _INSTALL = "helm install diloco-operator helm/diloco-operator --namespace diloco-system --create-namespace"
 
 
@@ -73,10 +77,62 @@ def _of(deployment: Obj, version: str) -> Iterator[Finding]:
 
 def watches(deployment: Obj, namespace: str) -> bool:
     """Whether this operator works on jobs of the namespace, by its arguments."""
-    containers = deployment["spec"]["template"]["spec"].get("containers") or ()
-    arguments = [str(each) for container in containers for each in container.get("args") or ()]
-    watched = [each.partition("=")[2] for each in arguments if each.startswith("--watch-namespace=")]
+    watched = _given(deployment, "--watch-namespace")
     return not watched or namespace in watched
+
+
+def lease_of(deployment: Obj) -> tuple[str, str] | None:
+    """Return namespace and name of the Lease by which this operator elects its leader, by its arguments; None: there is no election."""
+    if "--no-leader-elect" in arguments(deployment):
+        return None
+    own = deployment["metadata"]["namespace"]
+    return (
+        [own, *_given(deployment, "--leader-elect-namespace")][-1],
+        [names.OPERATOR_LEASE, *_given(deployment, "--leader-elect-lease-name")][-1],
+    )
+
+
+def leases(facts: Facts) -> Iterator[Finding]:
+    """Find who leads, for each operator that works on the namespace."""
+    found = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in read(facts.elections)}
+    working = [each for each in facts.of(names.DEPLOYMENTS) if not facts.namespace or watches(each, facts.namespace)]
+    ready = [each for each in working if (each.get("status") or {}).get("readyReplicas")]
+    if not ready:  # the line about the operator says what is wrong with that
+        yield ok(Check.LEASE, "cluster", "no replica of an operator is ready, so none has to lead")
+    for deployment in ready:
+        key = lease_of(deployment)
+        if key is None:
+            yield ok(Check.LEASE, _named([deployment]), "its only replica needs no election")
+        else:
+            yield _leader(deployment, "/".join(key), found.get(key), facts.now)
+
+
+def _leader(deployment: Obj, lease: str, obj: Obj | None, now: float) -> Finding:
+    where, meta = _named([deployment]), deployment["metadata"]
+    seen = read_lease(obj) if obj is not None else None
+    try:
+        silent = now - parse_timestamp(seen.renewed) if seen is not None and seen.holder else None
+    except ValueError:
+        silent = None
+    if seen is None or silent is None or silent > seen.duration + _ELECTION:
+        last = f"; {seen.holder} held it last, {silent:.0f} s ago" if seen is not None and silent is not None else ""
+        logs = f"kubectl logs -n {meta['namespace']} deployment/{meta['name']}"
+        return error(Check.LEASE, where, f"no replica holds the lease {lease}: nothing acts on jobs{last}", logs)
+    if deployment_of(seen.holder) != meta["name"]:
+        message = f"the lease {lease} is held by {seen.holder}, of another Deployment: this one waits, and nothing acts on its jobs"
+        return error(Check.LEASE, where, message, "leave leaderElection.leaseName of the chart empty, so that each release has its own")
+    return ok(Check.LEASE, where, f"{seen.holder} leads by the lease {lease}, since {seen.acquired}")
+
+
+def arguments(deployment: Obj) -> list[str]:
+    """Return the arguments of the operator."""
+    containers = deployment["spec"]["template"]["spec"].get("containers") or ()
+    return [str(each) for container in containers for each in container.get("args") or ()]
+
+
+def _given(deployment: Obj, option: str) -> list[str]:
+    """Return the values of an option among the operator's arguments."""
+    return [value for name, _, value in (each.partition("=") for each in arguments(deployment)) if name == option]
 
 
 def _named(deployments: Sequence[Obj]) -> str:

@@ -14,6 +14,7 @@ from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile.grantors.registry import grantor_of
 
 from diloco_cli.checks.model import Check, Facts, Finding, error, named, ok, read, warning
+from diloco_cli.checks.operators import arguments
 
 OLDEST_MINOR = 34
 """The oldest minor version of Kubernetes 1: what the chart's kubeVersion says."""
@@ -81,7 +82,7 @@ def address_family(facts: Facts) -> Iterator[Finding]:
     wrong = [
         (deployment, argument)
         for deployment in facts.of(names.DEPLOYMENTS)
-        for argument in _arguments(deployment)
+        for argument in arguments(deployment)
         if (heard := _listens(argument)) and heard not in families
     ]
     for deployment, argument in wrong:
@@ -98,11 +99,6 @@ def address_family(facts: Facts) -> Iterator[Finding]:
 
 def _is_api(service: Obj) -> bool:
     return (service["metadata"].get("namespace"), service["metadata"]["name"]) == ("default", "kubernetes")
-
-
-def _arguments(deployment: Obj) -> list[str]:
-    containers = deployment["spec"]["template"]["spec"].get("containers") or ()
-    return [str(each) for container in containers for each in container.get("args") or ()]
 
 
 def _listens(argument: str) -> str:

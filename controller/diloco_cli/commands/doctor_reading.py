@@ -27,7 +27,7 @@ from diloco_operator.reach import REACH_COMMAND, REACH_SECONDS
 from diloco_operator.reconcile import OperatorConfig
 
 from diloco_cli.checks import Facts, Reach, Review, Right, Unreadable
-from diloco_cli.checks.operators import PART_OF, watches
+from diloco_cli.checks.operators import PART_OF, lease_of, watches
 from diloco_cli.checks.rights import caller_rights, operator_rights
 from diloco_cli.jobs import find_job
 
@@ -51,10 +51,11 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
     groups = await client.groups()
     objects = await _objects(client, wanted)
     operator = _operator(objects[names.DEPLOYMENTS], wanted.namespace)
-    own, theirs, config, reached = await asyncio.gather(
+    own, theirs, config, elections, reached = await asyncio.gather(
         _reviews(client, caller_rights(wanted.namespace) if wanted.namespace else (), ""),
         _reviews(client, operator_rights(wanted.namespace), _account(operator)) if operator else _none(),
         _config(client, operator),
+        _elections(client, objects[names.DEPLOYMENTS]),
         reach(client, wanted, objects[names.PODS]) if job is not None else _nothing(),
     )
     return Facts(
@@ -66,6 +67,7 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
         groups=groups,
         objects=objects,
         config=config,
+        elections=elections,
         own_rights=own,
         operator_rights=theirs,
         job=job,
@@ -168,6 +170,20 @@ def _operator(deployments: Sequence[Obj] | Unreadable, namespace: str) -> Obj | 
 def _account(operator: Obj) -> str:
     spec = operator["spec"]["template"]["spec"]
     return f"system:serviceaccount:{operator['metadata']['namespace']}:{spec.get('serviceAccountName') or 'default'}"
+
+
+async def _elections(client: RestClient, deployments: Sequence[Obj] | Unreadable) -> Sequence[Obj] | Unreadable:
+    """Return the Leases that the operators' arguments name, as far as they exist."""
+    keys = () if isinstance(deployments, Unreadable) else {key for each in deployments if (key := lease_of(each)) is not None}
+    found: list[Obj] = []
+    for namespace, name in sorted(keys):
+        try:
+            found.append(await client.get(LEASES, namespace, name))
+        except NotFound:
+            continue
+        except Forbidden as error:
+            return _forbidden(LEASES, namespace, error)
+    return found
 
 
 async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | Unreadable:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.fence import Fence, boot_clock
+from diloco_operator.kube.former_lease import FormerLease
 from diloco_operator.kube.lease import LEASES, Election, ElectionAction, Lease, read_lease, write_lease
 from diloco_operator.timeouts import LAST_RENEWALS, STANDBY_RETRY, LeaseTimeouts
 
@@ -27,7 +28,8 @@ class Elector:
     nothing renews the lease, and another replica takes over.
 
     `client` is for the election alone, without a fence, so that no write delays it. `clock` is that of the fence. `now` is the wall clock,
-    timezone-aware. `rng` draws jitter from [0, 1).
+    timezone-aware. `rng` draws jitter from [0, 1). `former`: the name of the Lease by which an earlier version of the same Deployment
+    elects; "": it has the same name.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Elector:
         identity: str,
         timeouts: LeaseTimeouts,
         rng: Callable[[], float],
+        former: str = "",
         clock: Callable[[], float] = boot_clock,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -53,9 +56,13 @@ class Elector:
         self._clock = clock
         self._now = now
         self._election = Election(identity, timeouts)
+        self._former = (
+            FormerLease(client, namespace=namespace, name=former, identity=identity, timeouts=timeouts, clock=clock) if former else None
+        )
         self._version = ""
         """resourceVersion of the Lease as it was seen last; "": it must be read first."""
-        self._logged_holder = ""
+        self._waits_for = ""
+        """Why this replica does not lead, as it was logged last; "": it does."""
 
     @property
     def leads(self) -> bool:
@@ -70,6 +77,7 @@ class Elector:
             self._version = ""  # a replica that does not lead reads the Lease before it writes it
             try:
                 if await self._try(self._timeouts.attempt):
+                    self._waits_for = ""
                     log.info("leading: %s holds the lease %s", self._identity, self._what)
                     return
             except (ApiError, OSError, TimeoutError) as error:
@@ -103,9 +111,7 @@ class Elector:
             self._version = ""
             return
         if not won:
-            seen = self._election.seen
-            holder = seen.holder if seen is not None else ""
-            raise LeaseLost(f"the lease {self._what} is held by {holder or 'no replica'} now")
+            raise LeaseLost(f"{self._waits_for or self._held} now")
 
     async def release(self) -> None:
         """Release the lease, so that another replica need not wait for its expiry. Shuts the fence first. Best effort."""
@@ -126,11 +132,14 @@ class Elector:
     async def _try(self, limit: float) -> bool:
         """Make one attempt, of `limit` seconds at most, to get or to keep the lease. Returns whether this replica leads."""
         async with asyncio.timeout(limit):
+            if self._former is not None and (why := await self._former.not_free()):
+                self._stand_by(why)
+                return False
             if not self._version:
                 await self._read()
             action = self._election.next_action(self._clock())
             if action is ElectionAction.WAIT:
-                self._log_holder()
+                self._stand_by(self._held)
                 return False
             claim = self._election.claim(self._now())
             sent = self._clock()
@@ -145,6 +154,7 @@ class Elector:
                 seen = self._election.seen
                 if seen is not None and seen.holder == self._identity:  # something else in our Lease changed, for example a label
                     raise
+                self._stand_by(self._held)
                 return False
             self._version = answer["metadata"]["resourceVersion"]
             self._election.won(read_lease(answer), sent, self._clock())
@@ -162,12 +172,10 @@ class Elector:
         self._version = obj["metadata"]["resourceVersion"]
         self._election.saw(read_lease(obj), self._clock())
 
-    def _log_holder(self) -> None:
-        seen = self._election.seen
-        assert seen is not None
-        if seen.holder != self._logged_holder:
-            self._logged_holder = seen.holder
-            log.info("standing by: %s holds the lease %s", seen.holder, self._what)
+    def _stand_by(self, why: str) -> None:
+        if why != self._waits_for:
+            self._waits_for = why
+            log.info("standing by: %s", why)
 
     def _object(self, lease: Lease, version: str) -> Obj:
         meta = {"namespace": self._namespace, "name": self._name, **({"resourceVersion": version} if version else {})}
@@ -176,6 +184,11 @@ class Elector:
     def _left(self) -> float:
         until = self._election.leads_until
         return until - self._clock() if until is not None else 0.0
+
+    @property
+    def _held(self) -> str:
+        seen = self._election.seen
+        return f"{(seen.holder if seen is not None else '') or 'no replica'} holds the lease {self._what}"
 
     @property
     def _what(self) -> str:

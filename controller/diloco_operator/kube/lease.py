@@ -121,6 +121,11 @@ class Election:
         return self._seen_at + lease.duration
 
 
+def deployment_of(identity: str) -> str:
+    """Return the Deployment whose replica has this identity: `<Deployment>-<hash>-<pod>_<uuid>`."""
+    return identity.partition("_")[0].rsplit("-", 2)[0]
+
+
 def read_lease(obj: Obj) -> Lease:
     """Read the API's object. Missing fields count as never set."""
     spec: dict[str, Any] = obj.get("spec") or {}

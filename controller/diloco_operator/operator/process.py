@@ -58,6 +58,8 @@ class ElectionOptions:
     identity: str
     """Unique for this process: no other one has it, not even an earlier process of the same pod."""
     timeouts: LeaseTimeouts = field(default_factory=LeaseTimeouts)
+    former: str = ""
+    """The Lease's name in an earlier version of the same Deployment; "": the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,7 @@ class OperatorProcess:
                 identity=options.identity,
                 timeouts=options.timeouts,
                 rng=random.random,
+                former=options.former,
             )
 
     @contextlib.contextmanager

@@ -75,6 +75,12 @@ def version() -> None:
 @click.option("--leader-elect-namespace", default="", help="Namespace of the Lease.  [default: the pod's namespace]")
 @click.option("--leader-elect-lease-name", "lease_name", default=OPERATOR_LEASE, show_default=True, help="Name of the Lease.")
 @click.option(
+    "--leader-elect-former-lease-name",
+    "former_lease_name",
+    default="",
+    help="Name of the Lease in an earlier version of the same Deployment: none of its replicas leads by it while this one does.",
+)
+@click.option(
     "--lease-duration",
     type=Duration(above_zero=True),
     default="15s",
@@ -115,6 +121,7 @@ def run(
     leader_elect: bool,
     leader_elect_namespace: str,
     lease_name: str,
+    former_lease_name: str,
     lease_duration: float,
     renew_deadline: float,
     retry_period: float,
@@ -147,7 +154,8 @@ def run(
         operator_config, run_config = load_configuration(config_file)
         cluster = load_config(kubeconfig or "", kube_context)
         timeouts = LeaseTimeouts(lease_duration, renew_deadline, retry_period)
-        election = _election(leader_elect_namespace or cluster.namespace, lease_name, timeouts) if leader_elect else None
+        namespace = leader_elect_namespace or cluster.namespace
+        election = _election(namespace, lease_name, former_lease_name, timeouts) if leader_elect else None
     except (BadConfiguration, CatalogueError, ConfigError, ValueError) as error:
         _refuse(error)
     release = package_version("diloco-operator")
@@ -174,15 +182,17 @@ def run(
     sys.exit(status)
 
 
-def _election(namespace: str, name: str, timeouts: LeaseTimeouts) -> ElectionOptions:
-    """Raise ValueError without a namespace."""
+def _election(namespace: str, name: str, former: str, timeouts: LeaseTimeouts) -> ElectionOptions:
+    """Raise ValueError without a namespace, or with one Lease for both."""
     from diloco_operator.operator.process import ElectionOptions
 
     if not namespace:
         raise ValueError("the namespace of the Lease is not known: set --leader-elect-namespace, or --no-leader-elect for a single replica")
+    if name == former:
+        raise ValueError(f"the Lease is {name} now and in the earlier version: leave --leader-elect-former-lease-name out")
     # Unique: a restarted process or another pod on the same host gets another identity.
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-    return ElectionOptions(namespace, name, identity, timeouts)
+    return ElectionOptions(namespace, name, identity, timeouts, former)
 
 
 def _refuse(error: Exception | str) -> NoReturn:

@@ -128,6 +128,17 @@ app.kubernetes.io/part-of: diloco-operator
   {{- end }}
 {{- end }}
 
+{{- define "diloco-operator.leaseName" -}}
+{{- .Values.leaderElection.leaseName | default (include "diloco-operator.fullname" .) -}}
+{{- end }}
+
+{{/* Name of the Lease in 0.1.0, where no value set it; "" where it has not changed. See docs/decisions/0090-lease-and-clocks.md. */}}
+{{- define "diloco-operator.formerLeaseName" -}}
+{{- if not (or .Values.leaderElection.leaseName (eq (include "diloco-operator.fullname" .) "diloco-operator")) -}}
+diloco-operator
+{{- end -}}
+{{- end }}
+
 {{/* Whether the release had rights in all namespaces until now; "" outside a cluster, where nothing can be looked up. */}}
 {{- define "diloco-operator.watchedAny" -}}
 {{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" (include "diloco-operator.fullname" .)).rules -}}

@@ -39,7 +39,7 @@ groups:
           description: Learners train on, but no outer step is made. Its condition Training says what it waits for.
       - alert: DiLoCoOperatorWithoutLeader
         {{- if .Values.leaderElection.enabled }}
-        expr: absent(leader_election_master_status{namespace="{{ .Release.Namespace }}", name="{{ .Values.leaderElection.leaseName }}"} == 1)
+        expr: absent(leader_election_master_status{namespace="{{ .Release.Namespace }}", name="{{ include "diloco-operator.leaseName" . }}"} == 1)
         {{- else }}
         expr: absent(controller_runtime_max_concurrent_reconciles{namespace="{{ .Release.Namespace }}", controller="dilocojob"})
         {{- end }}

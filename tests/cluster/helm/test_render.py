@@ -243,6 +243,22 @@ def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], s
         render(values)
 
 
+def leases(release: str, values: dict[str, Any] | None = None) -> tuple[list[str], list[str]]:
+    """Return the arguments of a release that name Leases, and the Leases that it may get."""
+    objects = render(values, release=release)
+    arguments = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    rules = next(each["rules"] for each in of_kind(objects, "Role") if each["metadata"]["name"].endswith("-leader-election"))
+    named = [each.partition("=")[2] for each in arguments if "lease-name=" in each]
+    return named, [name for rule in rules if "get" in rule["verbs"] for name in rule["resourceNames"]]
+
+
+def test_each_release_of_a_namespace_has_a_lease_of_its_own_and_heeds_that_of_its_earlier_version() -> None:
+    assert leases(RELEASE) == (["diloco-operator"], ["diloco-operator"])
+    for values in (None, {"leaderElection": {"leaseName": ""}}):
+        assert leases("team", values) == (["team-diloco-operator", "diloco-operator"],) * 2
+    assert leases("team", {"leaderElection": {"leaseName": "elected"}}) == (["elected"], ["elected"])
+
+
 @pytest.mark.parametrize(
     ("lease", "renew", "retry", "taken"),
     [

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from builders.facts import NOW, TEAM, a_class, a_deployment, a_lease, a_namespace, a_service, facts, of, one, the_crd, worst
+from builders.facts import NOW, TEAM, a_class, a_deployment, a_lease, a_namespace, a_service, an_election, facts, of, one, the_crd, worst
 from builders.jobs import Obj, a_job
 from builders.nodes import a_gpu_node, a_node, a_tpu_node
 from click import Context
@@ -128,6 +128,38 @@ def test_a_node_that_is_not_ready_is_silent_and_not_behind() -> None:
 def test_the_operator(deployments: list[Obj], level: Level, text: str) -> None:
     finding = one(facts({names.DEPLOYMENTS: deployments}), Check.OPERATOR)
     assert (finding.level, text in finding.message) == (level, True), finding
+
+
+@pytest.mark.parametrize(
+    ("elections", "level", "text"),
+    [
+        pytest.param(
+            [an_election()], Level.OK, "diloco-operator-7c9f-x2b4d_1 leads by the lease diloco-system/diloco-operator", id="leads"
+        ),
+        pytest.param(
+            [an_election("b-diloco-operator-7c9f-x2b4d_1")],
+            Level.ERROR,
+            "the lease diloco-system/diloco-operator is held by b-diloco-operator-7c9f-x2b4d_1, of another Deployment",
+            id="of another release",
+        ),
+        pytest.param([an_election(ago=26)], Level.ERROR, "x2b4d_1 held it last, 26 s ago", id="expired"),
+        pytest.param([an_election("")], Level.ERROR, "no replica holds the lease diloco-system/diloco-operator", id="released"),
+        pytest.param([], Level.ERROR, "no replica holds the lease diloco-system/diloco-operator", id="none"),
+        pytest.param(Unreadable("leases", "forbidden"), Level.WARNING, "not checked: forbidden", id="unreadable"),
+    ],
+)
+def test_the_lease(elections: list[Obj] | Unreadable, level: Level, text: str) -> None:
+    finding = one(facts(elections=elections), Check.LEASE)
+    assert (finding.level, text in finding.message) == (level, True), finding
+
+
+def test_the_lease_is_the_one_that_the_operator_names() -> None:
+    deployment = a_deployment("--leader-elect-namespace=leases", "--leader-elect-lease-name=elected")
+    assert "the lease leases/elected" in one(facts({names.DEPLOYMENTS: [deployment]}), Check.LEASE).message
+    alone = facts({names.DEPLOYMENTS: [a_deployment("--no-leader-elect")]}, elections=[])
+    assert one(alone, Check.LEASE).message == "its only replica needs no election"
+    for deployments in ([], [a_deployment(ready=0)]):  # the check of the operator says what is wrong
+        assert one(facts({names.DEPLOYMENTS: deployments}, elections=[]), Check.LEASE).level is Level.OK
 
 
 def test_two_operators_on_one_namespace_are_told() -> None:

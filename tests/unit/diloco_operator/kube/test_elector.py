@@ -18,12 +18,14 @@ from diloco_operator.kube.lease import LEASES, read_lease
 from diloco_operator.timeouts import LeaseTimeouts
 
 NS = "default"
+OLD, NEW = "diloco-operator", "team-diloco-operator"
+"""Names of a release's Lease: in 0.1.0, and since."""
 
 
 class Replica:
     """The election part of one operator process. `offset` advances its clock while nothing of it runs."""
 
-    def __init__(self, world: World, identity: str) -> None:
+    def __init__(self, world: World, identity: str, lease: str, former: str) -> None:
         loop = asyncio.get_running_loop()
         self.offset = 0.0
         self.cut_off = False
@@ -33,8 +35,9 @@ class Replica:
             self.client,
             self.fence,
             namespace=NS,
-            name="diloco-operator",
+            name=lease,
             identity=identity,
+            former=former,
             timeouts=LeaseTimeouts(),
             rng=world.random.random,
             clock=self.clock,
@@ -57,6 +60,14 @@ class Replica:
     async def write(self, name: str) -> None:
         async with self.fence.write():
             await self.client.create(CONFIG_MAPS, {"metadata": {"namespace": NS, "name": name}})
+
+    @property
+    def may_write(self) -> bool:
+        try:
+            self.fence.check()
+        except NotLeading:
+            return False
+        return True
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -84,11 +95,11 @@ class World:
     def __init__(self) -> None:
         self.api = MemoryApi(random=random.Random(1))
         self.random = random.Random(2)
-        self.replicas: list[Replica] = []
+        self.named: dict[str, Replica] = {}
 
-    def start(self, identity: str) -> Replica:
-        replica = Replica(self, identity)
-        self.replicas.append(replica)
+    def start(self, identity: str, *, lease: str = OLD, former: str = "") -> Replica:
+        replica = Replica(self, identity, lease, former)
+        self.named[identity] = replica
         return replica
 
     async def holder(self) -> str:
@@ -103,7 +114,7 @@ def elected(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[
         try:
             await scenario(world)
         finally:
-            for replica in world.replicas:
+            for replica in world.named.values():
                 await replica.stop()
 
     def run() -> None:
@@ -258,6 +269,83 @@ async def test_a_deleted_lease_is_created_again(world: World) -> None:
     await asyncio.sleep(60)
     assert await world.holder() in ("first", "second")
     assert not (first.lost is None and second.led_at is not None)  # never two leaders
+
+
+def leaders(world: World) -> list[str]:
+    """Those whose fence lets writes through."""
+    return [name for name, replica in world.named.items() if replica.may_write]
+
+
+async def at_most_one_leads(world: World, seconds: float) -> None:
+    """Look ten times a second."""
+    for _ in range(int(seconds * 10)):
+        assert len(leaders(world)) <= 1, leaders(world)
+        await asyncio.sleep(0.1)
+
+
+def of_new(world: World, name: str) -> Replica:
+    return world.start(f"{NEW}-7d4b-{name}_1", lease=NEW, former=OLD)
+
+
+def of_old(world: World, name: str) -> Replica:
+    return world.start(f"{NEW}-5f6c-{name}_1")
+
+
+@elected
+async def test_an_upgrade_that_renames_the_lease_never_has_two_leaders(world: World) -> None:
+    """A rolling update: new replicas are there before the old ones go, one by one; each old one that goes is followed by an old one."""
+    first, second = of_old(world, "a"), of_old(world, "b")
+    await until(lambda: bool(leaders(world)))
+    new = [of_new(world, "c"), of_new(world, "d")]
+    await at_most_one_leads(world, 60)
+    for old in (first, second) if first.may_write else (second, first):
+        assert not any(each.may_write for each in new)
+        await old.stop()
+        await old.elector.release()
+        await at_most_one_leads(world, 4)
+    await at_most_one_leads(world, 60)
+    assert [each.may_write for each in new].count(True) == 1
+
+
+@elected
+async def test_a_new_replica_waits_for_the_lease_of_an_old_one_that_was_killed(world: World) -> None:
+    old = of_old(world, "a")
+    await until(lambda: old.led_at is not None)
+    new = of_new(world, "b")
+    await asyncio.sleep(10)
+    await old.stop()
+    killed = now()
+    await until(lambda: new.led_at is not None)
+    assert new.led_at is not None
+    # An old standby would have it 15 s after it saw the last renewal.
+    assert 15 < new.led_at - killed < 15 + 2 * 2 + 2 * 2.2 + 0.1
+
+
+@elected
+async def test_a_new_replica_leads_at_once_where_no_former_lease_is_and_soon_beside_another_release(world: World) -> None:
+    fresh = of_new(world, "a")
+    await until(lambda: fresh.led_at is not None)
+    assert now() < 1
+    await fresh.stop()
+    await fresh.elector.release()
+    other = world.start("diloco-operator-5f6c-x_1")
+    await until(lambda: other.led_at is not None)
+    beside, begun = of_new(world, "b"), now()
+    await until(lambda: beside.led_at is not None)
+    assert now() - begun < 2 * 2.2 + 0.1  # it sees the other release renew once
+    await asyncio.sleep(60)
+    assert (other.lost, beside.lost) == (None, None)
+
+
+@elected
+async def test_a_replica_that_returns_to_the_old_version_ends_the_new_ones_lead(world: World) -> None:
+    new = of_new(world, "a")
+    await until(lambda: new.led_at is not None)
+    of_old(world, "b")
+    await until(lambda: new.lost is not None)
+    assert f"{NEW}-5f6c-b_1 holds the lease default/diloco-operator of an earlier version" in str(new.lost)
+    with pytest.raises(NotLeading):
+        await new.write("late")
 
 
 @elected
