@@ -9,7 +9,7 @@ from typing import Any
 
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import EventType, Forbidden, Obj, ObjList, Resource, WatchEvent
+from diloco_operator.kube.client import ApiError, EventType, Forbidden, Obj, ObjList, Resource, WatchEvent
 
 type Distortion = Callable[[Obj], Any]
 """What the API server shows instead of an object."""
@@ -48,6 +48,8 @@ class OperatorsApi:
         """Says why an object may not be created; "" if it may."""
         self.rejects_in_earnest: Callable[[Obj], str] = lambda _: ""
         """The same of a create that is no dry run: a dry run of the same object is admitted."""
+        self.refusal: Callable[[str], ApiError] = lambda message: Forbidden(403, "Forbidden", message)
+        """How it rejects."""
         self.lag: dict[str, float] = {}
         """Seconds by plural: watches of these resources show each change so late."""
         self.listed: list[tuple[str, str]] = []
@@ -83,7 +85,7 @@ class OperatorsApi:
         else:
             self.created.append(obj["metadata"]["name"])
         if message := self.rejects(obj) or ("" if options.get("dry_run") else self.rejects_in_earnest(obj)):
-            raise Forbidden(403, "Forbidden", message)
+            raise self.refusal(message)
         return await self._api.create(resource, obj, **options)
 
     def _check(self, verb: str, resource: Resource, namespace: str) -> None:

@@ -113,6 +113,10 @@ class Unavailable(ApiError):
     """503 or no connection: it is unknown whether the request took effect. Try again."""
 
 
+class InternalError(Unavailable):
+    """The server failed at this request, and may serve others: an admission webhook does not answer, for example."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogRequest:
     """Which part of a pod's log is wanted, and how."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from diloco_operator.api import names
 from diloco_operator.api.reasons import EventReason
-from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
+from diloco_operator.kube.client import AlreadyExists, Conflict, InternalError, Unavailable
 from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Event, Patch, Plan
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
@@ -39,7 +39,7 @@ class RejectedWrites:
             for wanted in plan.certificates:
                 known.pop(write_key(names.SECRETS, wanted.obj), None)
         for key, failure in failed.items():
-            if isinstance(failure.error, Unavailable | Conflict):
+            if isinstance(failure.error, Unavailable | Conflict) and not isinstance(failure.error, InternalError):
                 continue  # no rejection: the server was not reached, or the plan was made from an old state
             before = known.get(key)
             count = before.count + 1 if before is not None and before.generation == generation else 1

@@ -15,6 +15,7 @@ from diloco_operator.kube.client import (
     Conflict,
     Forbidden,
     Gone,
+    InternalError,
     Invalid,
     NotFound,
     Obj,
@@ -50,6 +51,8 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
     kind = _BY_CODE.get(code, Unavailable if code >= 500 else ApiError)
     if code == 409 and reason == "AlreadyExists":
         kind = AlreadyExists
+    if code == 500 and reason == "InternalError":  # without etcd it gives another reason, or none
+        kind = InternalError
     if any(cause.get("reason") == _TOO_NEW for cause in causes):
         kind = ApiError
     message = _text(status.get("message")) or reason

@@ -9,7 +9,7 @@ import pytest
 from builders.cluster_scenes import operated
 from builders.fake_cluster import FakeCluster
 from diloco_operator.api import names
-from diloco_operator.kube.client import Obj
+from diloco_operator.kube.client import InternalError, Obj
 
 QUOTA = 'pods "x" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0'
 NODES = [f"np-{index}-0" for index in range(4)]
@@ -177,6 +177,44 @@ async def test_a_unit_whose_pods_are_deleted_again_and_again_leaves_its_slice_al
                 await cluster.api.delete(names.PODS, "team-a", pod)
         await asyncio.sleep(10)
     await cluster.trains("young", namespace="team-b")
+
+
+WEBHOOK = 'Internal error occurred: failed calling webhook "pods.example.com": Post "https://hook": connect: connection refused'
+
+
+def with_a_webhook_that_is_down(cluster: FakeCluster) -> None:
+    """Every create of a pod fails, dry run or not, as with `failurePolicy: Fail`."""
+    cluster.client.rejects = lambda obj: WEBHOOK if "containers" in obj.get("spec", {}) else ""
+    cluster.client.refusal = lambda message: InternalError(500, "InternalError", message)
+
+
+@operated(slices=SLICES)
+async def test_a_new_job_says_that_a_webhook_is_down_and_trains_once_it_answers(cluster: FakeCluster) -> None:
+    with_a_webhook_that_is_down(cluster)
+    await cluster.apply("lm")
+    begun = asyncio.get_running_loop().time()
+    status = await cluster.when("lm", lambda status: WEBHOOK in str(status.get("conditions")))
+    # Three creates in a row fail, at 0, 0.5 and 1.5 s with jitter; then the job is decided without it.
+    assert asyncio.get_running_loop().time() - begun < 5
+    [trains] = [each for each in status["conditions"] if each["type"] == "Training"]
+    assert trains["reason"] == "WriteRefused"
+    assert "ask the owner of this admission webhook" in trains["message"]
+    cluster.client.rejects = lambda _: ""
+    await cluster.trains("lm")
+
+
+@operated(slices=SLICES)
+async def test_the_status_of_a_running_job_goes_on_while_no_pod_can_be_made(cluster: FakeCluster) -> None:
+    await cluster.apply("lm", min=1, max=2)
+    await cluster.trains("lm", 2)
+    with_a_webhook_that_is_down(cluster)
+    await cluster.crash("lm-v6e-1-a1-0")
+    status = await cluster.when("lm", lambda status: WEBHOOK in str(status.get("units")))
+    assert {unit["name"]: unit["state"] for unit in status["units"]} == {"v6e-0": "Training", "v6e-1": "Pending"}
+    cluster.t = 48
+    await cluster.when("lm", lambda status: status["progress"]["step"] == 48)
+    cluster.client.rejects = lambda _: ""
+    await cluster.trains("lm", 2)
 
 
 def test_an_operator_that_starts_counts_all_slices_as_old() -> None:
