@@ -129,6 +129,13 @@ RUNBOOK: Mapping[str, Advice] = {
         ("The message names the pod, and has the kubelet's reason.", "`kubectl describe node NODE` shows its devices and conditions."),
         ("Mend the host: its device plugin, or what takes its processors and memory. The unit tries other hosts first.",),
     ),
+    "HostCannotPull": Advice(
+        ("The message has the kubelet's words, and names a host that runs the same template.",),
+        (
+            "Mend the host: its DNS, its way to the registry, its credentials or mirror. The unit tries other hosts first.",
+            "If each further host says the same, the registry no longer has the image: it runs where it was pulled before.",
+        ),
+    ),
     # --- a unit's start ---
     "StartingContainers": Advice(
         ("`kubectl describe pod POD` says which volume, network or init container it waits for.",),

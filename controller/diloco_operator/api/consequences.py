@@ -26,6 +26,7 @@ class Follows(enum.Enum):
     WOULD_REPEAT = "Another unit of the pool would fail in the same way."
     OTHER_MODEL = "Its parameters are not those of the job."
     NOT_THE_HOST = "Its host cannot be the cause of the failure."
+    OTHER_HOSTS_FIRST = "Its host may be the cause of the failure: the job's units try others first."
     HAS_LEFT = "Its program has left the job by itself, though its pods may still run."
     JOB_WAS_DONE = "The last step was done before its program failed."
     SYMPTOM = "Another rank's end is the cause of the failure."

@@ -475,10 +475,17 @@ class UnitReason(enum.StrEnum):
         Follows.NEXT_ELSEWHERE,
         Follows.NO_FAILURE,
     )
+    HOST_CANNOT_PULL = (
+        "HostCannotPull",
+        "Pending: one of its hosts cannot pull images that another host runs; it gave its slice up, which is no failure.",
+        Follows.QUOTA_LEFT,
+        Follows.NO_FAILURE,
+    )
     IMAGE_REFUSED = (
         "ImageRefused",
-        "An image of the pool's template does not exist, or the registry refuses it.",
+        "An image of the pool's template does not exist, or the registry refuses it; no host is known to run it.",
         Follows.NOT_THE_HOST,
+        Follows.OTHER_HOSTS_FIRST,
     )
     PULL_TIMEOUT = "PullTimeout", "The images were not pulled within `learners.timeouts.pull`."
     START_TIMEOUT = "StartTimeout", "Volumes, network and init containers were not ready within `learners.timeouts.start`."

@@ -115,7 +115,8 @@ TOOK_FREE_SLICE = "the unit took a slice that became free"
 
 # --- time-outs --------------------------------------------------------------------------------------------------------
 def image_refused(pod: str, node: str, problem: str) -> str:
-    return f"{pod} on {node}: an image cannot be pulled; correct it in the pool's template, or the pull secret: {problem}"
+    do = "other hosts are tried first; if they say the same, correct it in the pool's template, or the pull secret"
+    return f"{pod} on {node}: an image cannot be pulled; {do}: {problem}"
 
 
 def pull_timed_out(pod: str, limit: float, wait: str) -> str:

@@ -61,7 +61,7 @@ class UnitObservation(NamedTuple):
     adopted: bool = False
     deadlines: Sequence[float] = ()
     given_up: str = ""
-    """The node that the unit gave up, because no scheduler bound a pod there."""
+    """The node that the unit gave up, because no scheduler bound a pod there, or it may be why the attempt failed."""
     failures: Sequence[BlamedFailure] = ()
 
 
@@ -235,7 +235,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         return UnitObservation(draining, adopted, deadlines)
     failures = blame(record, record.attempt, end, current)
     checked = _check_completed(context, after_end(record, end, context.spec.learners.restart, context.now))
-    return checked._replace(adopted=adopted, deadlines=[*deadlines, *checked.deadlines], failures=failures)
+    left = end.node if follows(end.reason, Follows.OTHER_HOSTS_FIRST) else ""
+    return checked._replace(adopted=adopted, deadlines=[*deadlines, *checked.deadlines], given_up=left, failures=failures)
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:

@@ -40,7 +40,7 @@ _REFUSALS = (
     "no match for platform",
     "no such host",
 )
-"""In the words of a kubelet: the registry answered, and will answer the same to every further attempt."""
+"""In the words of a kubelet: a further pull on this host would fail in the same way. Only other hosts tell whose fault it is."""
 _REFUSED_REASONS = ("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed")
 _STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
 """Reasons of a waiting container that is on its way. With another one the kubelet reports an error."""
@@ -181,19 +181,32 @@ def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wai
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
-    """Return the wait for an image; the kubelet tries again by itself, but a registry that refuses an image does not change its mind."""
+    """Return the wait for an image; the kubelet tries again by itself. Who else runs the image tells the host from the registry."""
     timeouts = context.spec.learners.timeouts
     words = _clip(startup.image_problem)
-    began = _network_ready(context, startup, bound)
-    if is_refused(startup.image_problem):
-        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, end_words.image_refused(pod.name, pod.node, words), context.now)
-        return _Wait(pod, StartStep.PULLING, words, began + timeouts.start, end)
+    refused = is_refused(startup.image_problem)
     grace = timeouts.pull if startup.network_at is not None and not startup.init_ran else timeouts.pull + timeouts.start
-    return _Wait(pod, StartStep.PULLING, words, began + grace, _pull_timeout(context, pod, words))
+    due = _network_ready(context, startup, bound) + (timeouts.start if refused else grace)
+    end: End | NoPlace
+    if other := _runs_on(context, pod):
+        end = NoPlace(UnitReason.HOST_CANNOT_PULL, pod.node, wait_words.host_cannot_pull(pod.name, pod.node, other, words))
+    elif refused:
+        why = end_words.image_refused(pod.name, pod.node, words)
+        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, why, context.now, leave_slice=True)
+    else:
+        end = _pull_timeout(context, pod, words)
+    return _Wait(pod, StartStep.PULLING, words, due, end)
+
+
+def _runs_on(context: ReconcileContext, pod: PodView) -> str:
+    """Return another node on which all containers of the same template run; "": none is known."""
+    alike = (pod.pool, pod.template_hash)
+    others = (each for pods in context.learners.values() for each in pods if (each.pool, each.template_hash) == alike)
+    return min((other.node for other in others if other.ready and other.node != pod.node), default="")
 
 
 def is_refused(problem: str) -> bool:
-    """Return whether a kubelet's words about an image mean that a further pull would fail in the same way."""
+    """Return whether a kubelet's words about an image mean that a further pull on its host would fail in the same way."""
     reason, _, detail = problem.partition(": ")
     return reason in _REFUSED_REASONS or any(words in detail.lower() for words in _REFUSALS)
 

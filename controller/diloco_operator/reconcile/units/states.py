@@ -54,7 +54,7 @@ class State(enum.Enum):
         (UnitState.PENDING,),
         Phase.MISSING,
         "It gave its slice up, which is no failure; it tries again at `notBefore`, on other nodes first.",
-        (UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN, UnitReason.HOST_REFUSED),
+        (UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN, UnitReason.HOST_REFUSED, UnitReason.HOST_CANNOT_PULL),
     )
     PODS_REFUSED = StateRow(
         (UnitState.PENDING,), Phase.MISSING, "The API server rejects its pods.", (UnitReason.PODS_REFUSED,), placed=False

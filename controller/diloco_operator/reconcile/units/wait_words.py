@@ -102,6 +102,10 @@ def pauses_after(what: str, not_before: float) -> str:
     return f"{what}; the next one starts at {format_timestamp(not_before)}"
 
 
+def host_cannot_pull(pod: str, node: str, other: str, problem: str) -> str:
+    return f"{node} cannot pull the images of {pod}, and {other} runs them; check the host's DNS, registry and credentials: {problem}"
+
+
 # --- units without pods -------------------------------------------------------------------------------------------------
 def waits_for_pod(pod: str, *, ended: bool) -> str:
     """Name a pod that may still run where the unit's own would. `ended`: it has to end only, and need not be gone."""

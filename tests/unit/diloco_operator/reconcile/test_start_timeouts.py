@@ -17,10 +17,11 @@ HOUR = 3600.0
 
 
 @t.scene
-def starting(nodes: int = 2, **timeouts: str) -> Stage:
-    """One unit, whose pod exists. 30 s to be scheduled, 3 minutes to pull, 2 to start, 1 to join, unless `timeouts` says otherwise."""
+def starting(nodes: int = 2, units: int = 1, **timeouts: str) -> Stage:
+    """One unit, whose pod exists, unless `units` says how many. 30 s to be scheduled, 3 minutes to pull, 2 to start, 1 to join, unless
+    `timeouts` says otherwise."""
     limits = {"schedule": "30s", "pull": "3m", "start": "2m", "join": "1m", **timeouts}
-    job = a_job().with_learners(1, 1, timeouts=limits).with_restarts(2, initial="10s").with_pool(max=1)
+    job = a_job().with_learners(units, units, timeouts=limits).with_restarts(2, initial="10s").with_pool(max=units)
     stage = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(nodes)))
     stage.settle()
     starts(stage.syncer, stage.now)
@@ -175,6 +176,8 @@ def test_pause_between_slices_doubles_up_to_five_minutes_and_survives_the_operat
 # --- pull -------------------------------------------------------------------------------------------------------------
 PULLS = (t.bound(), t.has_network())
 REFUSED = t.waits("ImagePullBackOff", 'Back-off pulling image "trian:1": rpc error: code = NotFound desc = trian:1: not found')
+NO_SUCH_HOST = t.waits("ErrImagePull", "dial tcp: lookup registry.example on 10.0.0.2:53: no such host")
+NO_ANSWER = t.waits("ErrImagePull", "rpc error: code = Unknown desc = dial tcp: registry.example: i/o timeout")
 
 
 test_pull = timelines(
@@ -183,19 +186,40 @@ test_pull = timelines(
         at(0, *PULLS, unit(reason="PullingImages", message="bytes-lm-v5p-0-a1-0: pulls its images on tpu-0")),
         at(179, unit(state="Starting"), t.runs(), unit(state="Joining", failures=0)),
     ),
-    image_that_the_registry_refuses_uses_up_the_restart_budget=given(
-        starting(),
-        at(0, *PULLS, REFUSED),
+    image_that_every_host_is_refused_uses_up_the_restart_budget=given(
+        starting(nodes=4),
+        at(0, unit(slice="tpu-0"), *PULLS, REFUSED),
         at(120, unit(failures=1)),  # timeouts.start
-        at(130, t.reconciled, *PULLS, REFUSED),
+        at(130, t.reconciled, unit(slice="tpu-1"), *PULLS, REFUSED),
         at(250, unit(failures=2)),
-        at(270, t.reconciled, *PULLS, REFUSED),
+        at(270, t.reconciled, unit(slice="tpu-2"), *PULLS, REFUSED),
         at(390, unit(failures=3, state="Failed", reason="RestartsExhausted")),
         at(390, unit(message=has("correct it in the pool's template", "trian:1: not found"))),
     ),
+    host_without_a_way_to_the_registry_costs_one_attempt_and_others_follow_on_other_hosts=given(
+        starting(nodes=3),
+        at(0, unit(slice="tpu-0"), *PULLS, NO_SUCH_HOST),
+        at(120, unit(failures=1, reason="ImageRefused", message=has("tpu-0", "other hosts are tried first", "no such host"))),
+        at(130, unit(slice="tpu-1"), t.runs(), unit(state="Joining", failures=1)),
+        at(130, t.seen("nodes", lambda stage: [node["name"] for node in stage.status["unschedulableNodes"]], ["tpu-0"])),
+    ),
+    **{
+        f"host_that_cannot_pull_what_another_one_runs_is_left_without_a_failure[{seconds}s]": given(
+            starting(nodes=3, units=2),
+            at(0, unit(slice="tpu-0"), unit("v5p-1", slice="tpu-1"), t.runs(unit="v5p-1"), *PULLS, says),
+            at(seconds - 1, unit(state="Starting", reason="PullingImages")),
+            at(
+                seconds,
+                unit(state="Pending", reason="HostCannotPull", failures=0),
+                unit(message=has("tpu-0 cannot pull the images of bytes-lm-v5p-0-a1-0, and tpu-1 runs them", "registry.example")),
+            ),
+            at(seconds + 5, unit(state="Starting", slice="tpu-2", failures=0)),
+        )
+        for seconds, says in ((120, NO_SUCH_HOST), (180, NO_ANSWER))  # timeouts.start, timeouts.pull
+    },
     registry_that_does_not_answer_has_the_time_of_a_pull=given(
         starting(),
-        at(0, *PULLS, t.waits("ErrImagePull", "rpc error: code = Unknown desc = dial tcp 10.1.2.3:443: i/o timeout")),
+        at(0, *PULLS, NO_ANSWER),
         at(179, unit(failures=0)),
         at(180, unit(reason="PullTimeout")),
     ),
