@@ -26,6 +26,7 @@ from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.names import PODS
 from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
+from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.resources import takes_accelerators
 from diloco_operator.kube.client import Obj, Resource
@@ -177,6 +178,8 @@ class Plan:
     """The nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
     after the decision and before it awaits anything, so that two jobs never choose the same host."""
 
+    admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
+    """Pool -> what the API server makes of its pods. The next reconcile gets it back (`ObservedState.admissions`)."""
     ignored: Mapping[str, str] = field(default_factory=dict)
     """Name of a pod of the job -> why it takes part in nothing: the operator cannot have made it."""
 

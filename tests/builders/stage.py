@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import datetime
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from builders.jobs import JobBuilder, a_job
@@ -23,6 +23,7 @@ from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
@@ -88,6 +89,9 @@ class Stage:
         self.job_gone = False
         self.report_fault: ReportFault | None = None
         self._unsure = False
+        self.admits: Callable[[dict[str, Any]], None] = lambda pod: None
+        """What admission makes of a pod."""
+        self.admissions: Mapping[str, KnownAdmission] = {}
         self.plans: list[Plan] = []
         self._uids = itertools.count(1)
         self._parsed: Job | None = None
@@ -106,6 +110,7 @@ class Stage:
             report=self.report,
             report_fault=self.report_fault,
             rejected_writes=self.rejected_writes,
+            admissions=self.admissions,
             prepares=self.prepares,
             revoked=self.revoked,
             without=self.without,
@@ -139,6 +144,7 @@ class Stage:
         self._unsure = False
         plan = reconcile(self.observed(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
         self.plans.append(plan)
+        self.admissions = plan.admissions
         assert unknown_reasons(plan) == []
         return plan
 
@@ -195,6 +201,7 @@ class Stage:
         self.report = None
         self.listening_since = self.now
         self.rejected_writes = {}
+        self.admissions = {}
         self.inventory = Inventory(signals())
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node, self.config.end_annotations))
@@ -229,6 +236,7 @@ class Stage:
         if create.resource.kind in self.granted:
             self.granted[create.resource.kind].setdefault(obj["metadata"]["name"], obj)
             return
+        self.admits(obj)
         obj["status"] = {"phase": "Pending"}
         self.pods.setdefault(obj["metadata"]["name"], obj)
 

@@ -73,6 +73,8 @@ class ExecutionResult:
     """Deletes whose object was gone already."""
     answers: list[tuple[PodCheck, Failure | None]] = field(default_factory=list, repr=False)
     """Dry runs, each with why it was refused; None: it was admitted."""
+    admitted: list[tuple[PodCheck, Obj]] = field(default_factory=list, repr=False)
+    """Of dry runs, the pod as the API server would store it."""
     written: Obj | None = None
     """Metadata of the job, as the API server has it after the status was written."""
     postponed: bool = False
@@ -232,15 +234,16 @@ class Executor:
     async def _check_pod(self, check: PodCheck, job: Subject, result: ExecutionResult) -> None:
         meta = check.pod["metadata"]
         try:
-            await self._request(
+            stored = await self._request(
                 job,
-                lambda: self._client.create(names.PODS, check.pod, field_manager=names.FIELD_MANAGER, metadata_only=True, dry_run=True),
+                lambda: self._client.create(names.PODS, check.pod, field_manager=names.FIELD_MANAGER, dry_run=True),
             )
         except ApiError as error:
             # A refusal is an answer, and no failure: the rest of the plan stands.
             result.answers.append((check, Failure(f"dry run of Pod {meta.get('namespace', '')}/{meta['name']}", error)))
         else:
             result.answers.append((check, None))
+            result.admitted.append((check, stored))
 
     async def _check_owner(
         self, create: Create, job: Subject, action: str, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]

@@ -9,9 +9,10 @@ See docs/decisions/0030-controller-loop.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.pod_answers import PodAnswers
@@ -39,6 +40,8 @@ class JobContext:
     """The allotment knows the job."""
     rejected_writes: RejectedWrites = field(default_factory=RejectedWrites)
     pod_answers: PodAnswers = field(default_factory=PodAnswers)
+    admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
+    """What plans and dry runs have shown of the job's pods, see `Plan.admissions`."""
     slices_since: SlicesSince = field(default_factory=SlicesSince)
     postponement: StatusPostponement = field(default_factory=lambda: StatusPostponement(RECONCILE.postpone_status))
     write_limit: WriteLimit = field(default_factory=WriteLimit)

@@ -5,11 +5,14 @@ See docs/decisions/0206-before-units-leave.md.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from diloco_operator.api import names
+from diloco_operator.fleet.admission import KnownAdmission, admitted_pod
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import MalformedField, fields
 from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Plan
 from diloco_operator.reconcile.observe.pod_answers import PodAnswer
@@ -68,3 +71,13 @@ def _pool(create: Create) -> str:
     """Return the pool of a learner's pod; "" for anything else."""
     labels: Obj = create.obj["metadata"].get("labels") or {}
     return str(labels.get(names.LABEL_POOL, "")) if create.resource == names.PODS else ""
+
+
+def dry_run_admissions(result: ExecutionResult, now: float) -> dict[str, KnownAdmission]:
+    """Return pool -> what the API server would make of its pods. What cannot be read says nothing: the pod itself will show it."""
+    found = {}
+    for check, stored in result.admitted:
+        with contextlib.suppress(MalformedField):
+            template = check.pod["metadata"]["annotations"][names.ANNOTATION_TEMPLATE_HASH]
+            found[check.pool] = KnownAdmission(template, now, admitted_pod(fields(stored, "spec")))
+    return found

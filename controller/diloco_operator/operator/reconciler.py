@@ -42,6 +42,7 @@ from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.job_context import JobContext, JobContexts
+from diloco_operator.operator.pod_answers import dry_run_admissions
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
@@ -327,6 +328,7 @@ class Reconciler:
             default_class=key[0] in self._default_class,
             rejected_writes=context.rejected_writes.by_object,
             pod_answers=context.pod_answers.by_pool,
+            admissions=context.admissions,
             checks=allotted.checks,
             prepares=allotted.prepares,
             slices_since=context.slices_since.by_unit(),
@@ -435,6 +437,7 @@ class Reconciler:
             shown = self._caches.shown(resource, written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
         context.rejected_writes.note(job.generation, plan, executed, self._now())
+        context.admissions = {**plan.admissions, **dry_run_admissions(executed, self._now())}
         if context.pod_answers.note(job.generation, plan, executed, self._now()):
             self._wake(key)
         context.unsure = executed.postponed or not executed.ok

@@ -68,7 +68,12 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
     found += [_avoided(pool, avoided, many(avoided))] if avoided else []
     found += [_unwanted(pool, possible, unwanted, many(unwanted))] if unwanted else []
     found += [_tainted(possible, tainted, many(tainted))] if tainted else []
-    return [*found, Part(f"{small} free, but too small: {example}", "request less in the pool's template")] if small else found
+    if small and pool.needs_added:
+        text = f"{small} free, but too small for what the API server makes of the template's requests: {example}"
+        found.append(Part(text, "set requests in the pool's template, or change the namespace's LimitRange"))
+    elif small:
+        found.append(Part(f"{small} free, but too small: {example}", "request less in the pool's template"))
+    return found
 
 
 def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
@@ -161,13 +166,18 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
         check(f"capacity {pool.capacity}", SliceRequirements(shape, pool.capacity), lambda slice_: f"is {slice_.capacity}")
     for key, value in sorted(pool.node_selector.items()):
         part = SliceRequirements(shape, "", frozenset(((key, value),)))
-        check(f"label {key}={value}", part, partial(_label, key=key))
+        added = key in pool.added_labels
+        asked = f"label {key}={value}{', which the API server adds to its pods' if added else ''}"
+        check(asked, part, partial(_label, key=key), f"label hosts {key}={value}, or change {_ADDS_LABELS}" if added else "")
     if pool.affinity is not None:
         check("the node affinity of its template", SliceRequirements(shape, "", affinity=pool.affinity), lambda _: "")
     if requirements.locality is not Locality.ANY:
         one = "a zone" if requirements.locality is Locality.ZONE else "a network block"
         check(f"labels of {one}", SliceRequirements(shape, "", locality=requirements.locality), lambda _: "", _ANYWHERE)
     return Part(f"{count} free, but not fitting: the pool asks for {', '.join(text + has for text, has in found)}", ", ".join(helps))
+
+
+_ADDS_LABELS = "the namespace's default node selector (scheduler.alpha.kubernetes.io/node-selector) or the webhook that adds it"
 
 
 def _label(slice_: Slice, key: str) -> str:

@@ -46,6 +46,8 @@ class PoolRequest:
     """Reserved, OnDemand, Spot or FlexStart; "" for any."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that every host must have."""
+    added_labels: frozenset[str] = frozenset()
+    """Keys of those that the template does not have: the API server adds them to its pods."""
     affinity: tuple[NodeTerm, ...] | None = None
     """Alternatives, of which every host must meet one; None: any host."""
     tolerations: tuple[Toleration, ...] = ()
@@ -57,6 +59,8 @@ class PoolRequest:
     """How near to each other the slices of one unit must be."""
     needs: Resources = Resources()  # noqa: RUF009 -- immutable
     """What the pod of each host requests."""
+    needs_added: bool = False
+    """The API server makes it another amount than the template has."""
     switched_off: bool = False
     """The job wants no units of it."""
     asked: int = 0

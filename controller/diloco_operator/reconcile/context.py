@@ -7,7 +7,7 @@ See docs/decisions/0130-what-occupies-a-node.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from diloco.contract import ENDED_BY_TOKENS
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.spec import Pool, Spec
+from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.fleet.health import (
     DisruptionSignals,
     NotReadyCounts,
@@ -86,6 +87,8 @@ class ReconcileContext:
     """Unit -> what status has on record of it."""
     ignored: Mapping[str, str]
     """Name of a learner pod that takes part in nothing -> why."""
+    admissions: Mapping[str, KnownAdmission]
+    """Pool -> what the API server makes of pods of its present template, where that is known."""
     throughput: Mapping[str, PoolRecord]
     """Pool -> the throughput of its units, with what the report adds."""
     hosts: JobHosts = NO_HOSTS
@@ -159,6 +162,12 @@ class ReconcileContext:
         return found if found is not None and found.attempt == attempt else None
 
     @property
+    def admissions_forgotten(self) -> list[float]:
+        """When what is known of pods that are not there any more is forgotten."""
+        lasts = self.observed.config.avoid_unschedulable
+        return [known.seen + lasts for known in self.admissions.values() if known.seen < self.now]
+
+    @property
     def outside(self) -> dict[str, UnitReport | None]:
         """What the syncer reports of each learner outside the cluster, by name; None: it has not joined, or there is no recent report."""
         return {name: self.unit_report(name, names.OUTSIDE_ATTEMPT) for name in self.spec.learners.outside}
@@ -227,8 +236,21 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
         learners=learners.by_unit,
         before=before,
         ignored=learners.ignored,
+        admissions=_known_admissions(observed, learners.by_unit.values(), derived.known_hashes, now),
         throughput=measure_pools(spec.pools, derived.shapes, before, report, observed.job.status, now),
     )
+
+
+def _known_admissions(
+    observed: ObservedState, learners: Iterable[Sequence[PodView]], known_hashes: Mapping[str, Collection[str]], now: float
+) -> dict[str, KnownAdmission]:
+    """Return pool -> what admission makes of its pods: of the newest that is there, or was lately. Those of a grantor ask for more than the
+    template does."""
+    oldest = now - observed.config.avoid_unschedulable
+    found = {pool: known for pool, known in observed.admissions.items() if known.seen > oldest}
+    for pod in sorted((pod for pods in learners for pod in pods if not pod.grantor), key=lambda pod: pod.created):
+        found[pod.pool] = KnownAdmission(pod.template_hash, pod.created if pod.ended else now, pod.admitted)
+    return {pool: known for pool, known in found.items() if known.template_hash in known_hashes.get(pool, ())}
 
 
 class OwnLearners(NamedTuple):

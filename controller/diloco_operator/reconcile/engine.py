@@ -84,6 +84,7 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
         plan = _run(context, units)
     return replace(
         plan,
+        admissions=context.admissions,
         ignored=context.ignored,
         restarts=restarted(context.before, units.records),
         slices_given_up=slices_given_up(context.before, units.records),
@@ -165,6 +166,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         *shared.deadlines,
         *units.deadlines,
         *context.hosts.deadlines,
+        *context.admissions_forgotten,
         *scaling.deadlines,
         *to_issue.deadlines,
         *removal.deadlines,

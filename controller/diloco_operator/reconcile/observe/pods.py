@@ -12,8 +12,9 @@ from diloco.error_line import error_line
 
 from diloco_operator.api import names
 from diloco_operator.api.status import SLICE_LIMIT, TEMPLATE_HASH_LIMIT
+from diloco_operator.fleet.admission import AdmittedPod, admitted_pod
 from diloco_operator.fleet.devices import has_accelerators
-from diloco_operator.fleet.resources import Resources, resources_of
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import (
     Fields,
@@ -82,6 +83,8 @@ class PodView:
     """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
     uses: Resources | None
     """What it takes of its node; None: it is not bound to one, or has ended."""
+    admitted: AdmittedPod
+    """What the API server has made of it, its requests among it."""
     takes_accelerators: bool
     """Its own containers request some. What its labels say proves nothing: who may create pods writes them."""
     phase: str
@@ -152,7 +155,7 @@ def project_pod(obj: Obj, marks: PodMarks) -> PodView:
     unit, pool = intern(string(labels, names.LABEL_UNIT, in_labels)), intern(string(labels, names.LABEL_POOL, in_labels))
     attempt = label_number(string(labels, names.LABEL_ATTEMPT, in_labels))
     host = label_number(string(labels, names.LABEL_HOST, in_labels))
-    requests, grantor = resources_of(spec), string(annotations, names.ANNOTATION_GRANTOR, in_annotations)
+    admitted, grantor = admitted_pod(spec), string(annotations, names.ANNOTATION_GRANTOR, in_annotations)
     return PodView(
         namespace=intern(string(meta, "namespace", "metadata") or "default"),
         name=name,
@@ -168,8 +171,9 @@ def project_pod(obj: Obj, marks: PodMarks) -> PodView:
         template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
         grantor=intern(grantor) if grantor in marks.grantors else "",
         node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
-        uses=requests if node and phase not in ENDED else None,
-        takes_accelerators=has_accelerators(requests.devices),
+        uses=admitted.requests if node and phase not in ENDED else None,
+        admitted=admitted,
+        takes_accelerators=has_accelerators(admitted.requests.devices),
         phase=phase,
         reason=text(status, "reason", in_status),
         message=text(status, "message", in_status),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Resource
 from diloco_operator.reconcile.config import OperatorConfig
@@ -36,6 +37,8 @@ class ObservedState:
     """Objects of the job whose last creation or change the API server rejected."""
     pod_answers: Mapping[str, PodAnswer] = field(default_factory=dict)
     """Pool -> what the API server said last of its pods, to a dry run or to a create."""
+    admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
+    """Pool -> `Plan.admissions` of the last plan, and what dry runs have answered since."""
     checks: Collection[str] = frozenset()
     """Pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
     prepares: bool = False

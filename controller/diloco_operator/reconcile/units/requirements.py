@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api.spec import Capacity, Pool
 from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Toleration
@@ -13,6 +14,16 @@ from diloco_operator.reconcile.context import ReconcileContext
 def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
     """Return a request of this pool for no unit yet."""
     template = pool.template.spec
+    labels = template.get("nodeSelector") or {}
+    tolerations = tuple(
+        Toleration(each.get("key", ""), each.get("operator", "Equal"), each.get("value", ""), each.get("effect", ""))
+        for each in template.get("tolerations") or ()
+    )
+    needs, added = context.needs[pool.name], {}
+    if (known := context.admissions.get(pool.name)) is not None:
+        needs = known.pod.requests
+        added = known.pod.added_labels({**labels, **CATALOGUE[pool.accelerator].node_selector(pool.topology)})
+        tolerations = (*tolerations, *known.pod.added_tolerations(tolerations))
     return PoolRequest(
         name=pool.name,
         shape=context.shapes[pool.name],
@@ -20,15 +31,14 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
         max=0,
         units=(),
         capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
-        node_selector=template.get("nodeSelector") or {},
+        node_selector={**labels, **added},
+        added_labels=frozenset(added),
         affinity=node_terms(template.get("affinity")),
-        tolerations=tuple(
-            Toleration(each.get("key", ""), each.get("operator", "Equal"), each.get("value", ""), each.get("effect", ""))
-            for each in template.get("tolerations") or ()
-        ),
+        tolerations=tolerations,
         avoided=context.hosts.avoided,
         locality=pool.locality,
-        needs=context.needs[pool.name],
+        needs=needs,
+        needs_added=needs != context.needs[pool.name],
     )
 
 
