@@ -6,7 +6,8 @@ Two places of README.md and docs/results/*.md quote a figure, and a third counts
   with the name of the figure in backticks, and then with that of a field of its line if the row is about that: `figure` `field.part`. Ours
   and the commit are written;
 - a number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`;
-- what stands between `<!-- limits -->` and `<!-- /limits -->`: how many limits of all-figures.md there are, and how many are met.
+- what stands between `<!-- limits -->` and `<!-- /limits -->`: how many limits there are on all pages, and how many are met; between
+  `<!-- missed -->` and `<!-- /missed -->`: the names of the others.
 
 Exit status 1, and nothing written, when a line cannot be quoted: a smoke run, changes that are not committed, a figure without a place.
 
@@ -25,7 +26,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "| figure | limit | ours | command | commit |"
 HEADS = (HEAD, "| figure | limit | ours | commit |")
-ALL_FIGURES = ROOT / "docs" / "results" / "all-figures.md"
 MISSING = "not recorded"
 """In the cell of a figure that no run has printed yet."""
 _COMMIT_DIGITS = 8
@@ -33,6 +33,7 @@ _BAR = re.compile(r"(?<!\\)\|")
 _NAME = re.compile(r"`([\w.-]+)`(?: `([\w.-]+)`)?")
 _MARK = re.compile(r"[\d.,]+(<!-- ([\w.-]+)(?: ([\w.-]+))? -->)")
 _LIMITS = re.compile(r"(<!-- limits -->).*(<!-- /limits -->)")
+_MISSED = re.compile(r"(<!-- missed -->).*(<!-- /missed -->)")
 _CLEAN_COMMIT = re.compile(r"[0-9a-f]{8,40}")
 
 type Line = Mapping[str, object]
@@ -133,11 +134,17 @@ def quoted(text: str, lines: Mapping[str, Line]) -> str:
     return "\n".join(written) + "\n"
 
 
-def counted(page: str, all_figures: str) -> str:
-    """Give the page with the count of limits that the page of all figures has."""
-    limited = [cells for cells in rows(all_figures).values() if cells[1] and cells[2] != MISSING]
-    met = sum(not cells[2].startswith("**") for cells in limited)
-    return _LIMITS.sub(rf"\g<1>{met} of our {len(limited)} limits for figures are met.\2", page)
+def figures(texts: Iterable[str]) -> dict[Key, list[str]]:
+    """Give the cells of the row of each figure, of all pages."""
+    return {key: cells for text in texts for key, cells in rows(text).items()}
+
+
+def counted(page: str, quoted_figures: Mapping[Key, list[str]]) -> str:
+    """Give the page with the count of all limits, and with the names of those that are missed."""
+    limited = {key: cells for key, cells in quoted_figures.items() if cells[1] and cells[2] != MISSING}
+    missed = [" ".join(f"`{part}`" for part in key if part) for key, cells in sorted(limited.items()) if cells[2].startswith("**")]
+    met = f"{len(limited) - len(missed)} of our {len(limited)} limits for figures are met."
+    return _MISSED.sub(rf"\g<1>{', '.join(missed)}\2", _LIMITS.sub(rf"\g<1>{met}\2", page))
 
 
 def without_a_place(texts: Iterable[str], lines: Mapping[str, Line]) -> list[str]:
@@ -154,9 +161,9 @@ def main(arguments: list[str]) -> int:
     try:
         lines = read_lines(Path(arguments[0]).read_text())
         if unplaced := without_a_place(texts.values(), lines):
-            raise Unquotable(f"no row for {', '.join(unplaced)}; add one to docs/results/all-figures.md")
+            raise Unquotable(f"no row for {', '.join(unplaced)}; add one to docs/results/further-figures.md")
         new = {page: quoted(text, lines) for page, text in texts.items()}
-        new = {page: counted(text, new[ALL_FIGURES]) for page, text in new.items()}
+        new = {page: counted(text, figures(new.values())) for page, text in new.items()}
     except Unquotable as error:
         sys.stderr.write(f"{arguments[0]}: {error}\n")
         return 1

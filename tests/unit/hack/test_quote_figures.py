@@ -9,13 +9,13 @@ import json
 
 import pytest
 import quote_figures
-from quote_figures import HEAD, MISSING, Unquotable, counted, marks, number, pages, quoted, read_lines, rows, without_a_place
+from quote_figures import HEAD, MISSING, Unquotable, counted, figures, marks, number, pages, quoted, read_lines, rows, without_a_place
 
 from benchmarks.__main__ import ALL
 
 COMMIT = "0123456789ab"
 PAGES = {str(page.relative_to(quote_figures.ROOT)): page.read_text() for page in pages()}
-ALL_FIGURES = rows(PAGES["docs/results/all-figures.md"])
+ALL_FIGURES = figures(PAGES.values())
 PAGE = f"""Figures.
 
 {HEAD}
@@ -51,15 +51,15 @@ def test_rows_and_marks_of_a_figure_get_its_newest_line() -> None:
 
 def test_the_limits_of_all_figures_are_counted_where_a_page_says_how_many_are_met() -> None:
     missed = quoted(PAGE, read_lines(a_line(ok=False, worst={"of_all": 1})))  # two of four rows have a limit and a value
-    assert counted("So <!-- limits -->none.<!-- /limits --> End", missed) == (
-        "So <!-- limits -->1 of our 2 limits for figures are met.<!-- /limits --> End"
+    assert counted("So <!-- limits -->none.<!-- /limits --> End <!-- missed --><!-- /missed -->", rows(missed)) == (
+        "So <!-- limits -->1 of our 2 limits for figures are met.<!-- /limits --> End <!-- missed -->`speed`<!-- /missed -->"
     )
-    assert "2 of our 2 limits" in counted("<!-- limits --><!-- /limits -->", PAGE)
+    assert "2 of our 2 limits" in counted("<!-- limits --><!-- /limits -->", figures([PAGE, PAGE]))
 
 
 def test_the_pages_count_the_limits_of_today() -> None:
     for name, page in PAGES.items():
-        assert counted(page, PAGES["docs/results/all-figures.md"]) == page, f"{name}: run hack/quote_figures.py with an empty file"
+        assert counted(page, ALL_FIGURES) == page, f"{name}: run hack/quote_figures.py with an empty file"
 
 
 def test_a_missed_limit_is_bold() -> None:
@@ -100,9 +100,9 @@ def test_a_figure_that_has_no_row_is_named() -> None:
 
 
 # --- the pages of this repository -------------------------------------------------------------------------------------
-def test_the_page_of_all_figures_has_a_row_for_each_that_a_benchmark_prints() -> None:
+def test_a_page_has_a_row_for_each_figure_that_a_benchmark_prints() -> None:
     printed = {figure for benchmark in ALL.values() for figure in benchmark.figures}
-    assert printed - {name for name, _ in ALL_FIGURES} == set(), "add a row to docs/results/all-figures.md"
+    assert printed - {name for name, _ in ALL_FIGURES} == set(), "add a row to docs/results/further-figures.md"
     assert {name for name, _ in ALL_FIGURES} - printed == set(), "no benchmark prints these any more"
 
 
