@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from diloco import contract
-from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE, Family
+from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE
 from diloco_operator.accelerators.labels import DIALECTS
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
@@ -190,10 +190,10 @@ def _exits() -> str:
     return "## Exit status of a pod\n\n" + table(["status", "name", "meaning"], rows)
 
 
-_UNIT_FIELDS = {Family.TPU: "`topology`", Family.HOST: "`hosts`, `acceleratorsPerHost`", Family.CPU: "`hosts`"}
 _ACCELERATOR_NOTES = (
-    """The rules of [spec.pools[]](#specpools) list the topologies of each TPU. Pods request the resource and tolerate taints with these
-    keys. The peak is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight. Sources stand in
+    """A unit of a TPU has the hosts of its `topology`, which the rules of [spec.pools[]](#specpools) list; one of other kinds has `hosts`,
+    with `acceleratorsPerHost` of each. Pods request the resource, and tolerate taints with its name and with the further keys. The peak
+    is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight. Sources stand in
     `controller/diloco_operator/accelerators/rows.py`.""",
 )
 _LABEL_NOTES = (
@@ -210,8 +210,9 @@ def _accelerators() -> str:
         sizes = ", ".join(map(str, kind.host_sizes))
         numbers = [f"{kind.peak_tflops:g}", f"{kind.memory_gb:g}"] if kind.peak_tflops else ["", ""]
         resource = [kind.resource] if kind.resource else []
-        rows.append([f"`{kind.name}`", _codes(resource), _codes(kind.taints), sizes, _UNIT_FIELDS[kind.family], *numbers])
-    header = ["accelerator", "resource", "taints", "per host", "shape of a unit", "peak, dense bf16 TFLOP/s", "memory, GB"]
+        taints = [key for key in kind.taints if key not in resource]
+        rows.append([f"`{kind.name}`", _codes(resource), _codes(taints), sizes, *numbers])
+    header = ["accelerator", "resource", "further taints", "per host", "peak, dense bf16 TFLOP/s", "memory, GB"]
     return "\n".join(
         [
             "## Accelerators\n",

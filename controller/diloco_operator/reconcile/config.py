@@ -53,8 +53,7 @@ class OperatorConfig:
     syncer_cpu: str = "500m"
     """CPU request of a syncer whose template sets no resources. Empty: none."""
     syncer_memory: str = "1Gi"
-    """Memory request of such a syncer. It holds the parameters, their momentum and one broadcast in float32: set about 16 bytes per
-    parameter in spec.syncer.template."""
+    """Memory request of such a syncer. A model of 0.1 B parameters needs a little more: docs/sizes.md has the rule."""
     syncer_memory_limit: str = ""
     """Memory limit of such a syncer. Empty: none, since a limit that is too low kills the job's only syncer."""
     syncer_cpu_limit: str = ""
