@@ -22,11 +22,8 @@ SCANNED = ("benchmarks", "controller", "docs", "examples", "hack", "helm", "runt
 TEXT = {".md", ".py", ".sh", ".proto", ".toml", ".yaml", ".yml", ".tpl", ".txt", ".Dockerfile", ""}
 
 _NAME = re.compile(r"\d{4}-[a-z0-9]+(-[a-z0-9]+)*\.md")
-_METADATA = re.compile(
-    r"Status: (?P<status>accepted|superseded by \d{4}) · Date: \d{4}-\d{2}-\d{2} · "
-    r"Supersedes: (?P<supersedes>none|\d{4}(, \d{4})*) · Area: (?P<area>[A-Za-z]+( [a-z]+)*(, [A-Za-z]+( [a-z]+)*)*)"
-)
-_ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \|([^|]+)\|$", re.MULTILINE)
+_METADATA = re.compile(r"Area: (?P<area>[A-Za-z]+( [a-z]+)*(, [A-Za-z]+( [a-z]+)*)*)")
+_LINE = re.compile(r"^- \[(\d{4})\]\(([^)]+)\): (.+)$", re.MULTILINE)
 _SEE = re.compile(r"See docs/decisions/(\S+?\.md)\.")
 _LINK = re.compile(r"decisions/([\w.-]+\.md)")
 _NUMBER = re.compile(r"\bdecisions? (\d{4})\b", re.IGNORECASE)
@@ -39,8 +36,6 @@ class Record:
     name: str
     number: str
     title: str
-    status: str
-    supersedes: tuple[str, ...]
     area: str
     explains: tuple[str, ...]
 
@@ -58,15 +53,12 @@ def _record(path: Path) -> Record:
     text = path.read_text(encoding="utf-8")
     title = re.match(r"# (\d{4})\. (.+)\n", text)
     assert title, f"{path.name} must begin with '# NNNN. Short noun title'"
-    metadata = _METADATA.fullmatch(_paragraph(text, "Status: "))
-    assert metadata, f"{path.name} has no line 'Status: … · Date: … · Supersedes: … · Area: …' of the form in template.md"
-    earlier = metadata["supersedes"]
+    metadata = _METADATA.fullmatch(_paragraph(text, "Area: "))
+    assert metadata, f"{path.name} has no line 'Area: …' of the form in template.md"
     return Record(
         path.name,
         title[1],
         title[2],
-        metadata["status"],
-        () if earlier == "none" else tuple(earlier.split(", ")),
         metadata["area"],
         tuple(re.findall(r"`([^`]+)`", _paragraph(text, "Explains: "))),
     )
@@ -107,26 +99,17 @@ def test_a_record_has_the_headings_and_fits_on_a_page(path: Path) -> None:
 def test_numbers_are_unique() -> None:
     numbers = [record.number for record in RECORDS.values()]
     assert len(numbers) == len(set(numbers)), "a number stands for two records"
-    taken_over = [earlier for record in RECORDS.values() for earlier in record.supersedes]
-    assert len(taken_over) == len(set(taken_over)), "two records supersede the same number"
-
-
-def test_a_superseded_record_and_its_successor_name_each_other() -> None:
-    statuses = {record.number: record.status for record in RECORDS.values()}
-    successors = {earlier: record.number for record in RECORDS.values() for earlier in record.supersedes}
-    for number, status in statuses.items():
-        assert status == (f"superseded by {successors[number]}" if number in successors else "accepted"), number
 
 
 @pytest.mark.slow
 def test_the_index_has_every_record_under_its_first_area() -> None:
     areas = (DECISIONS / "README.md").read_text(encoding="utf-8").split("\n## ")[1:]
-    rows = {
-        (heading.lower(), number, name, title.strip())
-        for heading, _, table in (area.partition("\n") for area in areas)
-        for number, name, title in _ROW.findall(table)
+    lines = {
+        (heading.lower(), number, name, title)
+        for heading, _, listed in (area.partition("\n") for area in areas)
+        for number, name, title in _LINE.findall(listed)
     }
-    assert rows == {(record.area.split(", ")[0].lower(), record.number, record.name, record.title) for record in RECORDS.values()}
+    assert lines == {(record.area.split(", ")[0].lower(), record.number, record.name, record.title) for record in RECORDS.values()}
 
 
 @pytest.mark.slow
