@@ -152,7 +152,8 @@ def test_a_right_that_is_missing_in_one_namespace_is_named_and_the_other_namespa
             job = a_manifest("lm", pools=[cpu_pool(max=2)])
             plane.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job))
         kubeconfig = plane.kubeconfig_for(plane.token(NAMESPACE, account), here)
-        options = ("--watch-namespace", here, "--watch-namespace", there, "--leader-elect-namespace", NAMESPACE)
+        watched = ("--watch-namespace", here, "--watch-namespace", there)
+        options = (*watched, "--leader-elect-namespace", NAMESPACE, "--leader-elect-lease-name", account)
         with replica(tmp_path, "operator", kubeconfig, *options) as operator:
             operator.wait_said(f"watching secrets in {there} is forbidden: .*cannot list resource .secrets.")
             wait_for(lambda: is_accepted(here), f"the job in {here}", operator)
@@ -177,6 +178,36 @@ def test_a_right_that_is_missing_in_one_namespace_is_named_and_the_other_namespa
     finally:
         plane.kubectl("delete", "-f", "-", "--wait=false", "--ignore-not-found", input=everything)
         plane.kubectl("delete", "namespace", here, there, "--wait=false")
+
+
+FEW_FILES = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); "
+FEW_FILES += "runpy.run_module('diloco_operator.program.main', run_name='__main__')"
+
+
+def test_forty_namespaces_leave_connections_for_writes(control_plane: ControlPlane, tmp_path: Path) -> None:
+    """More watches than the 256 connections that requests share: 7 in each namespace. All but one of the namespaces do not exist."""
+    plane = control_plane
+    plane.install_crd()
+    namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "watched-"}})["metadata"]["name"]
+    watched = [argument for index in range(39) for argument in ("--watch-namespace", f"absent-{index}")]
+    options = ("--watch-namespace", namespace, *watched, "--leader-elect-namespace", namespace)
+    manifest = json.dumps(a_manifest("lm", pools=[cpu_pool(max=2)]))
+    plane.kubectl("apply", "-n", namespace, "-f", "-", input=manifest)
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(plane.kubectl("get", "dlj", "lm", "-n", namespace, "-o", "json").stdout).get("status", {})
+        return found
+
+    try:
+        with replica(tmp_path, "operator", plane.kubeconfig, *options) as operator:
+            said = operator.wait_said(r"^(\d+) watches, each over a connection of its own")
+            assert int(said[1]) > 256
+            wait_for(status, "the job to have a status", operator)
+        with replica(tmp_path, "confined", plane.kubeconfig, *options, program=("-c", FEW_FILES)) as confined:
+            assert confined.wait() == 2
+            assert confined.said(r"^\d+ watches need \d+ open files, and this process may have 300: raise its limit") is not None
+    finally:
+        plane.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def test_a_job_at_rest_costs_no_write(scene: Scene) -> None:

@@ -27,6 +27,7 @@ from diloco_operator.operator.loop_watch import watched_loop
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
+from diloco_operator.operator.open_files import TooFewFiles, allow_files
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry.watcher import SyncerWatcher
@@ -45,6 +46,8 @@ class ExitStatus(enum.IntEnum):
     """It was asked to stop, and the reconciles that ran have ended."""
     FAILED = 1
     """A defect; see the log."""
+    REFUSED = 2
+    """Its options or its surroundings are wrong; see the log."""
     LEASE_LOST = 3
     """Another replica may lead. A new process starts without outdated knowledge."""
 
@@ -180,6 +183,7 @@ class OperatorProcess:
             offload=asyncio.to_thread,
             metrics=self._metrics,
         )
+        allow_files(len(self._operator.caches.reflectors))
         self._operator.caches.on_failure_change(self._crd.check_soon)  # its definition may be gone
         await self._operator.run(lead=self._lead)
         raise RuntimeError("the operator ended without being asked to stop")
@@ -203,6 +207,9 @@ class OperatorProcess:
             return ExitStatus.FAILED
         for task in (*others, working):
             if task.done():
+                if isinstance(error := task.exception(), TooFewFiles):
+                    log.error("%s", error)
+                    return ExitStatus.REFUSED  # it has not begun: it holds no lease
                 log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
                 await self._release(leading)
                 return ExitStatus.FAILED

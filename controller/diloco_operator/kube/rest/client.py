@@ -128,7 +128,7 @@ class RestClient:
         wanted = {name: value for name, value in query.items() if value}
         lines = LineSplitter()
         async with self._transport.answer(
-            "GET", collection_path(resource, namespace), query=wanted, timeout=seconds + REQUESTS.watch_margin
+            "GET", collection_path(resource, namespace), query=wanted, timeout=seconds + REQUESTS.watch_margin, watch=True
         ) as response:
             async for piece in response.content.iter_any():
                 for line in _split(lines, piece, resource):

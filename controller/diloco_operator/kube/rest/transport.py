@@ -1,6 +1,6 @@
 """Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. Knows nothing of objects.
 
-See docs/decisions/0086-reading-the-api.md.
+See docs/decisions/0086-reading-the-api.md. See docs/decisions/0279-connections-of-watches.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ type OnDate = Callable[[str, float], None]
 """`on_date(date, asked)` is called after each answer with a Date header: its value, and this machine's time when the request began."""
 
 CONNECTIONS = 256
-"""With HTTP/1.1 every running request and every watch needs a connection. Far more than the executor's 64, so none waits here."""
+"""With HTTP/1.1 every running request needs a connection. Far more than the executor's 64, so none waits here. Watches have connections of
+their own, as many as there are watches: a limit would let one wait for another to end."""
+_NO_LIMIT = 0
 _MAX_WARNINGS = 100
 
 
@@ -50,10 +52,17 @@ class Transport:
     """Sends requests to the server of `config`. Lives in one event loop; made by `opened`."""
 
     def __init__(
-        self, config: ClientConfig, session: aiohttp.ClientSession, on_request: OnRequest | None, on_date: OnDate | None, user_agent: str
+        self,
+        config: ClientConfig,
+        session: aiohttp.ClientSession,
+        watches: aiohttp.ClientSession,
+        on_request: OnRequest | None,
+        on_date: OnDate | None,
+        user_agent: str,
     ) -> None:
         self._config = config
         self._session = session
+        self._watches = watches
         self._on_request = on_request
         self._on_date = on_date
         self._user_agent = user_agent
@@ -75,12 +84,16 @@ class Transport:
         on_date: OnDate | None = None,
     ) -> AsyncIterator[Transport]:
         """Raise `ConfigError` without credentials. Sends nothing to the server yet."""
-        # Ignore the environment: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
-        connector = aiohttp.TCPConnector(
-            limit=CONNECTIONS, keepalive_timeout=REQUESTS.idle, socket_factory=lambda address: _socket(address, delivery_timeout)
-        )
-        async with aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            transport = cls(config, session, on_request, on_date, user_agent)
+
+        def session(limit: int) -> aiohttp.ClientSession:
+            connector = aiohttp.TCPConnector(
+                limit=limit, keepalive_timeout=REQUESTS.idle, socket_factory=lambda address: _socket(address, delivery_timeout)
+            )
+            # Ignore the environment: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
+            return aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
+
+        async with session(CONNECTIONS) as requests, session(_NO_LIMIT) as watches:
+            transport = cls(config, requests, watches, on_request, on_date, user_agent)
             await transport._current()
             yield transport
 
@@ -96,18 +109,20 @@ class Transport:
         accept: str = "application/json",
         timeout: float | None,
         honor_retry_after: bool = True,
+        watch: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer, if its status is below 300. Read it inside the context; if it is not read to its end, its connection is closed.
 
         `accept`: media types, the best first. `timeout`: seconds for all of it, None: no limit. `honor_retry_after`: wait and repeat when
-        the server answers 429 with a Retry-After.
+        the server answers 429 with a Retry-After. `watch`: the answer lasts, and must take no connection from others.
         Raises the `ApiError` that the server answered; `Unavailable` if the connection fails, also while the answer is read.
         """
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=REQUESTS.connect)
         url = f"{path}?{urlencode(query)}" if query else path
         try:
             headers = {"Accept": accept, "User-Agent": self._user_agent} | ({} if body is None else {"Content-Type": content_type})
-            response = await self._accepted(method, url, body, headers, limits, honor_retry_after=honor_retry_after)
+            session = self._watches if watch else self._session
+            response = await self._accepted(session, method, url, body, headers, limits, honor_retry_after=honor_retry_after)
             try:
                 yield response
             finally:
@@ -149,13 +164,21 @@ class Transport:
             raise Unavailable(503, "ServiceUnavailable", f"{path}: {str(error) or type(error).__name__}") from error
 
     async def _accepted(
-        self, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout, *, honor_retry_after: bool
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        limits: aiohttp.ClientTimeout,
+        *,
+        honor_retry_after: bool,
     ) -> aiohttp.ClientResponse:
         """Return an answer with a status below 300."""
         waited, renewed = 0.0, False
         while True:
             active = await self._current()
-            response = await self._sent(active, method, url, body, headers, limits)
+            response = await self._sent(session, active, method, url, body, headers, limits)
             if response.status < 300:
                 return response
             async with response:
@@ -170,7 +193,14 @@ class Transport:
                 raise error
 
     async def _sent(
-        self, active: _ActiveCredentials, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout
+        self,
+        session: aiohttp.ClientSession,
+        active: _ActiveCredentials,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         credentials = active.credentials
         target = URL(credentials.server + url, encoded=True)
@@ -178,7 +208,7 @@ class Transport:
             headers = headers | {"Authorization": credentials.authorization}
         code, asked = "<error>", time.time()
         try:
-            response = await self._session.request(
+            response = await session.request(
                 method,
                 target,
                 data=body,

@@ -51,6 +51,25 @@ async def test_events_of_a_watch_come_whole_however_they_are_cut_and_however_lon
     assert found[2].object == {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
 
 
+async def test_watches_take_no_connection_from_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "CONNECTIONS", 2)
+    watches = 5
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            return await stream(request, _line("ADDED", _pod(2)), then=asyncio.Event())
+        return web.json_response({"metadata": {"name": "a"}}, status=201)
+
+    async with serving(answer) as server, RestClient.connect(load_config(server.kubeconfig(tmp_path))) as client:
+        open_ones = [client.watch(PODS, "ns", resource_version="1", timeout_seconds=60) for _ in range(watches)]
+        for each in open_ones:
+            assert (await anext(each)).type is EventType.ADDED
+        for _ in range(3):
+            await client.create(PODS, {"metadata": {"namespace": "ns", "name": "a"}})
+        for each in open_ones:
+            await each.aclose()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("code", "kind"), [(410, Gone), (500, Unavailable), (403, ApiError)])
 async def test_error_in_a_watch_is_raised(tmp_path: Path, code: int, kind: type[ApiError]) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
