@@ -84,8 +84,8 @@ class JobView:
         concern = concern_of(reason)
         if concern is Concern.HARDWARE and ConditionType.PLACED in found:
             return found[ConditionType.PLACED].message
-        if concern is Concern.QUORUM and self.holds(ConditionType.DEGRADED):
-            return found[ConditionType.DEGRADED].message
+        if concern is Concern.QUORUM and (missing := self._who_is_missing()):
+            return missing
         by_state = ConditionType(self.state.value) if self.state is not None and self.state.value in set(ConditionType) else None
         deciding = [found[kind] for kind in _DECIDING if kind in found and (found[kind].reason == reason if reason else kind is by_state)]
         return deciding[0].message if deciding else self.missing_condition()
@@ -93,11 +93,13 @@ class JobView:
     def message(self, condition: Condition) -> str:
         """Return the condition's message for a line of its own. Where learners are missing, Degraded names them and Training only refers to
         it."""
-        if condition.type == ConditionType.TRAINING and concern_of(condition.reason) is Concern.QUORUM:
-            degraded = next((each for each in self.status.conditions if each.type == ConditionType.DEGRADED), None)
-            if degraded is not None and degraded.status is ConditionStatus.TRUE:
-                return degraded.message
-        return condition.message
+        quorum = condition.type == ConditionType.TRAINING and concern_of(condition.reason) is Concern.QUORUM
+        return (self._who_is_missing() if quorum else "") or condition.message
+
+    def _who_is_missing(self) -> str:
+        """Return what Degraded says where it does not deny that learners are missing; "": it does."""
+        degraded = next((each for each in self.status.conditions if each.type == ConditionType.DEGRADED), None)
+        return degraded.message if degraded is not None and degraded.status is not ConditionStatus.FALSE else ""
 
     def missing_condition(self) -> str:
         """Return why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""

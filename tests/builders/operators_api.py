@@ -46,6 +46,8 @@ class OperatorsApi:
         """Verb (list or watch), plural and namespace."""
         self.rejects: Callable[[Obj], str] = lambda _: ""
         """Says why an object may not be created; "" if it may."""
+        self.admits: Callable[[Obj], Obj] = lambda obj: obj
+        """Returns what admission makes of an object that is created."""
         self.rejects_in_earnest: Callable[[Obj], str] = lambda _: ""
         """The same of a create that is no dry run: a dry run of the same object is admitted."""
         self.refusal: Callable[[str], ApiError] = lambda message: Forbidden(403, "Forbidden", message)
@@ -86,7 +88,7 @@ class OperatorsApi:
             self.created.append(obj["metadata"]["name"])
         if message := self.rejects(obj) or ("" if options.get("dry_run") else self.rejects_in_earnest(obj)):
             raise self.refusal(message)
-        return await self._api.create(resource, obj, **options)
+        return await self._api.create(resource, self.admits(obj), **options)
 
     def _check(self, verb: str, resource: Resource, namespace: str) -> None:
         if (verb, resource.plural, namespace) in self.forbidden:

@@ -32,6 +32,7 @@ _PASSED: Mapping[str, str] = {
     PoolReason.SWITCHED_OFF: "switched off",
     PoolReason.WAITING_FOR_NODES: "nodes were asked for",
     PoolReason.WAITING_FOR_QUOTA: "no quota yet",
+    PoolReason.PODS_REFUSED: "pods refused",
     PoolReason.JOB_AT_MAXIMUM: "not needed",
     "": "not needed",
 }

@@ -57,6 +57,8 @@ class Lack(enum.Enum):
     """No slice is free that fits."""
     GRANT = enum.auto()
     """No slice is free that fits, and a grantor has been asked."""
+    ADMISSION = enum.auto()
+    """The API server refuses its pods."""
 
     @property
     def of_slices(self) -> bool:

@@ -168,10 +168,10 @@ class DegradedReason(ConditionReason):
         "Fewer than `learners.min` learners contribute, for several causes.",
         Concern.MISSING_UNITS,
     )
-    QUEUED = "Queued", TRUE, Severity.SILENT, "The job has not trained yet, and waits for hardware.", Concern.MISSING_UNITS
+    QUEUED = "Queued", UNKNOWN, Severity.SILENT, "The job has not trained yet, and waits for hardware.", Concern.MISSING_UNITS
     LEARNERS_STARTING = (
         "LearnersStarting",
-        TRUE,
+        UNKNOWN,
         Severity.SILENT,
         "The missing learners start or join, and none was lost.",
         Concern.MISSING_UNITS,
@@ -562,6 +562,7 @@ class PoolReason(enum.StrEnum):
     AT_MAXIMUM = "AtMaximum", Lack.NOTHING, "The pool has as many units as `pools[].learners.max`."
     NO_FREE_SLICE = "NoFreeSlice", Lack.SLICES, "Every slice that fits the pool is in use or not ready."
     NO_MATCHING_NODES = "NoMatchingNodes", Lack.SLICES, "No node of this accelerator and shape exists."
+    PODS_REFUSED = "PodsRefused", Lack.ADMISSION, "The API server refuses pods of its units; the message of the unit says why."
     JOB_AT_MAXIMUM = "JobAtMaximum", Lack.ROOM_IN_JOB, "The job already has `learners.max` units."
     WAITING_FOR_NODES = "WaitingForNodes", Lack.GRANT, "No slice is free, and nodes were asked for."
     WAITING_FOR_QUOTA = "WaitingForQuota", Lack.GRANT, "Kueue has not given quota to units of the pool yet."

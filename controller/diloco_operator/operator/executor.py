@@ -74,7 +74,7 @@ class ExecutionResult:
     answers: list[tuple[PodCheck, Failure | None]] = field(default_factory=list, repr=False)
     """Dry runs, each with why it was refused; None: it was admitted."""
     admitted: list[tuple[PodCheck, Obj]] = field(default_factory=list, repr=False)
-    """Of dry runs, the pod as the API server would store it."""
+    """Dry runs that were admitted, each with the pod as the API server would store it."""
     written: Obj | None = None
     """Metadata of the job, as the API server has it after the status was written."""
     postponed: bool = False

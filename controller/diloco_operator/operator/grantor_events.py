@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from diloco_operator.api import names
 from diloco_operator.kube.client import ApiError, Client, Forbidden, Obj
 from diloco_operator.kube.fields import MalformedField, fields, moment, string, text
+from diloco_operator.kube.listing import list_all
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.reconcile import PodView
 from diloco_operator.timeouts import RECONCILE
@@ -26,8 +27,8 @@ SPEAKERS = ("cluster-autoscaler", "karpenter")
 """Components that write Events about pods for which they do, or cannot, bring nodes. GKE's is the cluster autoscaler."""
 _PODS = 4
 """So many pods of one job are asked about: the first that wait. What is said of the others is the same."""
-_LIMIT = 200
-"""Events of one pod that are read."""
+_MOST_EVENTS = 2000
+"""Events of one pod that are read: a user may write many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,8 @@ class GrantorEvents:
     async def _ask(self, waiting: _Waiting) -> None:
         namespace = waiting.key[0]
         try:
-            found = await self._client.list(
-                names.EVENTS, namespace, field_selector=f"involvedObject.kind=Pod,involvedObject.uid={waiting.uid}", limit=_LIMIT
-            )
+            about = f"involvedObject.kind=Pod,involvedObject.uid={waiting.uid}"
+            found = await list_all(self._client, names.EVENTS, namespace, fields=about, most=_MOST_EVENTS)
         except Forbidden as error:
             if namespace not in self._refused:
                 log.warning("status cannot say what autoscalers say about pods in namespace %s: %s", namespace, error)
@@ -98,7 +98,7 @@ class GrantorEvents:
             log.debug("the events of pod %s/%s cannot be listed now: %s", namespace, waiting.pod, error)
             return
         self._refused.discard(namespace)
-        words = latest_message(found.items)
+        words = latest_message(found)
         if words and words != self._words.get(waiting.uid) and waiting in self._waiting.get(waiting.key, ()):
             self._words[waiting.uid] = words
             self._wake(waiting.key)

@@ -57,7 +57,8 @@ def pool_outcome(
         return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
     parts = _taken(job, counts)
     parts += free_elsewhere(pool, fleet, requirements, in_accelerators=counts.hosts > 0, least=0 if own else job.min)
-    if pool.shape.slots > 1 and (together := with_ungranted(pool, fleet, requirements, left)):
+    together = with_ungranted(pool, fleet, requirements, left) if pool.shape.slots > 1 else {}
+    if 0 < max(together.values(), default=0) < pool.shape.slots:
         parts.append(too_few_together(pool, together))
     if counts.scattered:
         parts.append(scattered(pool, counts))
@@ -87,6 +88,14 @@ def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str
     why = f"{outcome.why}; {asked}" if outcome.why else asked
     helps = tuple(each for each in outcome.helps if not each.is_more_nodes) if outcome.why else ()
     return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
+
+
+def refused(outcome: PoolOutcome, units: Sequence[str]) -> PoolOutcome:
+    """Say that slices are not what the pool lacks: the API server refuses pods of these units."""
+    they = first_and_more(units[0], len(units))
+    return replace(
+        outcome, reason=PoolReason.PODS_REFUSED, why=f"the API server refuses pods of {they}, see the message of the unit", helps=()
+    )
 
 
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:

@@ -115,7 +115,7 @@ def test_long_reason_stands_in_full_once() -> None:
 
 def test_missing_quorum_is_explained_by_the_condition_that_names_the_units() -> None:
     training = ("False", "QuorumMissing", "0 of 1 learner contributes, training.quorum is 1: outer steps wait; see Degraded")
-    degraded = ("True", "LearnersStarting", "0 of 1 learner contributes, learners.min is 1; v5p-0 is joining (it compiles)")
+    degraded = ("Unknown", "LearnersStarting", "0 of 1 learner contributes, learners.min is 1; v5p-0 is joining (it compiles)")
     view = described("Starting", "QuorumMissing", Training=training, Degraded=degraded)
     assert headline(view) == f"Starting (QuorumMissing): {degraded[2]}"
 

@@ -72,8 +72,8 @@ def test_line_on_a_missing_quorum_names_the_learners_that_are_missing() -> None:
         return described("Starting", "QuorumMissing", **met, **missing)
 
     told = f"Training=False QuorumMissing: {learners}"
-    assert texts(changes(None, waiting("True")))[2:] == [told], "LearnersStarting belongs to every start and has no line of its own"
-    assert waiting("True").missing_condition() == told
+    assert texts(changes(None, waiting("Unknown")))[2:] == [told], "LearnersStarting belongs to every start and has no line of its own"
+    assert waiting("Unknown").missing_condition() == told
     assert waiting("False").missing_condition() == f"Training=False QuorumMissing: {training}"
 
 

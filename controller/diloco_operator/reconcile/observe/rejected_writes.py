@@ -82,6 +82,10 @@ def explain(rejected: RejectedWrite, config: OperatorConfig, again_at: float | N
 _ADVICE = (
     (r"cannot (create|get|patch|delete) resource", "give the operator's service account this right, see the chart's roles"),
     (r"ownerRef on a resource you can't delete", "give the operator's service account the right to delete persistentvolumeclaims"),
+    (
+        r"security context constraint",
+        "set config.assignUsers: false in the operator's chart and no user in the template, or give the service account another SCC",
+    ),
     (r"violates PodSecurity", "change the template's securityContext, or the namespace's label pod-security.kubernetes.io/enforce"),
     (
         r"exceeded quota|must specify (limits|requests)|(minimum|maximum) .* usage per",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
@@ -21,9 +21,11 @@ from diloco_operator.fleet.avoidance import FleetWithout
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, UnplacedUnit, place
+from diloco_operator.placement.explain import refused as refused_outcome
+from diloco_operator.placement.request import PoolOutcome
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.pod_answers import admits, ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
@@ -97,19 +99,20 @@ def scale(
         if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
     _delegate(context, scaling, every, placement, pods, blocked)
-    scaling.placement = replace(placement, pools=tuple(with_waiting(context, placement.pools, scaling.records)))
+    # Slices for these would be taken from others, and given back at the next refusal.
+    refused = [
+        unit
+        for unit, record in scaling.records.items()
+        if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
+    ]
+    outcomes = _without_refused(scaling, with_waiting(context, placement.pools, scaling.records), refused)
+    scaling.placement = replace(placement, pools=tuple(outcomes))
     if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     goals = worth_moving_to(context, scaling.records.values())
     unwanted = {left.unit for left in placement.unplaced if not left.waits and left.pool not in goals}
-    # Slices for these would be taken from others, and given back at the next refusal.
-    refused = {
-        unit
-        for unit, record in scaling.records.items()
-        if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
-    }
     ready = blocked is None and context.syncer is not None
-    scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start, ready=ready)
+    scaling.request = allotment_request(context, request, scaling.records, unwanted.union(refused), avoid, may_start=may_start, ready=ready)
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
         scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]
@@ -204,11 +207,9 @@ def _assign(
         why = blocked if blocked is not None else wait_words.JOB_ENDS_SOON
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
-        scaling.rejected += 1
         scaling.placed -= 1
-        scaling.deadlines.append(rejection.retry_at)
         # The slice is free for others until the next try.
-        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message, slice="")
+        return _refused(context, scaling, record, UnitEvent.HELD, rejection, slice="")
     started = _started(context, record)
     scaling.creates += pods.of_attempt(started, assignment.hosts)
     return started
@@ -243,9 +244,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
     if blocker := grantor.blocker(context, record):
         return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=True), context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
-        scaling.rejected += 1
-        scaling.deadlines.append(rejection.retry_at)
-        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message)
+        return _refused(context, scaling, record, UnitEvent.HELD, rejection)
     what = grantor.was_asked(context.now)
     following = _next_attempt(context, record)
     asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, what, shown=UnitState.STARTING)
@@ -283,10 +282,35 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
     if record.not_before is not None and context.now < record.not_before and left.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
+    if left.waits and (rejection := context.rejection((UNIT, record.name))) is not None:
+        return _refused(context, scaling, record, UnitEvent.LEFT_OUT, rejection)
     if left.waits:
         return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left), context.now)
     why, said = not_needed(record, left.message)
     return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=said)
+
+
+def _refused(
+    context: ReconcileContext,
+    scaling: Scaling,
+    record: UnitStatusRecord,
+    event: UnitEvent,
+    rejection: Rejection,
+    **changes: Unpack[Changes],
+) -> UnitStatusRecord:
+    """Return a unit whose pods the API server has refused, and will be asked for again."""
+    scaling.rejected += 1
+    scaling.deadlines.append(rejection.retry_at)
+    return transition(record, event, context.now, UnitReason.PODS_REFUSED, rejection.message, **changes)
+
+
+def _without_refused(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused: Collection[str]) -> list[PoolOutcome]:
+    """Return why pools do not have more units. A slice that only its own refused pods do not use is none that a pool lacks."""
+    found = []
+    for outcome in outcomes:
+        units = [unit for unit in refused if scaling.records[unit].pool == outcome.pool]
+        found.append(refused_outcome(outcome, units) if units and outcome.lack.of_slices else outcome)
+    return found
 
 
 def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:

@@ -29,12 +29,12 @@ async def _exists(cluster: FakeCluster) -> bool:
     return POD in list(await cluster.pod_phases(namespace="team-a"))
 
 
-async def say(cluster: FakeCluster, message: object, *, by: str, number: int = 0, about: str = "") -> None:
-    """Write an Event about the pod, or about the uid `about`, `number` seconds after the first one."""
+async def say(cluster: FakeCluster, message: object, *, by: str, number: int = 0, about: str = "", name: str = "said-") -> None:
+    """Write an Event about the pod, or about the uid `about`, `number` seconds after the first one. `name`: how its name begins."""
     uid = about or (await cluster.api.get(names.PODS, "team-a", POD))["metadata"]["uid"]
     subject = {"kind": "Pod", "namespace": "team-a", "name": POD, "uid": uid}
     event = {
-        "metadata": {"generateName": "said-", "namespace": "team-a"},
+        "metadata": {"generateName": name, "namespace": "team-a"},
         "involvedObject": subject,
         "reason": "NotTriggerScaleUp",
         "message": message,
@@ -64,6 +64,23 @@ def test_the_latest_message_of_the_autoscaler_stands_with_the_unit_that_waits() 
 
             await eventually(said, "the autoscaler's words in status", seconds=600)
             assert (await unit(cluster))["reason"] == "WaitingForNodes"
+
+    play_teams(scenario)
+
+
+@pytest.mark.slow
+def test_the_message_is_found_behind_many_events_of_others() -> None:
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating(TEAMS):
+            await apply_waiting_job(cluster)
+            for _ in range(600):  # more than one page of 500
+                await say(cluster, "no nodes available", by="default-scheduler")
+            await say(cluster, LIMIT, by="cluster-autoscaler", name="z-last-by-name-")
+
+            async def said() -> bool:
+                return str((await unit(cluster))["message"]).endswith(f"; it says: {LIMIT}")
+
+            await eventually(said, "the autoscaler's words in status", seconds=600)
 
     play_teams(scenario)
 

@@ -120,7 +120,7 @@ async def test_job_without_hardware_is_queued_says_so_once_and_alarms_nobody(clu
     await asyncio.sleep(120)
     assert (await cluster.status())["state"] == "Queued"
     assert await condition(cluster, "Training") == ("False", "WaitingForHardware")
-    assert await condition(cluster, "Degraded") == ("True", "Queued")  # nothing contributes
+    assert await condition(cluster, "Degraded") == ("Unknown", "Queued")  # nothing contributes yet
     said = {reason: message for kind, reason, message in told.story if kind == "Normal"}
     assert (len(told.story), set(said)) == (2, {"InsufficientCapacity", "PoolChanged"})
     assert said["InsufficientCapacity"].startswith("Placed=False: 0 of 2 units have hardware, learners.min is 2; pool v6e")

@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from builders.cluster_scenes import operated
-from builders.fake_cluster import FakeCluster
+from builders.fake_cluster import FakeCluster, wall_clock
+from builders.jobs import a_manifest, gpu_pool
+from builders.nodes import a_gpu_node
 from diloco_operator.api import names
 from diloco_operator.kube.client import InternalError, Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 
 QUOTA = 'pods "x" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0'
 NODES = [f"np-{index}-0" for index in range(4)]
@@ -151,6 +154,44 @@ async def test_what_is_free_needs_no_dry_run(cluster: FakeCluster) -> None:
     await cluster.apply("waits", min=1, namespace="team-a")
     await cluster.trains("waits", namespace="team-a")
     assert cluster.client.dry_runs == ["waits-v6e-0-a1-0"] * 2, "before its syncer is made for that, and once it is there"
+
+
+@scene
+async def test_no_unit_leaves_a_slice_on_which_the_pods_that_would_be_stored_do_not_fit(cluster: FakeCluster) -> None:
+    def selects_hosts_of_team_b(obj: Obj) -> Obj:
+        if obj["metadata"].get("namespace") != "team-b" or "containers" not in obj.get("spec", {}):
+            return obj
+        return {**obj, "spec": {**obj["spec"], "nodeSelector": {**obj["spec"].get("nodeSelector", {}), "team": "b"}}}
+
+    await victim(cluster)
+    cluster.client.admits = selects_hosts_of_team_b
+    await cluster.apply("picky", namespace="team-b")
+    await asyncio.sleep(300)
+    await cluster.trains_on("lm", *NODES, namespace="team-a")
+    assert await attempts(cluster) == [1, 1, 1, 1]
+    assert cluster.client.dry_runs == ["picky-v6e-0-a1-0"]
+
+
+# --- slices that are free -----------------------------------------------------------------------------------------------
+ONE_ZONE = [a_gpu_node(f"gpu-{index}", labels={"topology.kubernetes.io/zone": "z1"}) for index in range(4)]
+
+
+@operated(*ONE_ZONE, namespaces=["team-b"])
+async def test_pods_that_are_refused_on_free_hosts_lack_no_host_and_say_when_they_are_tried_again(cluster: FakeCluster) -> None:
+    cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
+    pool = gpu_pool(hosts=4, max=1, locality="Zone")
+    await cluster.api.create(names.DILOCO_JOBS, a_manifest("evil", namespace="team-b", min=1, max=1, pools=[pool]))
+    status = await cluster.when("evil", refused, "team-b")
+    tried = len(cluster.client.created)
+    [unit], [pool] = status["units"], status["pools"]
+    assert "leaves for it" not in unit["message"], "no other job has anything that it waits for"
+    assert (pool["reason"], "remedies" in pool) == ("PodsRefused", False)
+    assert pool["message"].endswith("the API server refuses pods of h100-0, see the message of the unit")
+    again = parse_timestamp(unit["message"].rpartition("tried again at ")[2])
+    await asyncio.sleep(again - wall_clock() - 1)
+    assert len(cluster.client.created) == tried
+    await asyncio.sleep(2)
+    assert len(cluster.client.created) == tried + 4, "the pods of four hosts"
 
 
 # --- slices that units have just got ------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_where_no_host_fits_the_message_of_the_pool_names_what_was_added(admits:
         at(30, unit(reason="Unschedulable")),
         at(35, unit(state="Pending", reason="NoCapacity", attempt=1)),
         at(35, t.seen("pool", lambda stage: stage.status["pools"][0]["message"], has(reason))),
-        # Half an hour later it is forgotten: whoever added it may add it no more.
+        # Half an hour later it is forgotten: the namespace may have changed.
         at(1830, unit(state="Starting", attempt=2)),
     )
 

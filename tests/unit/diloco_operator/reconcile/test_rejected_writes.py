@@ -15,6 +15,11 @@ PSA = (
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged '
     '(container "learner" must not set securityContext.privileged=true)'
 )
+SCC = (
+    'pods "x" is forbidden: unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user '
+    "or serviceaccount, provider restricted-v2: .containers[0].runAsUser: Invalid value: 1000: "
+    "must be in the ranges: [1000680000, 1000689999]]"
+)
 QUOTA = 'pods "x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1'
 
 
@@ -183,6 +188,7 @@ def test_operator_that_forgot_the_rejection_tries_once_and_reports_again() -> No
     [
         (403, PSA, "pod-security.kubernetes.io/enforce"),
         (403, QUOTA, "quota"),
+        *((code, SCC, "config.assignUsers: false") for code in (403, 422)),
         (403, "forbidden: unable to create new content in namespace team because it is being terminated", "namespace is being deleted"),
         (404, 'namespaces "team" not found', "namespace is being deleted"),
         (403, "no PriorityClass with name high was found", "spec.priorityClassName"),
