@@ -23,7 +23,7 @@ class Advice:
 
 
 _EXPLAIN = "`kubectl diloco explain JOB` says what is missing, since when, and what happens next by itself."
-_LOG = "`kubectl diloco logs JOB UNIT` has the program's last lines; with `-p` those of the failed attempt before."
+_LOG = "`kubectl diloco logs JOB UNIT` has the program's last lines; `-p` shows the failed attempt before."
 _NODE = "`kubectl describe node NODE` shows taints, conditions, and who uses the node."
 _RETRY = "When the cause is gone: `kubectl diloco retry JOB`."
 _SYNCER = syncer_pod_name("JOB")

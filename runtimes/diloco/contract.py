@@ -260,7 +260,7 @@ class Grace(_Wire):
         1.0,
         ge=0,
         le=16,
-        description="Most learner steps of that wait. An exchange with its quorum also waits so long, after overlapSteps, for missing "
+        description="The longest such wait, in learner steps. After overlapSteps, an exchange with its quorum waits as long for missing "
         "answers.",
     )
     safety_factor: float = Field(
@@ -329,8 +329,8 @@ class Training(_Wire):
         None,
         ge=1,
         le=MOST_TOKENS,
-        description="Token budget: the job ends at the outer step at which so many are committed, if it has not done `steps` before. "
-        "Absent: none.",
+        description="Token budget: the job ends at the outer step at which this many tokens are committed, if it has not done `steps` "
+        "before. Absent: none.",
     )
     sync_interval: int = Field(24, ge=1, le=10000, description="H, local steps between two syncs of one fragment.")
     fragments: int = Field(24, ge=1, le=10000, description="P, number of fragments the parameters are cut into; at most syncInterval.")
@@ -354,7 +354,7 @@ class StartFrom(_Wire):
         min_length=1,
         max_length=1024,
         description="A file ….safetensors; a folder with a model as transformers saves it; a snapshot of another job; or a folder with "
-        "snapshots of one job, of which the newest is taken. file:// (a path in the syncer's container), s3://, gs://, az://, and what "
+        "snapshots of one job, whose newest one is taken. file:// (a path in the syncer's container), s3://, gs://, az://, and what "
         "else fsspec has a driver for.",
     )
 

@@ -44,13 +44,13 @@ EXIT_UNFIT = 1
 )
 @click.option("--without", multiple=True, metavar="POOL", help="And if this node pool, pool of a job or accelerator is gone. Repeatable.")
 @click.option(
-    "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="And with so many more slices, or hosts (POOL=COUNT). Repeatable."
+    "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="And with this many more slices, or hosts (POOL=COUNT). Repeatable."
 )
 @click.option("--drain", multiple=True, metavar="NODE", help="And if this node is drained. Repeatable.")
 @click.option(
     "--syncer",
     type=Parameters(),
-    help="Show instead what the syncer of each job in FILE needs for so many exchanged parameters, such as 1.1B: memory, volume, network "
+    help="Show instead what the syncer of each job in FILE needs for this many exchanged parameters, such as 1.1B: memory, volume, network "
     "and processor, beside what it asks for.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")

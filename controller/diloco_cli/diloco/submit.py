@@ -65,7 +65,7 @@ class _Command(click.Command):
     "hosts=N of a unit, spot (or reserved, on-demand, flex-start, scavenged), autoscaler, min=N, spares=N, name=NAME. May be repeated.",
 )  # fmt: skip
 @click.option("--spot", is_flag=True, help="Spot hardware, for each --pool that does not say how it is held.")
-@click.option("--queue", default="", metavar="NAME", help="LocalQueue of Kueue, of which each unit gets its quota.")
+@click.option("--queue", default="", metavar="NAME", help="LocalQueue of Kueue that gives each unit its quota.")
 @click.option("--image", metavar="IMAGE", help="Image with Python, diloco and the script's packages. Needed for a cluster.")
 @click.option("--in-image", is_flag=True, help="SCRIPT is a path in the image, which has it already.")
 @click.option("--name", metavar="NAME", help="Name of the job. Default: the script's.")

@@ -49,7 +49,7 @@ def _from_api(value: object) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError("an integer of so many digits is no duration") from None
+            raise ValueError("an integer with this many digits is no duration") from None
     raise ValueError(f"{value!r} is not a duration: write it as a string such as 30s, 10m or 1h30m")
 
 

@@ -101,8 +101,8 @@ class Learners(ApiModel):
     )
     stall_timeout: Duration = Field(
         120.0,
-        description="A joined unit that takes no step for so long is replaced, but for its first step (`timeouts.firstStep`) and pauses "
-        "that its program announces.",
+        description="A joined unit that takes no step for this long is replaced. Its first step (`timeouts.firstStep`) and pauses that its "
+        "program announces may take longer.",
     )
 
 
@@ -335,7 +335,8 @@ class PlacementPolicy(ApiModel):
         1,
         ge=0,
         le=MAX_LEARNERS,
-        description="While so many units drain, start or join, for whatever reason, no further one moves to a better slice. 0: none moves.",
+        description="While this many units drain, start or join, for whatever reason, no further one moves to a better slice. 0: no unit "
+        "moves.",
     )
 
 

@@ -46,7 +46,7 @@ def _from_api(value: object, info: ValidationInfo) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError("an integer of so many digits is no time") from None
+            raise ValueError("an integer with this many digits is no time") from None
     raise ValueError(f"{value!r} is not an RFC 3339 time such as 2026-11-20T21:00:00Z")
 
 
