@@ -21,12 +21,10 @@ from diloco.algorithm.shard import Decoded
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.framing import Transfer
-from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.membership import Membership
-from diloco.syncer.job.work import Work
-from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.job.parts import JobParts
 from diloco.syncer.streams.gathering import WholeAnswer
-from diloco.syncer.streams.peer import AnswerDecoded, Peer, Peers, PortionReceived, PushDecoded, PushOffered, StreamEvent
+from diloco.syncer.streams.peer import AnswerDecoded, Peer, PortionReceived, PushDecoded, PushOffered, StreamEvent
 from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 _log = logging.getLogger(__name__)
@@ -37,19 +35,13 @@ class Answers:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        job: JobParts,
         membership: Membership,
-        peers: Peers,
-        work: Work,
-        unit_stats: UnitStatsTable,
         submit: Callable[[StreamEvent | AnswerDecoded], None],
     ) -> None:
         """Take answers; `submit` queues an event for the engine's task."""
-        self._exchanges = exchanges
+        self._job = job
         self._membership = membership
-        self._peers = peers
-        self._work = work
-        self._unit_stats = unit_stats
         self._submit = submit
         self._decoding: set[asyncio.Task[Decoded | Refusal]] = set()
 
@@ -71,8 +63,8 @@ class Answers:
             return
         decoded: Decoded | Refusal | None = None
         try:
-            core = self._exchanges.opened()
-            decoded = await self._exchanges.run(offer.fragment, lambda: core.decode(session.unit, offer, transfer.payload))
+            core = self._job.exchanges.opened()
+            decoded = await self._job.exchanges.run(offer.fragment, lambda: core.decode(session.unit, offer, transfer.payload))
         finally:
             self._submit(PushDecoded(peer, offer, decoded))
 
@@ -100,7 +92,7 @@ class Answers:
 
     def decoded(self, event: AnswerDecoded, now: float) -> None:
         """Let a whole answer into the merge."""
-        peer = next((peer for peer, joined in self._peers.joined() if joined.holder == event.session.holder), None)
+        peer = next((peer for peer, joined in self._job.peers.joined() if joined.holder == event.session.holder), None)
         try:
             rejected = self._decoded(event.session, event.offer, event.decoded.result(), now)
             if rejected is not None and peer is not None:
@@ -130,7 +122,7 @@ class Answers:
         offer = self._offer(session, transfer.header)
         if isinstance(offer, Rejected):
             return offer
-        coordinator, gathering, unit = self._exchanges.opened().coordinator, peer.leader.gathering, session.unit
+        coordinator, gathering, unit = self._job.exchanges.opened().coordinator, peer.leader.gathering, session.unit
         if why := gathering.disagreement(peer.rank, offer):
             return Rejected(Code.PROTOCOL, f"unit {unit}: {why}")
         if gathering.has(peer.rank, offer):
@@ -148,8 +140,8 @@ class Answers:
 
     def _decode(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
         """Decode a whole answer in a task of its own, so that it counts even if a rank's stream is lost meanwhile."""
-        core, offer = self._exchanges.opened(), whole.offer
-        work = self._exchanges.run(offer.fragment, lambda: core.decode_portions(session.unit, offer, whole.parts))
+        core, offer = self._job.exchanges.opened(), whole.offer
+        work = self._job.exchanges.run(offer.fragment, lambda: core.decode_portions(session.unit, offer, whole.parts))
         task = asyncio.create_task(work, name=f"decode-{session.unit}-{offer.t}")
         self._decoding.add(task)  # an event loop holds its tasks weakly
         task.add_done_callback(self._decoding.discard)
@@ -157,39 +149,39 @@ class Answers:
 
     def _decoded(self, session: UnitSession, offer: Offer, decoded: Decoded | Refusal | None, now: float) -> Rejected | None:
         """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
-        core = self._exchanges.opened()
+        core = self._job.exchanges.opened()
         if not isinstance(decoded, Decoded):
-            core.take(Unusable(self._exchanges.at(now), session.unit, offer))
+            core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))
             return self._refuse(session, decoded) if decoded is not None else None
         # Again: another answer of the unit may have been accepted since this one was admitted.
-        if why := self._work.contradiction_of(offer):
-            core.take(Unusable(self._exchanges.at(now), session.unit, offer))
+        if why := self._job.work.contradiction_of(offer):
+            core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))
             return Rejected(Code.PROTOCOL, why)
-        tokens = self._work.countable_tokens(session.unit, offer)
-        for effect in core.use(session.unit, offer, decoded, self._exchanges.at(now), tokens):
+        tokens = self._job.work.countable_tokens(session.unit, offer)
+        for effect in core.use(session.unit, offer, decoded, self._job.exchanges.at(now), tokens):
             assert isinstance(effect, Refused), "nothing else follows from an answer that can be used"
             return self._refuse(session, effect.refusal)
-        self._work.offered(offer)
-        self._unit_stats.of(session.unit).contributed(now)
+        self._job.work.offered(offer)
+        self._job.unit_stats.of(session.unit).contributed(now)
         return None
 
     def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
-        if why := self._work.contradiction(session, header):
+        if why := self._job.work.contradiction(session, header):
             return Rejected(Code.PROTOCOL, why)
-        seen = self._unit_stats.of(session.unit).seen
+        seen = self._job.unit_stats.of(session.unit).seen
         marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done, seen)
         return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
 
     def _admit(self, session: UnitSession, offer: Offer, now: float) -> Offer | Rejected | None:
         """Let the core judge an answer before it is decoded. None: it is not to be decoded, and was counted."""
-        (effect,) = self._exchanges.opened().take(Offered(self._exchanges.at(now), session.unit, offer))
+        (effect,) = self._job.exchanges.opened().take(Offered(self._job.exchanges.at(now), session.unit, offer))
         return self._refuse(session, effect.refusal) if isinstance(effect, Refused) else offer
 
     def _refuse(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
         if refusal.reason is Reason.NON_FINITE:
             return Rejected(Code.NONFINITE, refusal.message)
-        self._unit_stats.of(session.unit).refuse(refusal.reason.value, refusal.message)
-        self._work.note("refuse", unit=session.unit, reason=refusal.reason.value, message=refusal.message)
+        self._job.unit_stats.of(session.unit).refuse(refusal.reason.value, refusal.message)
+        self._job.work.note("refuse", unit=session.unit, reason=refusal.reason.value, message=refusal.message)
         _log.info("%s", refusal.message)
         return None
 

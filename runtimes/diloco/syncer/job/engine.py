@@ -36,6 +36,7 @@ from diloco.syncer.job.donors import Donors
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.learner_events import LearnerEvents
 from diloco.syncer.job.membership import Membership
+from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.payloads import Payloads
 from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.restore import RestoredState, snapshot_data
@@ -93,17 +94,12 @@ class Engine:
         before. `start`: the model that a job without parameters begins with; None: that of its first learner."""
         training = config.job.training
         self._config = config
-        self._unit_stats = state.unit_stats
         self._message = state.message
         self._same_job = state.same_job
         self._snapshots = snapshots
-        self._tape = tape
-        self._changes = changes
         self._process = process
-        incarnation = self._incarnation = state.tape.incarnation or process
         self._clock = clock
-        self._peers = Peers()
-        self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
+        peers = Peers()
         self.work = state.work
         self.work.note = tape.note
         self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | StartRead | None] = (
@@ -113,35 +109,27 @@ class Engine:
         self.recent = RecentEntries()
         """What happened lately."""
         self.exchanges = Exchanges(
-            training, state.core, self._peers, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
+            training, state.core, peers, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
+        )
+        sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
+        self._job = job = JobParts(
+            peers, sessions, self.exchanges, self.work, state.unit_stats, tape, changes, incarnation=state.tape.incarnation or process
         )
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         continued_at = None if state.core is None else clock()
         donors = Donors(training.sync_interval, lambda: secrets.token_bytes(16), continued_at)
         self._former = state.former
-        self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats, self._former, self._sessions_may_return)
+        self._recoveries = Recoveries(donors, job, self._former, self._sessions_may_return)
         self._stores = training.checkpoint.learners is LearnerStates.ALWAYS
-        self._membership = Membership(
-            config,
-            self._sessions,
-            self._peers,
-            self.exchanges,
-            self.work,
-            state.unit_stats,
-            changes,
-            incarnation,
-            self._fences,
-            self._recoveries,
-            self._starting,
-        )
-        self._answers = Answers(self.exchanges, self._membership, self._peers, self.work, state.unit_stats, self._events.put_nowait)
+        self._membership = Membership(config, job, self._fences, self._recoveries, self._starting)
+        self._answers = Answers(job, self._membership, self._events.put_nowait)
         self._payloads = Payloads(training, self.exchanges)
         self._ending = JobEnding(config.state_dir, config.job.uid, training, state.ending, self._wake)
         self._history = History(state.losses, state.evaluations, state.work.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
         found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.work.ledger.tokens)
         self.shutdown_grace = ShutdownGrace(
-            config.timeouts, self._peers, self._sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
+            config.timeouts, peers, sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
         )
         self._schedule = SnapshotSchedule(
             snapshots,
@@ -154,14 +142,10 @@ class Engine:
         )
         self._complete = False
         self._learner_events = LearnerEvents(
-            self.exchanges,
+            job,
             self._membership,
             self._answers,
-            self.work,
             self._recoveries,
-            tape,
-            state.unit_stats,
-            changes,
             self._ending,
             self._history,
             self.shutdown_grace,
@@ -172,7 +156,7 @@ class Engine:
 
     def connect(self) -> Peer:
         """Register a new stream."""
-        peer = self._peers.open()
+        peer = self._job.peers.open()
         # The server takes streams while the last snapshot is written, and nothing reads their Hello any more.
         if self._stopping.is_set():
             peer.retry_reason = "the syncer is shutting down"
@@ -201,18 +185,18 @@ class Engine:
         if peer.session is None:
             return
         if isinstance(message, DataChunk):
-            self._unit_stats.of(peer.session.unit).received_bytes += len(message.data)
+            self._job.unit_stats.of(peer.session.unit).received_bytes += len(message.data)
         elif message.HasField("progress"):
             self.recent.stepped(peer.session, message.progress, self._clock())
 
     def sent(self, peer: Peer, chunk: DataChunk) -> None:
         """Note what a learner was sent, for reports."""
         if peer.session is not None:
-            self._unit_stats.of(peer.session.unit).sent_bytes += len(chunk.data)
+            self._job.unit_stats.of(peer.session.unit).sent_bytes += len(chunk.data)
 
     def report(self) -> Report:
         """Return the present state of the job."""
-        return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats, self._clock())
+        return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._job.unit_stats, self._clock())
 
     def entries(self, after: int) -> tuple[list[Entry], bool]:
         """Return what happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
@@ -222,7 +206,7 @@ class Engine:
     def result(self) -> Result:
         """Return the result of a complete job."""
         assert self.exchanges.core is not None
-        return make_result(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats)
+        return make_result(self._facts(), self.exchanges.core, self.work.ledger, self._job.unit_stats)
 
     def ledger(self) -> str:
         """Return which samples were trained, human-readable."""
@@ -238,7 +222,7 @@ class Engine:
             snapshot_t=self._snapshots.snapshot_t,
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
-            snapshot_error=self._snapshots.error or self._tape.error or self._recoveries.not_stored,
+            snapshot_error=self._snapshots.error or self._job.tape.error or self._recoveries.not_stored,
             message="; ".join(text for text in (self._message, self._membership.remark, self._history.error, outer) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
@@ -253,12 +237,12 @@ class Engine:
         """Request the end, as SIGTERM does: close the streams and write a snapshot."""
         self._stopping.set()
         self._wake()
-        self._changes.notify()
+        self._job.changes.notify()
 
     def close(self) -> None:
         """Let go of the threads, once `run` and all streams have ended."""
         self.exchanges.close()
-        self._peers.close()
+        self._job.peers.close()
 
     def _wake(self) -> None:
         self._events.put_nowait(None)
@@ -327,13 +311,13 @@ class Engine:
         self.exchanges.started(norms, self._clock())
         self._message = starting.remark(core.layout)
         _log.info("the job %s", self._message)
-        self._tape.note("seed", unit="", model=starting.name)
+        self._job.tape.note("seed", unit="", model=starting.name)
         self._schedule.request()
-        self._changes.notify()
+        self._job.changes.notify()
 
     async def _take_durable_merges(self) -> None:
         """Take the merges that are durable; the last snapshot holds all that the tape does."""
-        await self._tape.idle()
+        await self._job.tape.idle()
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, MergeDurable):
@@ -357,11 +341,11 @@ class Engine:
 
     def _timeout(self) -> float:
         now = self._clock()
-        wakes = [self._sessions.wake_at(), self.shutdown_grace.until, self.exchanges.wake_at(now)]
+        wakes = [self._job.sessions.wake_at(), self.shutdown_grace.until, self.exchanges.wake_at(now)]
         return max(0.0, min([now + TICK, *(at for at in wakes if at is not None)]) - now)
 
     def _disconnect(self) -> None:
-        for peer in self._peers:
+        for peer in self._job.peers:
             if self._stopping.is_set():
                 peer.retry_reason = "the syncer is shutting down"
             peer.outgoing.close(at_once=self._stopping.is_set())
@@ -390,15 +374,15 @@ class Engine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._config.timeouts.final_retry)
         self._complete = True
-        self._changes.notify()
+        self._job.changes.notify()
         return RunOutcome.COMPLETE
 
     def _snapshot_data(self, core: Core, position: Position) -> SnapshotData:
-        history, sessions = self._history, self._sessions
+        history, sessions = self._history, self._job.sessions
         return snapshot_data(
             core,
             self.work,
-            self._unit_stats,
+            self._job.unit_stats,
             self._config.job,
             sessions.stored,
             sessions.fences,
@@ -412,13 +396,13 @@ class Engine:
     def _sessions_may_return(self) -> bool:
         """Return whether units may come back with what they have trained: those of a session without a stream, or, where sessions of the
         process before do not go on, any of this job."""
-        goes_on = self._process != self._incarnation
-        return self._sessions.wake_at() is not None if goes_on else self._same_job
+        goes_on = self._process != self._job.incarnation
+        return self._job.sessions.wake_at() is not None if goes_on else self._same_job
 
     def _snapshot_durable(self, t: int) -> None:
         """Let learners store their state. The first snapshot is of no training."""
         if self._stores and t and not self.exchanges.finished:
-            for peer, _ in self._peers.joined():
+            for peer, _ in self._job.peers.joined():
                 if peer.inner_state:
                     peer.outgoing.post(ToLearner(marker=Marker(t=t)))
 
@@ -459,6 +443,6 @@ class Engine:
             self._schedule.settle()
         else:
             self._schedule.request()
-        for peer, _ in self._peers.joined():
+        for peer, _ in self._job.peers.joined():
             peer.outgoing.post(ToLearner(done=Done(t=core.t)))
-        self._changes.notify()
+        self._job.changes.notify()

@@ -8,41 +8,33 @@ from __future__ import annotations
 from diloco.algorithm.layout import LayoutError
 from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import layout_of
-from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.starting import ModelStart
-from diloco.syncer.job.work import Work
-from diloco.syncer.streams.sessions import SessionRegistry
 
 
 class HelloCheck:
     """Changes nothing but the layout of a job without a state, which the first Hello gives."""
 
-    def __init__(
-        self, sessions: SessionRegistry, exchanges: Exchanges, work: Work, incarnation: bytes, starting: ModelStart | None = None
-    ) -> None:
-        """Prepare to check; `incarnation`: random, names this process and its restored state. `starting`: of a job that begins with a model
-        that exists."""
-        self._sessions = sessions
-        self._exchanges = exchanges
-        self._work = work
-        self._incarnation = incarnation
+    def __init__(self, job: JobParts, starting: ModelStart | None = None) -> None:
+        """Prepare to check; `starting`: of a job that begins with a model that exists."""
+        self._job = job
         self._starting = starting
 
     def resumes(self, hello: Hello) -> bool:
         """Return whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
-        before = self._sessions.session(hello.unit)
+        before = self._job.sessions.session(hello.unit)
         known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
         return known and self.goes_on(hello)
 
     def goes_on(self, hello: Hello) -> bool:
         """Return whether the learner was connected to this state, and holds nothing that the state does not: a machine that lost power may
         have forgotten leases."""
-        session = self._sessions.session(hello.unit)
+        session = self._job.sessions.session(hello.unit)
         return (
-            hello.incarnation == self._incarnation
+            hello.incarnation == self._job.incarnation
             and session is not None
-            and hello.samples_leased <= self._work.leased_to(session)
-            and all(t <= self._exchanges.version(p) for p, t in enumerate(hello.versions))
+            and hello.samples_leased <= self._job.work.leased_to(session)
+            and all(t <= self._job.exchanges.version(p) for p, t in enumerate(hello.versions))
         )
 
     def wrong_layout(self, hello: Hello) -> str:
@@ -51,9 +43,9 @@ class HelloCheck:
             layout = layout_of(hello)
             if layout.fingerprint != hello.fingerprint:
                 return "the fingerprint is not that of the tensors: learner and syncer are of different versions"
-            if self._starting is not None and not self._exchanges.seeded and (wrong := self._starting.misfit(hello.unit, layout)):
+            if self._starting is not None and not self._job.exchanges.seeded and (wrong := self._starting.misfit(hello.unit, layout)):
                 return wrong
-            difference = layout.difference(self._exchanges.open(layout))
+            difference = layout.difference(self._job.exchanges.open(layout))
         except LayoutError as error:
             return str(error)
         if not difference:

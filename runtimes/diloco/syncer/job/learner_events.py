@@ -13,15 +13,14 @@ from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.framing import Transfer
 from diloco.syncer.ending import JobEnding
 from diloco.syncer.job.answers import Answers
-from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.membership import Membership
+from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.ranks import not_of_rank
 from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
-from diloco.syncer.job.work import Lease, Work
+from diloco.syncer.job.work import Lease
 from diloco.syncer.reporting.history import History
-from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT, UnitStatsTable
-from diloco.syncer.streams.changes import Changes
+from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT
 from diloco.syncer.streams.peer import (
     WITHOUT_SLOT,
     AliveReceived,
@@ -40,7 +39,6 @@ from diloco.syncer.streams.peer import (
     WorkRequested,
 )
 from diloco.syncer.streams.sessions import Rejected, UnitSession
-from diloco.tape.writer import TapeWriter
 from diloco.wording import one_line
 
 _log = logging.getLogger(__name__)
@@ -51,28 +49,20 @@ class LearnerEvents:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        job: JobParts,
         membership: Membership,
         answers: Answers,
-        work: Work,
         recoveries: Recoveries,
-        tape: TapeWriter,
-        unit_stats: UnitStatsTable,
-        changes: Changes,
         ending: JobEnding,
         history: History,
         shutdown_grace: ShutdownGrace,
         on_seeded: Callable[[], None],
     ) -> None:
         """Prepare to take events; `on_seeded` is called once the job has its first parameters."""
-        self._exchanges = exchanges
+        self._job = job
         self._membership = membership
         self._answers = answers
-        self._work = work
         self._recoveries = recoveries
-        self._tape = tape
-        self._unit_stats = unit_stats
-        self._changes = changes
         self._ending = ending
         self._history = history
         self._shutdown_grace = shutdown_grace
@@ -118,19 +108,19 @@ class LearnerEvents:
                 return self._answers.take(session, event, now)
             case WorkRequested():
                 # Leases are kept until they are committed: a learner that only asks would take all memory.
-                if why := self._work.too_many(session):
+                if why := self._job.work.too_many(session):
                     return Rejected(Refused.PROTOCOL, why)
-                if why := self._work.other_data(session, event.data):
+                if why := self._job.work.other_data(session, event.data):
                     return Rejected(Refused.LAYOUT, why)
-                self._send_leases(peer, session, list(self._work.lease(session, event.samples)))
+                self._send_leases(peer, session, list(self._job.work.lease(session, event.samples)))
             case EvaluationReceived():
-                core = self._exchanges.core
+                core = self._job.exchanges.core
                 if core is not None and self._history.evaluated(core, session.unit, event.evaluation):
-                    self._changes.notify()
+                    self._job.changes.notify()
             case AliveReceived():
                 self._alive(session, event.alive, now)
                 if self._recoveries.heard(peer, session, event.alive, now):
-                    self._changes.notify()
+                    self._job.changes.notify()
             case ByeReceived():
                 self._membership.bye(peer, session, event.bye, now)
             case ProtocolViolation():
@@ -145,7 +135,7 @@ class LearnerEvents:
                 for lease, start, end in leases:
                     peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
 
-        self._tape.after_notes(send)
+        self._job.tape.after_notes(send)
 
     def _take_up_progress(self, leader: Peer, now: float) -> None:
         """Count what the leader has reported, once all ranks are there."""
@@ -158,37 +148,37 @@ class LearnerEvents:
         progress, peer.progress = peer.progress, None
         if progress is None:
             return None
-        if rejected := self._exchanges.progress(session, progress, now):
+        if rejected := self._job.exchanges.progress(session, progress, now):
             return rejected
-        stats = self._unit_stats.of(session.unit)
+        stats = self._job.unit_stats.of(session.unit)
         stats.own_data, stats.seen = progress.own_data, progress.t
         if stats.progressed(progress.local_step, progress.step_seconds, progress.loss, progress.tokens_done, now):
-            self._changes.notify()
+            self._job.changes.notify()
         return None
 
     def _alive(self, session: UnitSession, alive: Alive, now: float) -> None:
-        if alive.finish and self._exchanges.seeded and self._shutdown_grace.finished_at is None:
-            self._ending.finish(session.unit, alive.finish, self._exchanges.t)
-        self._exchanges.alive(session.unit, now)
-        stats = self._unit_stats.of(session.unit)
+        if alive.finish and self._job.exchanges.seeded and self._shutdown_grace.finished_at is None:
+            self._ending.finish(session.unit, alive.finish, self._job.exchanges.t)
+        self._job.exchanges.alive(session.unit, now)
+        stats = self._job.unit_stats.of(session.unit)
         if alive.holds_parameters and not stats.holds_parameters:
             stats.holds_parameters = True
-            self._changes.notify()
+            self._job.changes.notify()
         # A learner has written it, and it goes into logs and status: bounded, and of one line.
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):
-            self._exchanges.paused(session.unit, stats.paused_until or now, now)
+            self._job.exchanges.paused(session.unit, stats.paused_until or now, now)
             _log.info("unit %s %s", session.unit, f"pauses for at most {alive.pause_left:.0f} s: {pause}" if pause else "goes on")
-            self._changes.notify()
+            self._job.changes.notify()
 
     async def _seed_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
-        seeded = await self._exchanges.seed(peer, session, transfer, now)
+        seeded = await self._job.exchanges.seed(peer, session, transfer, now)
         if isinstance(seeded, Rejected):
             return seeded
-        if seeded and self._exchanges.core is not None:
-            self._tape.note("seed", unit=session.unit)
+        if seeded and self._job.exchanges.core is not None:
+            self._job.tape.note("seed", unit=session.unit)
             self._on_seeded()
-            self._changes.notify()
+            self._job.changes.notify()
         return None
 
 

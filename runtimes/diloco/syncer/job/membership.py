@@ -16,18 +16,16 @@ from diloco.protocol.piece_maps import Owned
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.fences import FenceWriter
-from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.hello_check import HelloCheck
 from diloco.syncer.job.join_brake import JoinBrake
+from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.ranks import Ranks
 from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.starting import ModelStart
 from diloco.syncer.job.welcomes import Welcomes
-from diloco.syncer.job.work import Work
-from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
-from diloco.syncer.streams.changes import Changes
-from diloco.syncer.streams.peer import Joining, Peer, Peers
-from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
+from diloco.syncer.reporting.unit_stats import Phase
+from diloco.syncer.streams.peer import Joining, Peer
+from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, UnitSession
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -42,37 +40,24 @@ class Membership:
     def __init__(
         self,
         config: SyncerConfig,
-        sessions: SessionRegistry,
-        peers: Peers,
-        exchanges: Exchanges,
-        work: Work,
-        unit_stats: UnitStatsTable,
-        changes: Changes,
-        incarnation: bytes,
+        job: JobParts,
         fences: FenceWriter,
         recoveries: Recoveries,
         starting: ModelStart | None = None,
     ) -> None:
-        """Admit units; `incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to
-        do."""
+        """Admit units; `fences` calls back when `admit` has something to do."""
         self._config = config
-        self._sessions = sessions
-        self._peers = peers
-        self._exchanges = exchanges
-        self._work = work
-        self._unit_stats = unit_stats
-        self._changes = changes
+        self._job = job
         self._fences = fences
         self._recoveries = recoveries
         self._starting = starting
-        self._incarnation = incarnation
-        self._found_state = exchanges.seeded
-        self._found = self._trained_before = exchanges.t
+        self._found_state = job.exchanges.seeded
+        self._found = self._trained_before = job.exchanges.t
         """Outer step of the state that this process has found, and the newest one that a learner of another process's state holds."""
-        self._hello = HelloCheck(sessions, exchanges, work, incarnation, starting)
-        self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
+        self._hello = HelloCheck(job, starting)
+        self._welcomes = Welcomes(config.job.training.steps, job.exchanges, job.incarnation)
         self._brake = JoinBrake()
-        self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes, self._brake)
+        self._ranks = Ranks(job, self._welcomes, self._brake)
 
     @property
     def remark(self) -> str:
@@ -93,7 +78,7 @@ class Membership:
         if hello.rank:
             self._join_rank(peer, hello, request, now)
             return
-        rejected = self._sessions.reject(request)
+        rejected = self._job.sessions.reject(request)
         if rejected is None and not isinstance(owned, tuple):
             rejected = Rejected(Refused.LAYOUT, str(owned))
         elif rejected is None and (wrong := self._hello.wrong_layout(hello)):
@@ -102,25 +87,25 @@ class Membership:
             self._refuse_join(peer, request, rejected, now)
             return
         # Before the session is touched: a stream that shall come later must not displace the one that is there.
-        lacks = self._exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
+        lacks = self._job.exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
-            self._sessions.expect(hello.unit, now)
+            self._job.sessions.expect(hello.unit, now)
             peer.retry_reason = why
             peer.outgoing.close(at_once=True)
             return
-        accepted = self._sessions.join(request, peer.stream)
+        accepted = self._job.sessions.join(request, peer.stream)
         assert isinstance(accepted, Accepted)
         if accepted.displaced is not None:
             self._displace(accepted, now)
         resumed = accepted.known and self._hello.goes_on(hello)
-        if self._found_state and hello.incarnation not in (b"", self._incarnation):
+        if self._found_state and hello.incarnation not in (b"", self._job.incarnation):
             held = min(max(hello.versions, default=0), self._config.job.training.steps)
             self._trained_before = max(self._trained_before, held)
         if accepted.known and not resumed:
             self._restart_session(hello.unit)
         elif accepted.released is not None:
-            self._work.end(accepted.released)
-        session = self._sessions.session(hello.unit)
+            self._job.work.end(accepted.released)
+        session = self._job.sessions.session(hello.unit)
         assert session is not None
         assert isinstance(owned, tuple)
         peer.owned = owned
@@ -128,12 +113,12 @@ class Membership:
         peer.joining = Joining(session, hello, resumed)
         if accepted.fenced:
             # It joins when this is durable: if the syncer died before, an older attempt could come back beside it.
-            self._fences.write(self._sessions.fences)
+            self._fences.write(self._job.sessions.fences)
         self.admit(now)
 
     def admit(self, now: float) -> None:
         """Let those in whose fences are durable by now."""
-        for peer, joining in self._peers.joining():
+        for peer, joining in self._job.peers.joining():
             if self._fences.settled(joining.session.unit, joining.session.attempt):
                 peer.joining = None
                 try:
@@ -151,19 +136,19 @@ class Membership:
         if session is None or not peer.complete:
             return
         _log.info("all %d ranks of unit %s have joined", len(peer.leader.owned), session.unit)
-        stats = self._unit_stats.of(session.unit)
+        stats = self._job.unit_stats.of(session.unit)
         if stats.phase is Phase.DISCONNECTED:
             stats.joined(session.attempt, now)
-        self._changes.notify()
+        self._job.changes.notify()
         self._find_seeder()
 
     def _begin_session(self, peer: Peer, joining: Joining, now: float) -> None:
         session, hello = joining.session, joining.hello
         peer.session = session
         peer.peer_address, peer.inner_state, peer.locality = hello.peer_address, hello.inner_state, hello.locality
-        self._work.begin(session)
-        self._unit_stats.of(session.unit).joined(session.attempt, now)
-        self._changes.notify()
+        self._job.work.begin(session)
+        self._job.unit_stats.of(session.unit).joined(session.attempt, now)
+        self._job.changes.notify()
         resumed = ", resumed" if joining.resumed else ""
         _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, resumed)
         self._welcome_learner(peer, session, hello, now, resumed=joining.resumed)
@@ -171,7 +156,7 @@ class Membership:
 
     def _welcome_learner(self, peer: Peer, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
         """Send Welcome, parameters and leases to a learner that has joined."""
-        exchanges = self._exchanges
+        exchanges = self._job.exchanges
         if exchanges.seeded:
             peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
             own_seed = exchanges.seeding.forget_own(session.holder, rank=0)
@@ -185,21 +170,21 @@ class Membership:
                 self._ask_for_seed(peer, session)
             peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=exchanges.seeding.stream == peer.stream))
         if resumed:
-            for lease, start, end in self._work.unreceived(session, hello.samples_leased):
+            for lease, start, end in self._job.work.unreceived(session, hello.samples_leased):
                 peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
 
     def _ask_for_seed(self, peer: Peer, session: UnitSession) -> None:
         if self._starting is not None:
-            self._starting.begin(self._exchanges.opened())
+            self._starting.begin(self._job.exchanges.opened())
             return
-        self._exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
+        self._job.exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
         for each in peer.unit_streams:
             each.seed_asked = True
 
     def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
         # What the pod of another job asks for says nothing of a unit of this one.
         if rejected.code != Refused.WRONG_JOB and request.unit:
-            stats = self._unit_stats.of(request.unit)
+            stats = self._job.unit_stats.of(request.unit)
             stats.refuse(reason_of(rejected.code), rejected.message)
             # An older attempt, which may still try, must not hide the state of the newest.
             if rejected.code == Refused.LAYOUT and request.attempt >= stats.attempt:
@@ -207,15 +192,15 @@ class Membership:
                 stats.lost(now, rejected.message, Phase.REFUSED)
         _log.warning("refused (%s): %s", name_of(rejected.code), rejected.message)
         peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)))
-        self._changes.notify()
+        self._job.changes.notify()
 
     def _displace(self, accepted: Accepted, now: float) -> None:
         assert accepted.displaced is not None
-        former = self._peers.get(accepted.displaced)
+        former = self._job.peers.get(accepted.displaced)
         # Whatever its stream still sends, no exchange waits for it.
-        self._exchanges.leave(accepted.session.unit, now)
-        if self._exchanges.seeding.stream == accepted.displaced:
-            self._exchanges.seeding.stop()
+        self._job.exchanges.leave(accepted.session.unit, now)
+        if self._job.exchanges.seeding.stream == accepted.displaced:
+            self._job.exchanges.seeding.stop()
         if former is None:
             return
         former.session = former.joining = None
@@ -225,27 +210,27 @@ class Membership:
             self._ranks.end(former, retry=former.retry_reason)
             return
         message = f"attempt {accepted.session.attempt} of unit {accepted.session.unit} has joined: older attempts are fenced"
-        self._unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED), message)
+        self._job.unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED), message)
         last = ToLearner(refused=Refused(code=Refused.FENCED, message=message))
         former.outgoing.close(last, at_once=True)
         self._ranks.end(former, last=last)
 
     def _restart_session(self, unit: str) -> None:
-        restarted = self._sessions.restart(unit)
+        restarted = self._job.sessions.restart(unit)
         assert restarted is not None
-        self._work.end(restarted[0])
+        self._job.work.end(restarted[0])
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
     def bye(self, peer: Peer, session: UnitSession, bye: Bye, now: float) -> None:
         """End the session of a learner that says Bye, and close its stream."""
-        stats = self._unit_stats.of(session.unit)
-        if self._exchanges.finished:
+        stats = self._job.unit_stats.of(session.unit)
+        if self._job.exchanges.finished:
             stats.finished(now)
         else:
             stats.lost(now, LEFT_EARLY if bye.left else "drained")
             stats.left = bye.left
-        _log.info("unit %s leaves after Bye%s", session.unit, f": {LEFT_EARLY}" if bye.left and not self._exchanges.finished else "")
+        _log.info("unit %s leaves after Bye%s", session.unit, f": {LEFT_EARLY}" if bye.left and not self._job.exchanges.finished else "")
         self._end_session(peer, session, now)
         peer.outgoing.close()
         self._ranks.end(peer)
@@ -255,7 +240,7 @@ class Membership:
         peer = peer.leader
         session = peer.session
         assert session is not None
-        stats = self._unit_stats.of(session.unit)
+        stats = self._job.unit_stats.of(session.unit)
         stats.refuse(reason_of(rejected.code), rejected.message)
         _log.warning("unit %s is refused (%s): %s", session.unit, name_of(rejected.code), rejected.message)
         stats.lost(now, rejected.message, Phase.REFUSED)
@@ -279,7 +264,7 @@ class Membership:
     def refuse_stream(self, peer: Peer, rejected: Rejected, now: float) -> None:
         """Refuse a stream that has not joined, or not to its end. Nothing stays of its session."""
         peer.joining = None
-        session = self._sessions.of_stream(peer.stream)
+        session = self._job.sessions.of_stream(peer.stream)
         if session is not None:
             self._end_session(peer, session, now)
         else:
@@ -288,29 +273,29 @@ class Membership:
 
     def reject_contribution(self, order: ContributionRejected, now: float) -> None:
         """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined."""
-        stats = self._unit_stats.of(order.unit)
+        stats = self._job.unit_stats.of(order.unit)
         stats.refuse(order.refusal.reason.value, order.refusal.message)
-        self._work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)
+        self._job.work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)
         _log.warning("%s", order.refusal.message)
-        self._changes.notify()
-        session = self._sessions.session(order.unit)
+        self._job.changes.notify()
+        session = self._job.sessions.session(order.unit)
         if session is None or session.holder != order.session:
             return  # another process acts for the unit now
-        peer = next((peer for peer, joined in self._peers.joined() if joined.holder == session.holder), None)
+        peer = next((peer for peer, joined in self._job.peers.joined() if joined.holder == session.holder), None)
         if order.quarantined:
             message = (
                 f"attempt {session.attempt} of unit {session.unit} is quarantined: its contributions were refused again and again, "
                 f"although it took the job's parameters each time. The last one: {order.refusal.message}"
             )
-            self._sessions.quarantine(session.unit, session.attempt, message)
+            self._job.sessions.quarantine(session.unit, session.attempt, message)
             if peer is not None:
                 self.refuse(peer, Rejected(Refused.QUARANTINED, message), now)
                 return
         stats.lost(now, order.refusal.message)
-        self._sessions.expect(session.unit, now)
+        self._job.sessions.expect(session.unit, now)
         if peer is None:  # its connection is lost; without a session it is not resumed
-            self._sessions.end(session.unit)
-            self._work.end(session.holder)
+            self._job.sessions.end(session.unit)
+            self._job.work.end(session.holder)
             return
         self._end_session(peer, session, now)
         peer.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
@@ -320,7 +305,7 @@ class Membership:
     def stream_lost(self, peer: Peer, why: str, now: float) -> None:
         """Note that the stream is over. Without Bye, the session stays open for the reconnect window; without its leader the ranks' streams
         end."""
-        self._peers.remove(peer)
+        self._job.peers.remove(peer)
         peer.outgoing.close(at_once=True)
         if peer.rank:
             self._rank_lost(peer, why, now)
@@ -328,12 +313,12 @@ class Membership:
         self._ranks.end(peer, retry="the stream of the unit's leader, rank 0, has ended")
         session = peer.session or (peer.joining.session if peer.joining is not None else None)
         peer.session = peer.joining = None
-        if session is None or not self._sessions.stream_lost(session.unit, peer.stream, now):
+        if session is None or not self._job.sessions.stream_lost(session.unit, peer.stream, now):
             return
         _log.warning("lost unit %s: %s", session.unit, why)
-        self._unit_stats.of(session.unit).lost(now, f"connection lost: {why}")
-        self._exchanges.leave(session.unit, now)
-        self._changes.notify()
+        self._job.unit_stats.of(session.unit).lost(now, f"connection lost: {why}")
+        self._job.exchanges.leave(session.unit, now)
+        self._job.changes.notify()
         self._find_seeder(peer.stream)
 
     def _rank_lost(self, peer: Peer, why: str, now: float) -> None:
@@ -341,46 +326,46 @@ class Membership:
         session = self._ranks.lost(peer)
         if session is None:
             return
-        if self._exchanges.finished:
+        if self._job.exchanges.finished:
             _log.info("rank %d of unit %s has ended its stream", peer.rank, session.unit)
             return
         _log.warning("lost rank %d of unit %s: %s", peer.rank, session.unit, why)
-        self._unit_stats.of(session.unit).lost(now, f"connection of rank {peer.rank} lost: {why}")
-        self._changes.notify()
+        self._job.unit_stats.of(session.unit).lost(now, f"connection of rank {peer.rank} lost: {why}")
+        self._job.changes.notify()
         self._find_seeder(peer.leader.stream)
 
     def expire(self, now: float) -> None:
         """End the sessions whose reconnect window is over."""
-        for session in self._sessions.expire(now):
-            back = self._work.end(session.holder)
+        for session in self._job.sessions.expire(now):
+            back = self._job.work.end(session.holder)
             self._recoveries.ended(session.unit)
             _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, back)
-            self._changes.notify()
+            self._job.changes.notify()
 
     def _end_session(self, peer: Peer, session: UnitSession, now: float) -> None:
         """End the session and release its work."""
         peer.session = None
-        self._sessions.leave(session.unit, peer.stream)
+        self._job.sessions.leave(session.unit, peer.stream)
         self._recoveries.ended(session.unit)
-        self._work.end(session.holder)
-        self._exchanges.leave(session.unit, now)
-        self._changes.notify()
+        self._job.work.end(session.holder)
+        self._job.exchanges.leave(session.unit, now)
+        self._job.changes.notify()
         self._find_seeder(peer.stream)
 
     def _find_seeder(self, gone: int | None = None) -> None:
         """Ask a joined learner for the seed if the seeder is gone, or there was none; without one, forget the model's layout."""
-        exchanges = self._exchanges
+        exchanges = self._job.exchanges
         if exchanges.core is None or exchanges.seeded:
             return
         if exchanges.seeding.stream == gone:
             exchanges.seeding.stop()
         if exchanges.seeding.stream is not None:
             return
-        for peer, session in self._peers.joined():
+        for peer, session in self._job.peers.joined():
             if peer.complete:
                 self._ask_for_seed(peer, session)
                 for each in peer.unit_streams if self._starting is None else ():
                     each.outgoing.urgent(self._welcomes.message(each, resumed=True, seed_wanted=True))
                 return
-        if not self._peers.joined() and not self._peers.joining():
+        if not self._job.peers.joined() and not self._job.peers.joining():
             exchanges.core = None

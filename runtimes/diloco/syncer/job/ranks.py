@@ -10,23 +10,18 @@ from __future__ import annotations
 
 from diloco.algorithm.pieces import Portion, portion
 from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
-from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.join_brake import JoinBrake
+from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.welcomes import Welcomes
-from diloco.syncer.streams.peer import Peer, Peers, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
-from diloco.syncer.streams.sessions import JoinRequest, Rejected, SessionRegistry, UnitSession
+from diloco.syncer.streams.peer import Peer, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
+from diloco.syncer.streams.sessions import JoinRequest, Rejected, UnitSession
 
 
 class Ranks:
     """The ranks of all units of one job. `now` is in seconds on one clock."""
 
-    def __init__(
-        self, sessions: SessionRegistry, peers: Peers, exchanges: Exchanges, incarnation: bytes, welcomes: Welcomes, brake: JoinBrake
-    ) -> None:
-        self._sessions = sessions
-        self._peers = peers
-        self._exchanges = exchanges
-        self._incarnation = incarnation
+    def __init__(self, job: JobParts, welcomes: Welcomes, brake: JoinBrake) -> None:
+        self._job = job
         self._welcomes = welcomes
         self._brake = brake
 
@@ -37,10 +32,10 @@ class Ranks:
 
     def join(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> Rejected | None:
         """Let a rank take part in the session of its leader. Without a session of the peer afterwards, it is to try again."""
-        found = self._sessions.of_rank(request)
+        found = self._job.sessions.of_rank(request)
         if isinstance(found, Rejected):
             return found
-        leader = self._peers.get(found.stream) if found is not None and found.stream is not None else None
+        leader = self._job.peers.get(found.stream) if found is not None and found.stream is not None else None
         if leader is None or leader.session is None:
             peer.retry_reason = f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join"
             peer.outgoing.close()
@@ -48,10 +43,10 @@ class Ranks:
         if rejected := _wrong_rank(leader, hello):
             return rejected
         session = leader.session
-        resumed = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._incarnation
+        resumed = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._job.incarnation
         held = dict(enumerate(hello.versions)) if resumed else {}
         portions = self._portions(leader, hello.rank)
-        if why := self._brake.reason(hello.unit, self._exchanges.lacks(held, portions), now):
+        if why := self._brake.reason(hello.unit, self._job.exchanges.lacks(held, portions), now):
             peer.retry_reason = why
             peer.outgoing.close(at_once=True)
             return None
@@ -62,10 +57,10 @@ class Ranks:
         peer.leader, peer.rank, peer.process, peer.session = leader, hello.rank, hello.process, session
         peer.outgoing.portions = portions
         peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
-        if self._exchanges.seeded:
-            held = {} if self._exchanges.seeding.forget_own(session.holder, peer.rank) else held
-            self._brake.sent(session.unit, self._exchanges.lacks(held, portions), now)
-            self._exchanges.join(peer, session, held, now)
+        if self._job.exchanges.seeded:
+            held = {} if self._job.exchanges.seeding.forget_own(session.holder, peer.rank) else held
+            self._brake.sent(session.unit, self._job.exchanges.lacks(held, portions), now)
+            self._job.exchanges.join(peer, session, held, now)
         return None
 
     def lost(self, peer: Peer) -> UnitSession | None:
@@ -83,7 +78,7 @@ class Ranks:
             self._end_one(peer, retry, last)
 
     def _portions(self, leader: Peer, rank: int) -> list[Portion]:
-        return [portion(fragment, leader.owned[rank]) for fragment in self._exchanges.fragments]
+        return [portion(fragment, leader.owned[rank]) for fragment in self._job.exchanges.fragments]
 
     def _end_one(self, peer: Peer, retry: str, last: ToLearner | None = None) -> None:
         self.lost(peer)

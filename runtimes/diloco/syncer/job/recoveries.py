@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 from diloco.protocol.diloco_pb2 import Alive, Donor, Give, Recovery, ToLearner
 from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
-from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
-from diloco.syncer.streams.peer import Peer, Peers
+from diloco.syncer.job.parts import JobParts
+from diloco.syncer.reporting.unit_stats import Phase
+from diloco.syncer.streams.peer import Peer
 from diloco.syncer.streams.sessions import UnitSession
 from diloco.wording import one_line
 
@@ -32,17 +32,13 @@ class Recoveries:
     def __init__(
         self,
         donors: Donors,
-        peers: Peers,
-        exchanges: Exchanges,
-        unit_stats: UnitStatsTable,
+        job: JobParts,
         former: Sequence[str],
         awaited: Callable[[], bool],
     ) -> None:
         """Begin with `former`: see `RestoredState`. `awaited`: whether units may come back that trained before this process began."""
         self._donors = donors
-        self._peers = peers
-        self._exchanges = exchanges
-        self._unit_stats = unit_stats
+        self._job = job
         self._former = former
         self._sessions_may_return = awaited
         self._asked: set[str] = set()
@@ -58,7 +54,7 @@ class Recoveries:
         failed = [one_line(name, _MOST_TEXT) for name in recovery.failed[:_MOST_FAILED]]
         del recovery.failed[:]
         recovery.failed.extend(failed)
-        stats = self._unit_stats.of(session.unit)
+        stats = self._job.unit_stats.of(session.unit)
         recovery.not_stored = one_line(recovery.not_stored, _MOST_TEXT)
         before = stats.recovery
         changed = before is None or (before.phase, before.not_stored) != (recovery.phase, recovery.not_stored)
@@ -81,8 +77,8 @@ class Recoveries:
     @property
     def not_stored(self) -> str:
         """Why a unit could not store its newest state; empty: all could."""
-        for _, session in self._peers.joined():
-            recovery = self._unit_stats.of(session.unit).recovery
+        for _, session in self._job.peers.joined():
+            recovery = self._job.unit_stats.of(session.unit).recovery
             if recovery is not None and recovery.not_stored:
                 return f"unit {session.unit} could not store its state at spec.training.checkpoint.uri: {recovery.not_stored}"
         return ""
@@ -101,32 +97,32 @@ class Recoveries:
         """Answer those who can be answered by now."""
         if not self._donors.waiting:
             return
-        joined = {session.unit: (peer, session) for peer, session in self._peers.joined()}
+        joined = {session.unit: (peer, session) for peer, session in self._job.peers.joined()}
         able = [
             Candidate(unit, session.attempt, peer.peer_address, peer.inner_state, peer.locality, self._steps(unit))
             for unit, (peer, session) in sorted(joined.items())
-            if self._unit_stats.of(unit).phase is Phase.CONTRIBUTING
+            if self._job.unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]
         kinds = [peer.inner_state for peer, _ in joined.values()]
         contributing = {one.unit for one in able}
         # Who has a session of the process before, and has not asked, may be a donor as soon as it contributes.
         coming = any(peer.peer_address and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
         awaited = coming or self._sessions_may_return()
-        for taking, answer in self._donors.name(able, kinds, self._exchanges.t, now, awaited=awaited):
+        for taking, answer in self._donors.name(able, kinds, self._job.exchanges.t, now, awaited=awaited):
             if taking.unit in joined:
                 self._tell(joined[taking.unit][0], taking, answer)
             if answer.donor is not None:
                 _log.info("unit %s gives its state to unit %s", answer.donor.unit, taking.unit)
-                self._unit_stats.of(answer.donor.unit).given += 1
+                self._job.unit_stats.of(answer.donor.unit).given += 1
                 _allow(joined[answer.donor.unit][0], taking, answer, self._attempt(taking))
 
     def _steps(self, unit: str) -> int:
         """Return the local steps behind a unit's state: those of its process, and of what it began with, once it has said that again."""
-        stats = self._unit_stats.of(unit)
+        stats = self._job.unit_stats.of(unit)
         return stats.local_step + (stats.recovery.steps if stats.recovery is not None else 0)
 
     def _attempt(self, taking: Taking) -> int:
-        return self._unit_stats.of(taking.unit).attempt
+        return self._job.unit_stats.of(taking.unit).attempt
 
     def _tell(self, peer: Peer, taking: Taking, answer: Answer) -> None:
         message = Donor(round=taking.round, why=answer.why, grant=answer.grant)

@@ -233,7 +233,7 @@ def test_an_answer_whose_stream_ended_before_it_was_judged_harms_nobody(tmp_path
 
         def offer_and_cancel() -> None:
             """As a stream's reader that is cancelled while it waits."""
-            ((peer, _),) = engine._peers.joined()
+            ((peer, _),) = engine._job.peers.joined()
             offered = PushOffered(peer, header, asyncio.get_running_loop().create_future())
             engine.submit(offered)
             offered.admitted.cancel()

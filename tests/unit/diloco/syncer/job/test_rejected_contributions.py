@@ -38,7 +38,7 @@ def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
 
     def spoil(step: int, arrays: dict[str, np.ndarray]) -> None:
         # The syncer counts before it closes the stream, so nothing is spoiled once the learner has joined again.
-        if sick and "Outlier" not in syncer.syncer.engine._unit_stats.of("bad").refused:
+        if sick and "Outlier" not in syncer.syncer.engine._job.unit_stats.of("bad").refused:
             arrays["w1"][0, 0] = 1e30
 
     place = Place(tmp_path, job_file(training(LONG, compression=compression)))
@@ -65,7 +65,7 @@ def test_a_unit_between_two_sessions_when_the_job_ends_is_told_that_it_is_done(t
         until(lambda: syncer.report().seeded, "the seed")
         other.join()
         engine = syncer.syncer.engine
-        session = engine._sessions.session("u")
+        session = engine._job.sessions.session("u")
         assert session is not None
         order = ContributionRejected(
             1, 0, "u", session.holder, Refusal(Reason.OUTLIER, "its norm is too large"), withdrawn=(), quarantined=False

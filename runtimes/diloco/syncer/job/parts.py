@@ -1,0 +1,31 @@
+"""What the modules of the engine's task share of one job.
+
+Only the engine's task uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.work import Work
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.sessions import SessionRegistry
+from diloco.tape.writer import TapeWriter
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """One job's streams, sessions, parameters, samples, figures and tape."""
+
+    peers: Peers
+    sessions: SessionRegistry
+    exchanges: Exchanges
+    work: Work
+    unit_stats: UnitStatsTable
+    tape: TapeWriter
+    changes: Changes
+    incarnation: bytes
+    """Random, names this process and its restored state."""
