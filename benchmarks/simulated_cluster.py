@@ -14,6 +14,7 @@ from builders.operator_run import an_api, an_operator, running
 from builders.pods import running_status
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
@@ -26,8 +27,6 @@ UNITS = 16
 POOL = "v6e"
 STEPS = 100_000
 HOST = {"cpu": "180", "memory": "720Gi", "pods": "110"}
-
-type JobKey = tuple[str, str]
 
 
 def job(name: str) -> Obj:

@@ -15,12 +15,12 @@ from typing import Self
 
 from diloco.contract import SYNCER_PORT
 from diloco_operator.api.crd import build_crd
-from diloco_operator.api.names import COMPONENT_LEARNER, CUSTOM_RESOURCES
+from diloco_operator.api.names import COMPONENT_LEARNER, CUSTOM_RESOURCES, JobKey
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report
-from diloco_operator.telemetry.watcher import JobKey, SyncerWatcher
+from diloco_operator.telemetry.watcher import SyncerWatcher
 from diloco_operator.timeouts import TelemetryTimeouts
 
 from diloco_local.addresses import Addresses, Network

@@ -22,6 +22,7 @@ from diloco_local.memory import MemoryApi
 from diloco_local.scheduler import Scheduler
 from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.fleet import Shape
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
@@ -45,8 +46,6 @@ SLICE = Shape("tpu-v6e", "2x2", chips_per_host=4)
 """What `apply` asks for by default."""
 AT_ONCE = RunConfig(stop_grace=0)
 """An operator that stops at once."""
-
-type JobKey = tuple[str, str]
 
 
 def wall_clock() -> float:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from diloco_local.record.history import JobHistory
 from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.api.names import JobKey
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet import Inventory, PodUse
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
@@ -20,9 +21,6 @@ from diloco_operator.kube.client import Obj
 from diloco_cli.dashboard.quotas import Allowance
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place
-
-type JobKey = tuple[str, str]
-"""(namespace, name)."""
 
 _MOST_SAMPLES = 720
 _SAMPLES_APART = 5.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from diloco_local.record.lines import FaultFired, Figures, Line, Merged
 from diloco_local.record.live import LiveHistory, before
 from diloco_local.record.recorder import Recorder
-from diloco_operator.api.names import CLUSTER_QUEUES, DILOCO_JOBS, EVENTS, KIND, NODES, PODS, PRIORITY_CLASSES, QUOTAS
+from diloco_operator.api.names import CLUSTER_QUEUES, DILOCO_JOBS, EVENTS, KIND, NODES, PODS, PRIORITY_CLASSES, QUOTAS, JobKey
 from diloco_operator.fleet import Inventory, NodeView, PodUse, project_node
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
@@ -23,7 +23,7 @@ from diloco_operator.operator.caches import USING
 from diloco_operator.operator.projections import project_use
 from diloco_operator.reconcile import OperatorConfig
 
-from diloco_cli.dashboard.facts import FleetFacts, JobFacts, JobKey, Samples, sample_of, slices_of
+from diloco_cli.dashboard.facts import FleetFacts, JobFacts, Samples, sample_of, slices_of
 from diloco_cli.dashboard.quotas import Allowance, in_order, of_queue, of_quota
 from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.dashboard.unit_reader import Looked, UnitReader

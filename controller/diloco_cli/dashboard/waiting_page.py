@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from diloco_cli.dashboard.facts import FleetFacts, JobKey
+from diloco_operator.api.names import JobKey
+
+from diloco_cli.dashboard.facts import FleetFacts
 from diloco_cli.dashboard.page import TEXTS, Page, job_path, moment
 from diloco_cli.dominant import Cause, Dominant, dominant
 from diloco_cli.html import Cell, notes, table

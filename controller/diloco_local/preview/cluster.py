@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
@@ -20,7 +21,7 @@ from diloco_operator.reconcile import OperatorConfig
 from diloco_local.memory import MemoryApi
 from diloco_local.preview.changes import Changes
 from diloco_local.preview.contents import Contents, as_dump, ready
-from diloco_local.preview.reports import JobKey, Reports
+from diloco_local.preview.reports import Reports
 from diloco_local.preview.speeds import known_of
 from diloco_local.scheduler import Scheduler
 

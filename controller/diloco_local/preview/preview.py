@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diloco_operator.api.job import InvalidJob
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.client import Obj
 
 from diloco_local.preview.changes import Changes
 from diloco_local.preview.cluster import VirtualCluster
 from diloco_local.preview.contents import Contents
 from diloco_local.preview.outlook import JobOutlook, SparesByPool, outlook
-from diloco_local.preview.reports import JobKey
 from diloco_local.preview.speeds import Measured, measured_speeds
 from diloco_local.preview.virtual_time import run_virtual
 

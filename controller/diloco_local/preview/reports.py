@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 
 from diloco import contract
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.client import Obj
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry.endpoint import Endpoint
-
-type JobKey = tuple[str, str]
-"""(namespace, name)."""
 
 
 @dataclass(frozen=True, slots=True)

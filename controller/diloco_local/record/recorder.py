@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from diloco_operator.api.names import JobKey
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.status import Status
 from diloco_operator.kube.client import Obj
@@ -33,9 +34,6 @@ from diloco_local.record.lines import (
     UnitFigures,
     UnitLeft,
 )
-
-type JobKey = tuple[str, str]
-"""(namespace, name)."""
 
 
 @dataclass(slots=True)

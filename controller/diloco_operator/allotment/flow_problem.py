@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from diloco_operator.allotment.classes import Located
-from diloco_operator.allotment.flow.problem import MEAN, FlowClass, FlowHeld, FlowJob, FlowPool, FlowProblem
+from diloco_operator.allotment.flow.problem import MEAN, FlowClass, FlowHeld, FlowJob, FlowPool, FlowProblem, PoolKey
 from diloco_operator.allotment.request import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock, Stocks
 from diloco_operator.fleet.slices import is_divisible
@@ -33,8 +33,6 @@ SPARE = 60
 LOSS = 1
 """What one step of `HeldUnit.loss` adds to it: of equal units those leave with which their job loses least."""
 
-type PoolKey = tuple[str, str]
-"""Job, and the place of its pool as text."""
 type SlicesOf = Callable[[HeldUnit], list[Located]]
 """Its usable slices."""
 

@@ -18,6 +18,8 @@ GROUP = "diloco.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "DiLoCoJob"
+type JobKey = tuple[str, str]
+"""(namespace, name) of a job."""
 
 ENV_CATALOGUE = "DILOCO_CATALOGUE"
 """The catalogue file, where no --catalogue is given."""

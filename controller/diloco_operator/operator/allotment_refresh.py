@@ -14,7 +14,7 @@ from typing import Protocol
 
 from diloco_operator.allotment import Allotment
 from diloco_operator.allotment.flow import Answer, answer
-from diloco_operator.operator.caches import JobKey
+from diloco_operator.api.names import JobKey
 
 log = logging.getLogger(__name__)
 

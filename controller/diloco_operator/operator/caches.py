@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import project_certificates, project_foreign
 from diloco_operator.fleet import NodeView, PodUse, project_node
@@ -31,9 +32,6 @@ from diloco_operator.reconcile import Child, Children, Job, PodView, project_pod
 from diloco_operator.reconcile.grantors.interface import Watched
 from diloco_operator.reconcile.grantors.registry import WATCHES
 from diloco_operator.timeouts import WatchTimeouts
-
-type JobKey = tuple[str, str]
-"""(namespace, name)."""
 
 _BY_JOB = "job"
 _BY_GROUP = "group"

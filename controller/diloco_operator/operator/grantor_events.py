@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.client import ApiError, Client, Forbidden, Obj
 from diloco_operator.kube.fields import MalformedField, fields, moment, string, text
 from diloco_operator.kube.listing import list_all
-from diloco_operator.operator.caches import JobKey
 from diloco_operator.reconcile import PodView
 from diloco_operator.timeouts import RECONCILE
 

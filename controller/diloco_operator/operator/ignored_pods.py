@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from itertools import islice
 
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.malformed import MalformedObject
-from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.caches import Caches
 
 _NAMED = 1000
 """Pods of one job that are named."""

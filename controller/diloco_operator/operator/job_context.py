@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from diloco_operator.api.names import JobKey
 from diloco_operator.fleet.admission import KnownAdmission
-from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.pod_answers import PodAnswers
 from diloco_operator.operator.rejected_writes import RejectedWrites

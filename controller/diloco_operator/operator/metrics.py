@@ -16,13 +16,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from diloco_operator.api.goodput import key_of
+from diloco_operator.api.names import JobKey
 from diloco_operator.api.reasons import lack_of
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp
-from diloco_operator.operator.caches import JobKey
 from diloco_operator.operator.fleet_metrics import FleetMetrics
 from diloco_operator.operator.loop_metrics import LoopMetrics
 from diloco_operator.plan import Plan

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.fleet import Inventory, PodUse
 from diloco_operator.kube.cache import CachedObject, ObjectKey
-from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.caches import Caches
 from diloco_operator.reconcile import PodView
 from diloco_operator.reconcile.observe.job import job_key
 

@@ -27,6 +27,7 @@ from diloco.contract import syncer_host_name
 
 from diloco_operator.allotment import Allotment, AllotmentRequest, Allotted
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
@@ -36,7 +37,7 @@ from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.allotment_refresh import AllotmentRefresh
-from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from diloco.protocol.backoff import ExponentialBackoff
 
+from diloco_operator.api.names import JobKey
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Client, Resource
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
-from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.grantor_events import GrantorEvents

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 from diloco.protocol import diloco_pb2
 
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.fields import clip
 from diloco_operator.report import FaultKind, Report, ReportFault
 from diloco_operator.telemetry.endpoint import Endpoint, open_channel
@@ -27,8 +28,6 @@ from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
 
-type JobKey = tuple[str, str]
-"""(namespace, name)."""
 type ChannelFactory = Callable[[Endpoint, float], grpc.aio.Channel]
 """Endpoint and the time (seconds since the epoch) to a channel."""
 

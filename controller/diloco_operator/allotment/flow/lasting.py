@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from diloco_operator.allotment.flow.model import PoolKey
 from diloco_operator.allotment.flow.objective import Bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool
+from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, PoolKey
 from diloco_operator.allotment.flow.solution import Solution
 
 TRIES = 3

@@ -14,11 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.objective import Bonuses, segments, share_of
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool, PoolKey
 from diloco_operator.allotment.flow.residual import PLENTY, SINK, SOURCE, Network
 
-type PoolKey = tuple[str, str]
-"""Job and pool."""
 type Size = int
 type Lane = tuple[Size, bool]
 """Units of one size, for which others may be asked to leave, or not."""

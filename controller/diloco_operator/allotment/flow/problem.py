@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+type PoolKey = tuple[str, str]
+"""Job, and the place of its pool as text."""
 MEAN = 1000
 """The value of a unit on a slice of average speed for its job."""
 

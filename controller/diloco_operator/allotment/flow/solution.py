@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.groups import best_division, mixed_classes
 from diloco_operator.allotment.flow.minima import Minima, meet_minima
-from diloco_operator.allotment.flow.model import Lane, Model, PoolKey
+from diloco_operator.allotment.flow.model import Lane, Model
 from diloco_operator.allotment.flow.objective import Bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, PoolPlan
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, PoolKey, PoolPlan
 from diloco_operator.allotment.flow.residual import BACK, PLENTY, SINK, SOURCE, Arc
 from diloco_operator.allotment.flow.simplex import cheapest_flow
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
-from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey, wall_clock
+from builders.fake_cluster import FakeCluster, FakeTelemetry, wall_clock
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_process import series
@@ -20,6 +20,7 @@ from diloco.goodput import Use
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.goodput import key_of
+from diloco_operator.api.names import JobKey
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import ApiError, Obj, Resource
 from diloco_operator.operator import RunConfig
