@@ -142,3 +142,23 @@ def test_transformers_loads_bfloat16(tmp_path: Path) -> None:
     halved = trained.to(torch.bfloat16)
     for (name, one), (_, other) in zip(loaded.named_parameters(), halved.named_parameters(), strict=True):
         assert torch.equal(one, other), name
+
+
+# --- PEFT -------------------------------------------------------------------------------------------------------------
+def test_peft_loads_an_adapter_from_its_own_folder(tmp_path: Path) -> None:
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    trained = peft.get_peft_model(a_causal_lm("llama"), config)
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if "lora_B" in name:  # begins at zero, where an adapter changes nothing
+                parameter.add_(torch.randn_like(parameter))
+    arrays = parameters(trained)
+    assert len(arrays) == 8, "A and B of two projections in each of two layers"
+    export(tmp_path, arrays)
+    guide_program("peft", tmp_path, {"base": a_causal_lm("llama"), "config": config})
+    loaded = peft.PeftModel.from_pretrained(a_causal_lm("llama"), tmp_path / "adapter")
+    tokens = torch.arange(10)[None]
+    assert torch.equal(loaded(tokens).logits, trained.eval()(tokens).logits)
+    assert not torch.equal(loaded(tokens).logits, a_causal_lm("llama")(tokens).logits)
