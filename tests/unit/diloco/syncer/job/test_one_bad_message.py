@@ -211,13 +211,13 @@ def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["_sessions.stream_lost", "exchanges.leave"])
+@pytest.mark.parametrize("method", ["sessions.stream_lost", "exchanges.leave"])
 def test_an_exception_at_the_loss_of_a_stream_ends_that_stream_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     with beside_bad(tmp_path) as (syncer, first, bad):
         owner, name = method.split(".")
-        break_for_bad(monkeypatch, getattr(syncer.syncer.engine, owner), name)
+        break_for_bad(monkeypatch, getattr(syncer.syncer.engine._job, owner), name)
         with caplog.at_level(logging.ERROR):
             bad.cut()
             until(lambda: "the syncer could not handle StreamLost: OverflowError: a defect" in caplog.text, "the defect to be logged")
