@@ -15,7 +15,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from diloco_operator.allotment.flow import FlowPlan, replaced
-from diloco_operator.allotment.flow_problem import PoolKey, Question
+from diloco_operator.allotment.flow.problem import PoolKey
+from diloco_operator.allotment.flow_problem import Question
 from diloco_operator.allotment.request import Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock
 from diloco_operator.api.spec import Locality
