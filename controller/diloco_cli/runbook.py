@@ -33,7 +33,7 @@ RUNBOOK: Mapping[str, Advice] = {
     # --- Accepted ---
     "SpecInvalid": Advice(
         ("The message names every field that cannot be used.", "`diloco validate FILE` says the same without a cluster."),
-        ("Correct the fields and apply the job again; pods that run stay until then.",),
+        ("Correct the fields and apply the job again; pods that run stay until then, and none starts.",),
     ),
     "RightsMissing": Advice(
         (

@@ -12,6 +12,14 @@ from diloco_operator.api.spec import Pool
 from diloco_operator.kube.client import Cause
 
 
+def has_shape(pool: Pool) -> bool:
+    """Return whether the hardware of a unit of this pool is known."""
+    try:
+        return bool(pool.shape)
+    except ValueError:
+        return False
+
+
 def kind_problems(pool: Pool, where: str) -> Iterator[Cause]:
     """Yield what is wrong with a pool, at `where` in the job: an unknown kind, or a shape that its kind does not have."""
     kind = CATALOGUE.get(pool.accelerator)

@@ -51,7 +51,7 @@ class AcceptedReason(ConditionReason):
         "SpecInvalid",
         FALSE,
         Severity.WARNING,
-        "The CRD of another version accepted a spec that this operator cannot use; the message lists the fields.",
+        "The operator cannot use the spec; the message lists the fields. What runs is left alone, and nothing starts.",
     )
     RIGHTS_MISSING = (
         "RightsMissing",
@@ -89,6 +89,12 @@ class PlacedReason(ConditionReason):
         FALSE,
         Severity.NORMAL,
         "There are slices, but the API server rejects the pods for them; the message says what to do.",
+    )
+    SPEC_INVALID = (
+        "SpecInvalid",
+        FALSE,
+        Severity.SILENT,
+        "The spec is refused, so that no unit starts, and those that have ended have given their slices back.",
     )
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."

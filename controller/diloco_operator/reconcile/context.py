@@ -64,7 +64,7 @@ class Rejection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """A job whose spec is valid. Read-only: a step that must run again at some moment returns that deadline."""
+    """A job whose spec can be read. Read-only: a step that must run again at some moment returns that deadline."""
 
     observed: ObservedState
     spec: Spec
@@ -126,7 +126,7 @@ class ReconcileContext:
     def is_known(self, pool: str, template_hash: str) -> bool:
         """Return whether pods of the pool with this hash are made from its present template."""
         derived = self.observed.job.derived
-        assert derived is not None, "the derived values of a valid spec are there"
+        assert derived is not None, "the derived values of a spec that can be read are there"
         return template_hash in derived.known_hashes.get(pool, ())
 
     def rejection(self, key: WriteKey) -> Rejection | None:
@@ -168,6 +168,11 @@ class ReconcileContext:
         return [known.seen + lasts for known in self.admissions.values() if known.seen < self.now]
 
     @property
+    def held(self) -> bool:
+        """The spec is refused: what runs is left alone, and nothing starts."""
+        return bool(self.observed.job.problems)
+
+    @property
     def outside(self) -> dict[str, UnitReport | None]:
         """What the syncer reports of each learner outside the cluster, by name; None: it has not joined, or there is no recent report."""
         return {name: self.unit_report(name, names.OUTSIDE_ATTEMPT) for name in self.spec.learners.outside}
@@ -200,6 +205,11 @@ class ReconcileContext:
         return self.report.received_at + RECONCILE.syncer_answer if self.report is not None else None
 
     @property
+    def report_deadlines(self) -> tuple[float | None, float | None]:
+        """When conditions change because no report has come."""
+        return self.report_due, self.answer_due if self.answer_due is not None and self.now <= self.answer_due else None
+
+    @property
     def syncer_since(self) -> float:
         """Since when the syncer can have heard from learners."""
         if self.syncer is None or self.syncer.running_since is None:
@@ -215,7 +225,7 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
     syncer = next((pod for pod in observed.pods if pod.component == names.COMPONENT_SYNCER and _is_own(observed.job, pod)), None)
     report = observed.report
     derived = observed.job.derived
-    assert derived is not None, "the derived values of a valid spec are there"
+    assert derived is not None, "the derived values of a spec that can be read are there"
     recent = report is not None and now - report.received_at <= observed.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
     its_own = report is not None and syncer is not None and report.pod_uid in ("", syncer.uid)

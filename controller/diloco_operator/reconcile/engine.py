@@ -56,12 +56,12 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
     if job.deleting and job.spec is None:
         return Plan(reservations=bound_nodes(job, observed.pods, observed.fleet))
     if job.spec is None:
-        return stopped.leave_alone(observed, conditions.invalid_spec(job.problems), now.timestamp())
+        return stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp())
     context = build_context(observed, job.spec, now.timestamp())
 
     # 2. Whether it is over, and the operator may see what it needs.
     end_on_record = recorded_end(job.status)
-    start = second_start(context, end_on_record) if end_on_record is not None else None
+    start = second_start(context, end_on_record) if end_on_record is not None and not context.held else None
     if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
         return stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
     if job.deleting:
@@ -70,6 +70,9 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
         return stopped.start_again(context, start)
     if end_on_record is not None:
         return stopped.clean_up(context, end_on_record)
+
+    if context.held and not (context.before or context.learners or context.syncer):  # nothing has begun, and nothing is to be looked after
+        return stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp())
 
     # 3. What happened to its units, and whether that ends it.
     context, units = _judge_units(context)
@@ -80,6 +83,8 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
         plan = stopped.record_end(context, units, end)
     elif job.spec.suspend:
         plan = stopped.suspend(context, units)
+    elif context.held:
+        plan = stopped.hold(context, units)
     else:
         plan = _run(context, units)
     return replace(
@@ -171,8 +176,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         *to_issue.deadlines,
         *removal.deadlines,
         active.recheck_at,
-        context.report_due,
-        context.answer_due if context.answer_due is not None and context.now <= context.answer_due else None,
+        *context.report_deadlines,
         write.due,
     )
     return Plan(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.api.status import UnitState
 from diloco_operator.plan import Delete, Plan
+from diloco_operator.reconcile.children.certificates import certificates_to_issue
 from diloco_operator.reconcile.children.retention import claim_retention
+from diloco_operator.reconcile.children.shared import shared_objects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.deadlines import earliest, requeue_after
 from diloco_operator.reconcile.grantors.registry import grantor_patches
@@ -18,14 +21,17 @@ from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, time_to
 from diloco_operator.reconcile.status.events import unit_events
 from diloco_operator.reconcile.status.model import ended_status, with_model
 from diloco_operator.reconcile.status.starting_again import SecondStart, fresh_units, status_of_start, status_while_waiting
-from diloco_operator.reconcile.status.statements import Statements
+from diloco_operator.reconcile.status.statements import Statements, merge
 from diloco_operator.reconcile.status.write import write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods_of_finished_job
+from diloco_operator.reconcile.units.demand import allotment_request
+from diloco_operator.reconcile.units.job_request import desired_units, for_placement, job_request, possible_units
 from diloco_operator.reconcile.units.lifecycle import Units
 from diloco_operator.reconcile.units.removal import remove_all, remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
+from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.scaling import Scaling
-from diloco_operator.reconcile.units.stopping import close_unit, ends_after_the_job, suspend_unit
+from diloco_operator.reconcile.units.stopping import close_unit, ends_after_the_job, give_slice_back, suspend_unit
 
 
 def suspend(context: ReconcileContext, units: Units) -> Plan:
@@ -39,7 +45,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
     stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
     left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
     active = contributing_units(context, scaling.records, syncer_down=not running)
-    status = assemble(context, conditions.suspended(left), scaling, active.contributing, retry=context.spec.retry)
+    status = assemble(context, conditions.suspended(context, left), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
         patches=(*retention.patches, *removal.patches),
@@ -54,12 +60,43 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
     )
 
 
+def hold(context: ReconcileContext, units: Units) -> Plan:
+    """Leave alone what runs of a job whose spec is refused, and say what becomes of it. Nothing starts, and what has ended gives its slice
+    back: a person may take days to correct a field. Units of others get what they have a better right to, as ever."""
+    records = {name: give_slice_back(record, context.now) for name, record in leave_revoked(context, units.records).items()}
+    request = job_request(context, records)
+    scaling = Scaling(
+        records,
+        desired=desired_units(context),
+        possible=possible_units(context, records),
+        placed=sum(bool(record.slice) or record.state is UnitState.COMPLETED for record in records.values()),
+        request=allotment_request(context, for_placement(context, request), records),
+    )
+    shared, issued = shared_objects(context), certificates_to_issue(context, ())
+    removal = remove_outdated(context, records)
+    active = contributing_units(context, records, syncer_down=shared.syncer.down is not None)
+    statements = conditions.running(context, scaling, active, shared)
+    status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
+    write = write_units(context, status, records)
+    changes = (*removal.deadlines, *shared.deadlines, *issued.deadlines, active.recheck_at, write.due)
+    return Plan(
+        patches=(*shared.retention.patches, *removal.patches),
+        certificates=tuple(issued.secrets),
+        status=write.action,
+        deletes=tuple(removal.deletes),
+        events=write.events,
+        requeue_after=requeue_after(context, (*units.deadlines, *context.hosts.deadlines, *changes, *context.report_deadlines)),
+        reservations=reserved_nodes(context, records),
+        request=scaling.request,
+    )
+
+
 def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     """Record first that the job is complete or failed, and clean up once it is on record."""
     records = units.records.items()
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
     retention = claim_retention(context)
-    statements = conditions.ended(end, with_model(context, end, retention), [*scaling.records.values()])
+    statements = conditions.ended(context, end, with_model(context, end, retention), [*scaling.records.values()])
     status = assemble(context, statements, scaling, frozenset(), result=end.result) | {"endedWith": end.why}
     write = write_units(context, status, scaling.records)
     return Plan(
@@ -75,11 +112,13 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
 def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     """Delete the pods that do not end by themselves, once the end is on record, and the job itself when its time has come. What happens to
     the model may still change."""
+    job = context.observed.job
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
     delete, due = time_to_live(context, end, retention)
     records = {**context.before, **(ends_after_the_job(context, end.at) if end.complete else {})}
     status = with_ends_of_programs(context, ended_status(context, retention), records)
+    status["conditions"] = merge(status["conditions"], conditions.accepted(job.problems), job.generation, context.now)
     write = write_status(context.observed, status, context.now, of_units=lambda: unit_events(context.before, records))
     return Plan(
         patches=(*retention.patches, *removal.patches),
@@ -87,8 +126,8 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
         deletes=(*removal.deletes, *([delete] if delete is not None else [])),
         events=write.events,
         requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due)),
-        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
-        request=AllotmentRequest(context.observed.job.key),
+        reservations=bound_nodes(job, context.observed.pods, context.observed.fleet),
+        request=AllotmentRequest(job.key),
     )
 
 

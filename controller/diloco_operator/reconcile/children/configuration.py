@@ -47,7 +47,7 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     """
     observed, job = context.observed, context.observed.job
     derived = job.derived
-    assert derived is not None, "the derived values of a valid spec are there"
+    assert derived is not None, "the derived values of a spec that can be read are there"
     data = {contract.JOB_FILE_KEY: derived.job_file}
     external, there = external_service(job, context.spec), observed.children.external_service
     wanted = (

@@ -55,7 +55,7 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
         return SyncerChanges(down=syncer_words.POD_IS_CREATED, taken=[f"Pod {name}"])
     if not may_create:
         return SyncerChanges(down=syncer_words.POD_IS_CREATED)
-    assert job.derived is not None, "the derived values of a valid spec are there"
+    assert job.derived is not None, "the derived values of a spec that can be read are there"
     pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
     creates, rejected = context.without_rejected([Create(names.PODS, pod, wave=WAVE_SYNCER)])
     if rejected:
@@ -85,7 +85,7 @@ def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, ma
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
     """Return whether the pod was made from what the user wrote."""
     derived = context.observed.job.derived
-    assert derived is not None, "the derived values of a valid spec are there"
+    assert derived is not None, "the derived values of a spec that can be read are there"
     return pod.template_hash in derived.known_syncer_hashes
 
 

@@ -10,7 +10,7 @@ from diloco.wording import plural
 
 from diloco_operator.api import names
 from diloco_operator.api.job import InvalidJob, load
-from diloco_operator.api.kinds import kind_problems
+from diloco_operator.api.kinds import has_shape, kind_problems
 from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.fields import (
@@ -25,7 +25,7 @@ from diloco_operator.kube.fields import (
 )
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
-from diloco_operator.reconcile.observe.template import template_problems
+from diloco_operator.reconcile.observe.template import is_malformed, template_problems
 
 
 def job_key(namespace: str, name: str, uid: str) -> str:
@@ -45,9 +45,9 @@ class Job:
     deleting: bool
     managed_by: str
     spec: Spec | None
-    """None: not readable, see `problems`."""
+    """What can be read of it; None: nothing, see `problems`."""
     problems: tuple[Cause, ...]
-    """What is wrong with a spec that the API server accepted with the CRD of another version."""
+    """What is wrong with a spec that the API server accepted. What runs is judged by it all the same, and nothing starts."""
     status: Mapping[str, Any]
     derived: Derived | None
     """None with the spec."""
@@ -112,7 +112,15 @@ def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
     except InvalidJob as error:
         return None, error.causes
     problems = (*_contradictions(spec), *too_large(spec, beside))
-    return (None if problems else spec), problems
+    return (_readable(spec) if problems else spec), problems
+
+
+def _readable(spec: Spec) -> Spec:
+    """Leave out of a spec what says nothing of units that run: pools of unknown hardware, and templates that are no PodSpecs."""
+    pools = {pool.name: pool for pool in reversed(spec.pools) if has_shape(pool) and not is_malformed(pool.template)}
+    syncer = spec.syncer.template
+    kept = spec.syncer.model_copy(update={"template": None}) if syncer is not None and is_malformed(syncer) else spec.syncer
+    return spec.model_copy(update={"pools": tuple(reversed(pools.values())), "syncer": kept})
 
 
 def _contradictions(spec: Spec) -> list[Cause]:

@@ -44,6 +44,11 @@ def template_problems(spec: Spec) -> list[Cause]:
     return found
 
 
+def is_malformed(template: PodTemplate) -> bool:
+    """Return whether a value of the template has another type than a PodSpec's."""
+    return any(_malformed("", template.spec))
+
+
 def _learner(where: str, pool: Pool, spec: Spec) -> _Problems:
     malformed = list(_malformed(f"{where}.spec", pool.template.spec))
     if malformed:

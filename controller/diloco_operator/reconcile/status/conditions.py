@@ -42,10 +42,13 @@ from diloco_operator.reconcile.status.unit_words import NAMED, named_units, refu
 from diloco_operator.reconcile.units.scaling import Scaling
 
 
-def invalid_spec(problems: Sequence[Cause]) -> Statements:
-    """State that the spec cannot be followed; everything else stays as it was."""
+def accepted(problems: Sequence[Cause]) -> Statements:
+    """State whether the spec can be followed; of everything else nothing is said."""
+    if not problems:
+        return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID)}
     text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
-    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is fixed")}
+    advice = "What runs is left alone until the spec is fixed, and nothing starts"
+    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. {advice}")}
 
 
 def rights_missing(missing: Sequence[str]) -> Statements:
@@ -63,7 +66,7 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
         named = wrong.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
         trains = trains.statement("see Degraded" if named else missing_units(scaling, active.contributing))
     return {
-        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        **accepted(context.observed.job.problems),
         ConditionType.PLACED: placed(context, scaling),
         ConditionType.TRAINING: trains,
         ConditionType.DEGRADED: wrong,
@@ -81,12 +84,12 @@ def _final_snapshot(context: ReconcileContext, wrong: Statement) -> str:
     return wrong.message if stuck else FINISHING
 
 
-def suspended(still: Sequence[str]) -> Statements:
+def suspended(context: ReconcileContext, still: Sequence[str]) -> Statements:
     """State the conditions of a suspended job; `still`: names of the pods that have not gone yet."""
     done = not still
     how = "the job is suspended; set spec.suspend to false to resume where it stopped"
     return {
-        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        **accepted(context.observed.job.problems),
         ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, "every slice is given back" if done else "slices are being given back"),
         ConditionType.TRAINING: Statement(TrainingReason.SUSPENDED, how),
         ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED, "the job is suspended"),
@@ -98,7 +101,7 @@ def suspended(still: Sequence[str]) -> Statements:
     }
 
 
-def ended(end: JobEnd, how: str, units: Collection[UnitStatusRecord]) -> Statements:
+def ended(context: ReconcileContext, end: JobEnd, how: str, units: Collection[UnitStatusRecord]) -> Statements:
     """State the conditions of a job that is complete or failed. `how`: its end, with where the model is."""
     if end.complete:
         text = "the job is complete"
@@ -109,7 +112,7 @@ def ended(end: JobEnd, how: str, units: Collection[UnitStatusRecord]) -> Stateme
         hardware, trains, wrong = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, Statement(DegradedReason.JOB_FAILED, text)
     told = Statement(end.reason, how)
     return {
-        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        **accepted(context.observed.job.problems),
         ConditionType.PLACED: Statement(hardware, text),
         ConditionType.TRAINING: Statement(trains, text),
         ConditionType.DEGRADED: wrong,
@@ -144,7 +147,7 @@ def starting_again(reason: FailedReason | CompleteReason, why: str) -> Statement
     """State the conditions of a job that has ended and starts again now: nothing of it runs yet."""
     failed = isinstance(reason, FailedReason)
     return {
-        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        **accepted(()),
         ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if failed else PlacedReason.JOB_COMPLETE, why),
         ConditionType.TRAINING: Statement(TrainingReason.SYNCER_STARTING, why),
         ConditionType.DEGRADED: Statement(DegradedReason.LEARNERS_STARTING, why),

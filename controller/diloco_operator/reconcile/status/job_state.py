@@ -34,14 +34,14 @@ def job_state(statements: Statements, status: Mapping[str, Any]) -> dict[str, st
 
 def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState, str]:
     on_record = state_on_record(status)
+    for terminal in TERMINAL:
+        if terminal in statements and statements[terminal].status == TRUE:
+            return JobState(terminal.value), statements[terminal].reason
+    if ConditionType.TRAINING in statements and statements[ConditionType.TRAINING].reason.concern is Concern.SUSPENSION:
+        return JobState.SUSPENDED, statements[ConditionType.SUSPENDED].reason
     accepted = statements[ConditionType.ACCEPTED].reason
     if accepted.status == FALSE:
         return _not_looked_after(on_record, accepted, status)
-    for terminal in TERMINAL:
-        if statements[terminal].status == TRUE:
-            return JobState(terminal.value), statements[terminal].reason
-    if statements[ConditionType.TRAINING].reason.concern is Concern.SUSPENSION:
-        return JobState.SUSPENDED, statements[ConditionType.SUSPENDED].reason
     training, degraded = statements[ConditionType.TRAINING].reason, statements[ConditionType.DEGRADED].reason
     if degraded.status == TRUE and degraded.severity is Severity.WARNING:
         return JobState.DEGRADED, degraded

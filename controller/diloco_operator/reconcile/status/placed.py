@@ -31,6 +31,8 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         return Statement(PlacedReason.ALL_PLACED, hardware.count())
     if scaling.placed >= least:
         return Statement(PlacedReason.MINIMUM_PLACED, placed_words.not_all_placed(hardware))
+    if context.held:
+        return Statement(PlacedReason.SPEC_INVALID, placed_words.nothing_starts(hardware))
     if scaling.placed + scaling.rejected + scaling.barred >= least:
         rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)
         said = {record.name: record.message for record in rejected}

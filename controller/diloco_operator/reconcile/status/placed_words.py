@@ -59,6 +59,10 @@ def no_grantor(hardware: Hardware, why: str) -> str:
     return f"{hardware.of_least()}; {why}"
 
 
+def nothing_starts(hardware: Hardware) -> str:
+    return f"{hardware.of_least()}{hardware.lost()}; nothing starts until the spec is fixed, and Accepted says what is wrong with it"
+
+
 def too_few(hardware: Hardware) -> str:
     lacks = hardware.lacks()
     text = f"{hardware.of_least()}{hardware.lost()}{lacks}"

@@ -159,6 +159,11 @@ def _unit_request(context: ReconcileContext, requirements: SliceRequirements, re
     return UnitRequest(record.name, record.slice)
 
 
+def desired_units(context: ReconcileContext) -> int:
+    """Return units that the spec asks for, those that were given up included."""
+    return min(context.spec.learners.max, sum(pool.learners.max for pool in context.spec.pools))
+
+
 def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
     """Return units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
     able, most_new = 0, _most_new(context, records)

@@ -33,7 +33,14 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.delegation import delegate, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request, settled_at
-from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
+from diloco_operator.reconcile.units.job_request import (
+    desired_units,
+    for_placement,
+    job_request,
+    possible_units,
+    room_on_record,
+    without_places,
+)
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
@@ -90,7 +97,7 @@ def scale(
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
     scaling.placed = len(placement.assigned) + draining + completed
-    scaling.desired = min(context.spec.learners.max, sum(pool.learners.max for pool in context.spec.pools))
+    scaling.desired = desired_units(context)
     scaling.possible = possible_units(context, records)
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)

@@ -45,6 +45,13 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, departure_words.SUSPENDED)
 
 
+def give_slice_back(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
+    """Return a unit of a job whose spec is refused. One that runs is left alone; one that does not has no slice."""
+    if not record.slice or record.state not in (UnitState.PENDING, UnitState.BACKING_OFF):
+        return record
+    return transition(record, UnitEvent.UNPLACED, now, record.reason, record.message, cause=record.cause)
+
+
 def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | None, now: float) -> UnitStatusRecord:
     """Return a unit of a job that has just ended, with its counts from the job's result."""
     counts = next((unit for unit in result.units if unit.unit == record.name), None) if result is not None else None
