@@ -15,6 +15,7 @@ from diloco_cli.view_model import JobView
 
 _WATCH_SECONDS = 300.0
 _RETRY_SECONDS = 1.0
+"""Between two watches, at least: a proxy may end each of them at once."""
 _SHOWN = 10
 """How many names a message lists."""
 
@@ -72,7 +73,9 @@ async def follow_object(client: Client, namespace: str, name: str) -> AsyncItera
     yield obj
     uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
     deleted = CommandError(f'job "{name}" was deleted')
+    now = asyncio.get_running_loop().time
     while True:
+        next_watch = now() + _RETRY_SECONDS
         events = client.watch(
             DILOCO_JOBS, namespace, resource_version=version, field_selector=f"metadata.name={name}", timeout_seconds=_WATCH_SECONDS
         )
@@ -84,6 +87,7 @@ async def follow_object(client: Client, namespace: str, name: str) -> AsyncItera
                         raise deleted
                     if event.type is not EventType.BOOKMARK:
                         yield event.object
+            await asyncio.sleep(next_watch - now())
         except (Gone, Unavailable):
             await asyncio.sleep(_RETRY_SECONDS)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -52,6 +53,35 @@ async def test_waiting_ends_with_the_job(cluster: FakeCluster) -> None:
     await cluster.api.delete(DILOCO_JOBS, "team", "bytes-lm")
     with pytest.raises(CommandError, match='job "bytes-lm" was deleted'):
         await waiting
+
+
+@on_a_cluster
+async def test_streams_that_end_at_once_are_asked_for_once_a_second(cluster: FakeCluster) -> None:
+    await begin(cluster, unit(state="Starting"))
+    proxy = Closing(cluster.api)
+    assert await wait_until(proxy, "team", "bytes-lm", lambda view: view.complete, seconds=60) is None
+    assert proxy.watches == 60
+    waiting = asyncio.create_task(wait_until(proxy, "team", "bytes-lm", lambda view: view.complete, seconds=600))
+    await set_status(cluster, Complete="True")
+    assert await waiting is not None
+
+
+class Closing:
+    """A proxy that ends each watch after what it has to say at once."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        self._api = api
+        self.watches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        self.watches += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0), contextlib.aclosing(self._api.watch(*args, **kwargs)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
 
 
 class Flaky:
