@@ -68,9 +68,9 @@ def all_places(jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, dict
         for hardware in {hardware for hardware, _ in mine.values()}:
             waiting.setdefault(hardware, []).append(rank)
         pools[each["metadata"]["uid"]] = mine
-    lines = {hardware: sorted(ranks) for hardware, ranks in waiting.items()}
+    positions = {hardware: {rank: place for place, rank in enumerate(sorted(ranks), 1)} for hardware, ranks in waiting.items()}
     return {
-        uid: {pool: Place(lines[hardware].index(rank) + 1, len(lines[hardware])) for pool, (hardware, rank) in mine.items()}
+        uid: {pool: Place(positions[hardware][rank], len(positions[hardware])) for pool, (hardware, rank) in mine.items()}
         for uid, mine in pools.items()
     }
 
