@@ -5,7 +5,9 @@ Everything lives in the registry of one `Metrics`; nothing is global. docs/metri
 
 from __future__ import annotations
 
+import json
 import logging
+from collections import Counter as Counted
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -25,6 +27,7 @@ from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.fleet_metrics import FleetMetrics
 from diloco_operator.operator.loop_metrics import LoopMetrics
+from diloco_operator.operator.projections import CachedJob
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
 from diloco_operator.reconcile.observe.host_status import read_hosts
@@ -40,6 +43,8 @@ _QUEUE_BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.
 _RECOVERY_BUCKETS = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
+
+_PROGRESS = ("step", "steps", "tokens", "tokensPerSecond", "loss", "cosine")
 
 _JOB = ("namespace", "dilocojob")
 """Not `job`: Prometheus gives that label to every series, for the scrape that it came from."""
@@ -205,12 +210,14 @@ class JobMetrics(Collector):
             buckets=_WAIT_BUCKETS,
             registry=registry,
         )
-        self._jobs: Callable[[], Iterable[Job]] = lambda: ()
+        self._jobs: Callable[[], Iterable[CachedJob]] = lambda: ()
+        self._known: dict[JobKey, tuple[bytes, bytes]] = {}
+        """By job: its status when it was reported last, and what is reported of it."""
         self._report: Callable[[JobKey], Report | None] = lambda _: None
         self._now: Callable[[], float] = lambda: 0.0
         registry.register(self)
 
-    def follow(self, jobs: Callable[[], Iterable[Job]], report: Callable[[JobKey], Report | None], now: Callable[[], float]) -> None:
+    def follow(self, jobs: Callable[[], Iterable[CachedJob]], report: Callable[[JobKey], Report | None], now: Callable[[], float]) -> None:
         """Report from now on the jobs that `jobs` returns. `report`: the last report of a job's syncer. `now`: the clock of its
         `received_at`."""
         self._jobs, self._report, self._now = jobs, report, now
@@ -244,11 +251,19 @@ class JobMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families = _families()
+        known: dict[JobKey, tuple[bytes, bytes]] = {}
         for job in self._jobs():
+            key = (job.bare.namespace, job.bare.name)
             try:
-                _add_job(families, job, self._report((job.namespace, job.name)), self._now())
+                status, reported = self._known.get(key, (b"", b""))
+                # A page is made beside the event loop, under one lock: to read every status for each would hold the loop up.
+                if status is not job.status:
+                    reported = _reported(job.status)
+                known[key] = job.status, reported
+                _add_job(families, job.bare, json.loads(reported), self._report(key), self._now())
             except Exception:  # a defect that shows in one job must not take the metrics of all others away
-                log.exception("the metrics of job %s/%s cannot be made: this is a defect, please report it", job.namespace, job.name)
+                log.exception("the metrics of job %s/%s cannot be made: this is a defect, please report it", *key)
+        self._known = known
         yield from families.values()
 
 
@@ -326,10 +341,25 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     return families
 
 
-def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], job: Job, report: Report | None, now: float) -> None:
+def _reported(status: bytes) -> bytes:
+    """Return what metrics say of a status, as JSON: of 256 units 1 KB in place of 80."""
+    whole: Obj = json.loads(status)
+    units = whole.get("units") or ()
+    states = Counted(unit["state"] for unit in units)
+    conditions = [(each["type"], each["status"]) for each in whole.get("conditions") or ()]
+    progress = {field: value for field, value in (whole.get("progress") or {}).items() if field in _PROGRESS}
+    kept = {field: whole[field] for field in ("state", "reason", "learners", "model", "goodput", "hosts") if field in whole}
+    return json.dumps(
+        {**kept, "progress": progress, "states": states, "conditions": conditions, "refused": _refused(units)}, separators=(",", ":")
+    ).encode()
+
+
+def _add_job(
+    families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], job: Job, status: Obj, report: Report | None, now: float
+) -> None:
+    """Add the series of one job. `status`: what `_reported` has of it."""
     key = (job.namespace, job.name)
-    status: Obj = dict(job.status)
-    learners, progress, units = status.get("learners") or {}, status.get("progress") or {}, status.get("units") or ()
+    learners, progress = status.get("learners") or {}, status["progress"]
     for field in ("desired", "placed", "contributing", "min"):
         families[f"learners_{field}"].add_metric(key, learners.get(field, 0))
     families["outer_step"].add_metric(key, progress.get("step", 0))
@@ -351,13 +381,13 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
             families[field].add_metric(key, progress[field])
     # Zeros too: a series that ends would leave its last value on a dashboard for minutes.
     for state in UnitState:
-        families["units"].add_metric((*key, state.value), sum(1 for unit in units if unit["state"] == state))
+        families["units"].add_metric((*key, state.value), status["states"].get(state.value, 0))
     if (there := state_on_record(status)) is not None:
         for job_state in JobState:
             families["state"].add_metric((*key, job_state.value), job_state is there)
-    for condition in status.get("conditions") or ():
-        families["condition"].add_metric((*key, condition["type"], condition["status"]), 1)
-    for reason, count in sorted(_refused(units).items()):
+    for condition, value in status["conditions"]:
+        families["condition"].add_metric((*key, condition, value), 1)
+    for reason, count in sorted(status["refused"].items()):
         families["refused"].add_metric((*key, reason), count)
     if report is not None:
         families["report_age_seconds"].add_metric(key, max(0.0, now - report.received_at))

@@ -261,7 +261,7 @@ class Operator:
         self._metrics.max_workers.set(self._run.workers)
         self._metrics.active_workers.set_function(lambda: len(self._queue.running))
         self._metrics.queue.follow(lambda: self._queue.depth, lambda: self._queue.running)
-        self._metrics.jobs.follow(lambda: (held.value.whole() for held in self.caches.jobs), self._telemetry.latest, self._now)
+        self._metrics.jobs.follow(lambda: (held.value for held in self.caches.jobs), self._telemetry.latest, self._now)
         self._metrics.fleet.follow(self.inventory.counting.states, lambda: self.caches.sees_other_pods)
 
     def _on_object(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:

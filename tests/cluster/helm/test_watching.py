@@ -22,6 +22,7 @@ from builders.jobs import a_job
 from builders.prometheus import promtool
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.operator.metrics import Metrics
+from diloco_operator.operator.projections import CachedJob
 from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.report import Report
 
@@ -91,7 +92,11 @@ def samples() -> list[tuple[str, dict[str, str]]]:
     obj = job.with_status(state="Training", conditions=EVERY_CONDITION, progress={"step": 700}, model={"step": 480}).build()
     metrics = Metrics()
     metrics.watch_leading("diloco-operator", lambda: True)
-    metrics.jobs.follow(lambda: [parse_job(obj)], lambda _: Report(received_at=0.0, t=700, steps=2400), lambda: 10.0)
+    metrics.jobs.follow(
+        lambda: [CachedJob(parse_job(obj), json.dumps(obj["status"]).encode())],
+        lambda _: Report(received_at=0.0, t=700, steps=2400),
+        lambda: 10.0,
+    )
     target = {"namespace": NAMESPACE}
     return [(sample.name, {**target, **sample.labels}) for family in metrics.registry.collect() for sample in family.samples]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -24,10 +25,14 @@ from diloco_operator.api.names import JobKey
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import ApiError, Obj, Resource
 from diloco_operator.operator import RunConfig
+from diloco_operator.operator import metrics as metrics_module
 from diloco_operator.operator.endpoints import metrics_app
 from diloco_operator.operator.metrics import Metrics, capacity_waits, placement_failures, recoveries
 from diloco_operator.operator.metrics_page import MetricsPage
+from diloco_operator.operator.projections import CachedJob
+from diloco_operator.reconcile import parse_job
 from diloco_operator.report import Report
+from prometheus_client.exposition import generate_latest
 
 KEY = ("default", "lm")
 
@@ -319,6 +324,34 @@ def test_series_end_with_their_job() -> None:
 
 
 @pytest.mark.slow
+def test_a_page_reads_only_statuses_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def reported(status: bytes) -> bytes:
+        read.append(status)
+        return original(status)
+
+    original = metrics_module._reported
+    monkeypatch.setattr(metrics_module, "_reported", reported)
+    metrics = Metrics()
+    jobs = [CachedJob(parse_job(a_manifest(name)), status(1)) for name in ("a", "b")]
+    metrics.jobs.follow(lambda: jobs, lambda _: None, lambda: 0.0)
+
+    def steps() -> dict[str, float]:
+        text = generate_latest(metrics.registry).decode()
+        return {dict(labels)["dilocojob"]: value for (name, labels), value in series(text).items() if name == "diloco_job_outer_step"}
+
+    assert (steps(), steps(), len(read)) == ({"a": 1, "b": 1}, {"a": 1, "b": 1}, 2)
+    jobs[1] = replace(jobs[1], status=status(2))
+    assert (steps(), read[2:]) == ({"a": 1, "b": 2}, [status(2)])
+    del jobs[0]
+    assert (steps(), len(read), len(metrics.jobs._known)) == ({"b": 2}, 3, 1)
+
+
+def status(step: int) -> bytes:
+    return json.dumps({"progress": {"step": step}}).encode()
+
+
 def test_a_standby_reports_no_jobs() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
