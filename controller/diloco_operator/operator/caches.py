@@ -69,6 +69,7 @@ class Caches:
         timeouts: WatchTimeouts | None = None,
         end_annotations: Sequence[str] = (),
     ) -> None:
+        self._namespaces = frozenset(namespaces)
         self.malformed = MalformedObjects()
         """Objects that are left out of the caches."""
 
@@ -193,6 +194,12 @@ class Caches:
     def missing_rights(self) -> list[str]:
         """What the API server forbids, a sentence for each resource and namespace."""
         return [_forbidden(reflector) for reflector in self._forbidden]
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether no right is missing for the jobs of some namespace."""
+        without = {reflector.namespace for reflector in self._forbidden}
+        return "" not in without and bool(self._namespaces - without or not without)
 
     @property
     def failures(self) -> list[str]:

@@ -62,15 +62,17 @@ class Address:
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
-def health_app(ready: Ready) -> web.Application:
-    """Return /healthz: an answer shows that the event loop runs. /readyz: `ready`."""
+def health_app(ready: Ready, limits: Ready = tuple) -> web.Application:
+    """Return /healthz: an answer shows that the event loop runs. /readyz: what `ready` finds wrong; if nothing, the `limits` within which
+    the program works."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
         problems = list(ready())
-        return web.Response(text="".join(f"{line}\n" for line in problems) or "ok\n", status=503 if problems else 200)
+        lines = problems or ["ok", *limits()]
+        return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if problems else 200)
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)

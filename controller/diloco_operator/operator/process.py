@@ -124,7 +124,7 @@ class OperatorProcess:
             )
             self._crd = CrdCheck(client)
             await self._serve_metrics(stack)
-            await stack.enter_async_context(serving(health_app(self._problems), options.health, HEALTH))
+            await stack.enter_async_context(serving(health_app(self._problems, self._limits), options.health, HEALTH))
             log.info("the cluster is that of %s", options.cluster.source)
             if options.election is not None:
                 self._elector = found = await stack.enter_async_context(self._election(options.election))
@@ -236,7 +236,12 @@ class OperatorProcess:
         missing = {reflector.resource.plural for reflector in caches.reflectors if not reflector.synced and not reflector.forbidden}
         if missing:
             problems.append(f"not listed yet: {', '.join(sorted(missing))}")
-        return [*problems, *caches.failures, *caches.missing_rights]
+        return [*problems, *caches.failures, *([] if caches.may_decide else caches.missing_rights)]
+
+    def _limits(self) -> list[str]:
+        """Return why it does nothing for jobs of some namespaces, while it works for others: a tenant's namespace that was deleted, and its
+        Role with it, makes no replica unready."""
+        return self._operator.caches.missing_rights if self._operator is not None else []
 
     @contextlib.asynccontextmanager
     async def _election(self, options: ElectionOptions) -> AsyncIterator[Elector]:
