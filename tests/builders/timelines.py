@@ -164,6 +164,12 @@ def unschedulable(
     return _to_pod(unit, host, lambda pod, now: pods.is_unschedulable(pod, words, reason, None if since is None else now + since))
 
 
+def claim_is_made(name: str) -> Event:
+    """Of a template, for this entry of the pod's resourceClaims."""
+    made = {"name": name, "resourceClaimName": f"{name}-1"}
+    return _to_pod(UNIT, 0, lambda pod, now: pod["status"].update(resourceClaimStatuses=[made]))
+
+
 def nominated(node: str) -> Event:
     """The scheduler preempts others on this node."""
     return _to_pod(UNIT, 0, lambda pod, now: pod["status"].update(nominatedNodeName=node))

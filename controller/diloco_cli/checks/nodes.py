@@ -79,9 +79,8 @@ def drivers(facts: Facts) -> Iterator[Finding]:
     for (kind_name, resource), nodes in silent.items():
         has = "are" if len(nodes) > 1 else "is"
         message = f"{_count(nodes)} {has} {kind_name} by label, but offer{'' if len(nodes) > 1 else 's'} no {resource}"
-        yield warning(
-            Check.DRIVERS, _nodes(nodes), message, "start the driver and the device plugin there, or wait until they have started"
-        )
+        remedy = "start the driver and the device plugin there, or wait until they have started; pools use none that only DRA offers"
+        yield warning(Check.DRIVERS, _nodes(nodes), message, remedy)
     if domains and COMPUTE_DOMAINS not in facts.groups:
         message = f"the nodes are in NVLink domains ({NVLINK_DOMAIN}), and the cluster has no ComputeDomain ({COMPUTE_DOMAINS})"
         remedy = "install NVIDIA's DRA driver, or units of several hosts do not use NVLink between them"

@@ -398,5 +398,6 @@ def _silent(node: NodeView, kind: SliceKind) -> str:
         return ""
     vendor = resource.partition("/")[0]
     others = [name for name, amount in telling(node.devices) if amount > 0 and name.partition("/")[0] == vendor]
-    why = f"it offers {others[0]}, which is no whole accelerator" if others else "its device plugin has not reported any"
+    none = "no device plugin has reported any, and what only DRA offers is no slice"
+    why = f"it offers {others[0]}, which is no whole accelerator" if others else none
     return f"node {node.name} offers no {resource} now: {why}"

@@ -35,6 +35,8 @@ class PodStartup:
     """When a scheduler first found no place for it, by the control plane's clock; None: no scheduler has said so, or when."""
     gated: bool
     """It is held back from the schedulers (spec.schedulingGates)."""
+    claim_templates: tuple[str, ...]
+    """Its ResourceClaimTemplates of which it has no ResourceClaim yet. No scheduler looks at a pod that lacks one."""
     nominated: bool
     """A scheduler takes pods of lower priority away from a node to make room for it."""
     network_at: float | None
@@ -68,6 +70,7 @@ def project_startup(obj: Obj) -> PodStartup:
         bound_at=(bound_at if bound_at is not None else moment(meta, "creationTimestamp", "metadata") or 0.0) if bound else None,
         unschedulable_since=None if bound else unschedulable_since,
         gated=scheduled.get("reason") == "SchedulingGated",
+        claim_templates=_templates_without_claim(spec, status),
         nominated=bool(status.get("nominatedNodeName")),
         network_at=moment(network, "lastTransitionTime", in_condition) if network.get("status") == "True" else None,
         seen=bool(containers),
@@ -75,6 +78,13 @@ def project_startup(obj: Obj) -> PodStartup:
         init_runs=next((each.name for each in ran if each.runs and each.name not in sidecars), ""),
         init_ran=bool(ran),
     )
+
+
+def _templates_without_claim(spec: Fields, status: Fields) -> tuple[str, ...]:
+    at, of_status = "spec.resourceClaims[]", "status.resourceClaimStatuses[]"
+    made = {string(each, "name", of_status) for each in objects(status, "resourceClaimStatuses", "status")}
+    wanted = (each for each in objects(spec, "resourceClaims", "spec") if string(each, "name", at) not in made)
+    return tuple(name for each in wanted if (name := string(each, "resourceClaimTemplateName", at)))
 
 
 class _Container(NamedTuple):

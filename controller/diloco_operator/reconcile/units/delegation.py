@@ -41,6 +41,11 @@ def _cool_until(records: Iterable[UnitStatusRecord], now: float) -> float | None
     return max((until for until in pauses if now < until), default=None)
 
 
+def _pods(context: ReconcileContext, record: UnitStatusRecord) -> list[PodView]:
+    """Return those of the running attempt."""
+    return [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
+
+
 # --- the slice of a unit ------------------------------------------------------------------------------------------------
 class Binding(NamedTuple):
     """What the nodes of an attempt's pods say. All empty: not all pods are bound, or not all nodes are known yet."""
@@ -237,13 +242,15 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             found.append(with_remedy(outcome, ASK) if outcome.why and pool.capacity is not Capacity.SCAVENGED else outcome)
             continue
         mine = [record for record in records.values() if record.pool == pool.name]
-        waiting = sum(state_of(record) is State.WAITING_FOR_GRANTOR for record in mine)
+        waiting = [record for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
         until = _cool_until(mine, context.now)
         if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.without)):
             outcome = with_cause(outcome, why)
         elif waiting:
-            lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
-            asked = f"{grantor.gives.words} for {'it' if waiting == 1 else 'them'} {grantor.gives.verb} asked of {grantor.asked}"
+            lacks = f"pool {pool.name} needs {plural(len(waiting), 'more slice', 'more slices')} of {context.shapes[pool.name]}"
+            asked = f"{grantor.gives.words} for {'it' if len(waiting) == 1 else 'them'} {grantor.gives.verb} asked of {grantor.asked}"
+            if pods := next(filter(all_bound, (_pods(context, record) for record in waiting)), []):
+                asked = f"{asked}; {wait_words.no_slice_yet(pods[0].unit, sorted({pod.node for pod in pods}))}"
             outcome = while_asked(outcome, grantor.gives.pool, lacks, asked)
         elif outcome.lack is Lack.ROOM_IN_JOB:
             given_up = (record for record in mine if follows(record.reason, Follows.NOT_WANTED) and record.grantor_said)

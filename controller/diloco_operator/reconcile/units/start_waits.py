@@ -134,7 +134,10 @@ def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> 
 
 def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
     if startup.bound_at is None and (grantor := grantor_named(pod.grantor)) is not None:
-        return _await_grant(context, pod, grantor.pod_wait(context, pod, startup, since))
+        wait = grantor.pod_wait(context, pod, startup, since)
+        if claim := wait_words.without_claim(startup.claim_templates):
+            wait = wait._replace(what=f"{wait.what}; {claim}")
+        return _await_grant(context, pod, wait)
     if startup.bound_at is None:
         return _schedule(context, pod, startup, since)
     bound = between(since, startup.bound_at, context.now, context.now)
@@ -159,8 +162,9 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
         due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
     else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
         limit = timeouts.schedule + timeouts.start
-        late = wait_words.no_scheduler(pod.name, limit)
-        return _Wait(pod, StartStep.SCHEDULING, wait_words.NOT_LOOKED_AT, began + limit, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
+        claim = wait_words.without_claim(startup.claim_templates)
+        ignored = NoPlace(UnitReason.UNSCHEDULABLE, pod.node, wait_words.no_scheduler(pod.name, limit, claim))
+        return _Wait(pod, StartStep.SCHEDULING, claim or wait_words.NOT_LOOKED_AT, began + limit, ignored)
     late = wait_words.not_scheduled(pod.name, pod.node, timeouts.schedule, words)
     return _Wait(pod, StartStep.SCHEDULING, what, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
 

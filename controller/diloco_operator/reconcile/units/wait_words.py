@@ -26,6 +26,14 @@ def nominated(why: str) -> str:
 NOT_LOOKED_AT = "waits for a scheduler"
 
 
+def without_claim(templates: Sequence[str]) -> str:
+    """Say why no scheduler looks at a pod; "": it has its ResourceClaims."""
+    if not templates:
+        return ""
+    check = "check that this ResourceClaimTemplate is in the namespace (kubectl describe pod shows FailedResourceClaimCreation)"
+    return f"waits for a ResourceClaim of the template {', '.join(templates)}: {check}"
+
+
 def asked(wait: str, speaker: str, said: str, unschedulable: str) -> str:
     """Say what its grantor says of a pod, and what is said meanwhile of its node, which may not exist yet. `said`: by who brings nodes."""
     if said:
@@ -39,12 +47,10 @@ def not_scheduled(pod: str, node: str, limit: float, why: str) -> str:
     return f"no scheduler bound {pod} to {node or 'its node'} within {within}: {why}"
 
 
-def no_scheduler(pod: str, limit: float) -> str:
-    """Say that none has looked at a pod in time."""
-    return (
-        f"no scheduler has looked at {pod} within {format_duration(limit)} "
-        "(learners.timeouts.schedule and start); check that kube-scheduler runs, and schedulerName in the pool's template"
-    )
+def no_scheduler(pod: str, limit: float, claim: str) -> str:
+    """Say that none has looked at a pod in time. `claim`: that it lacks a ResourceClaim; "": it lacks none."""
+    why = claim or "check that kube-scheduler runs, and schedulerName in the pool's template"
+    return f"no scheduler has looked at {pod} within {format_duration(limit)} (learners.timeouts.schedule and start); {why}"
 
 
 def no_node_came(pod: str, pool: str, limit: float, wait: str) -> str:
@@ -85,6 +91,10 @@ def node_taken(by: PodUse, pod: str, node: str) -> str:
 
 def bound_to_two_slices(slices: Sequence[str]) -> str:
     return f"its pods were bound to two slices, {' and '.join(slices)}"
+
+
+def no_slice_yet(unit: str, nodes: Sequence[str]) -> str:
+    return f"the pods of {unit} are on {', '.join(nodes[:3])}, where the fleet has no slice of the pool"
 
 
 def no_slice(nodes: Sequence[str], shape: Shape, pool: str, limit: float) -> str:

@@ -86,7 +86,9 @@ def test_hardware_outside_the_catalogue_is_not_offered() -> None:
     inventory = an_inventory(odd, a_gpu_node("no-driver-yet", gpus=0), a_tpu_node("odd-topology", topology="5x5x5"))
     assert names(inventory, CPU) == []
     assert inventory.counts(PAIR).total == 0
-    assert inventory.counts(H100).unusable == ("node no-driver-yet offers no nvidia.com/gpu now: its device plugin has not reported any",)
+    assert inventory.counts(H100).unusable == (
+        "node no-driver-yet offers no nvidia.com/gpu now: no device plugin has reported any, and what only DRA offers is no slice",
+    )
 
 
 def test_node_with_unknown_devices_is_a_cpu_slice_only_for_a_template_that_requests_them() -> None:

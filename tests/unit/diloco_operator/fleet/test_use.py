@@ -115,7 +115,9 @@ def test_node_is_not_free_while_its_device_plugin_offers_nothing() -> None:
     silent["status"]["allocatable"] = {TPU: "0"}
     inventory = an_inventory(silent)
     assert names(inventory, SINGLE) == []
-    assert inventory.counts(SINGLE).unusable == (f"node a offers no {TPU} now: its device plugin has not reported any",)
+    assert inventory.counts(SINGLE).unusable == (
+        f"node a offers no {TPU} now: no device plugin has reported any, and what only DRA offers is no slice",
+    )
     inventory.update_node(project_node(a_tpu_node("a")))
     assert names(inventory, SINGLE) == ["a"]
 

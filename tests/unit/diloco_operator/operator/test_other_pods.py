@@ -113,7 +113,7 @@ def test_node_is_taken_only_once_its_device_plugin_reports() -> None:
         await cluster.api.patch(names.NODES, "", "np-0-0", silent, subresource="status")
         async with cluster.operating():
             await cluster.apply("lm")
-            await cluster.pool_says("lm", "1 unusable: node np-0-0 offers no google.com/tpu now: its device plugin has not reported any")
+            await cluster.pool_says("lm", "1 unusable: node np-0-0 offers no google.com/tpu now: no device plugin has reported any")
             ready = {"status": {"allocatable": {TPU: "4"}}}
             await cluster.api.patch(names.NODES, "", "np-0-0", ready, subresource="status")
             await cluster.trains_on("lm", "np-0-0")

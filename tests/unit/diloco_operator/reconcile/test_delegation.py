@@ -282,6 +282,23 @@ def test_half_a_unit_for_which_no_other_half_comes_takes_a_whole_slice_that_is_f
     assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0", "bytes-lm-h100-0-a2-1"]
 
 
+def test_a_unit_that_runs_on_a_node_without_a_device_plugin_says_where_it_is() -> None:
+    stage = a_stage()
+    stage.set_node(a_gpu_node("dra-0", gpus=0))
+    stage.binds("h100-0", 1, "dra-0")
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    assert stage.status["pools"][0]["message"].endswith("; the pods of h100-0 are on dra-0, where the fleet has no slice of the pool")
+
+
+def test_a_delegated_pod_without_the_claim_of_its_template_says_so() -> None:
+    claims = template(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}])
+    message = a_stage(a_growing_pool(template=claims)).unit("h100-0")["message"]
+    assert "asked the autoscaler for nodes" in message
+    assert "waits for a ResourceClaim of the template one-gpu" in message
+
+
 def test_half_a_unit_waits_for_its_other_half_where_no_slice_is_free_until_its_time_is_up() -> None:
     stage = half_bound(whole=False)
     stage.advance(30)

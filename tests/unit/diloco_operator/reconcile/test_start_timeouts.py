@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import timelines as t
-from builders.jobs import a_job
+from builders.jobs import a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.pods import NO_PLACE, starts
 from builders.stage import START, Stage
@@ -36,6 +36,17 @@ def starting_on_two_hosts() -> Stage:
     stage = Stage(job, *(a_gpu_node(f"gpu-{index}") for index in range(4)))
     stage.settle()
     starts(stage.syncer, stage.now)
+    return stage
+
+
+@t.scene
+def starting_with_a_claim() -> Stage:
+    """A unit whose pod, which exists, claims devices of a ResourceClaimTemplate."""
+    claims = template(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}])
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1, template=claims), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.syncer_starts()
+    stage.settle()
     return stage
 
 
@@ -116,6 +127,11 @@ test_schedule = timelines(
                 )
             ),
         ),
+    ),
+    pod_without_the_claim_of_its_template_says_so_and_waits_for_no_scheduler=given(
+        starting_with_a_claim(),
+        at(0, unit(state="Starting", message=has("waits for a ResourceClaim of the template one-gpu", "FailedResourceClaimCreation"))),
+        at(1, t.claim_is_made("gpu"), unit(message="bytes-lm-v5p-0-a1-0: waits for a scheduler")),
     ),
     time_to_schedule_counts_from_the_first_word_of_a_scheduler_with_a_long_queue=given(
         starting(),
