@@ -114,7 +114,7 @@ def widget_definition() -> Obj:
         "properties": {"spec": _SPEC, "status": _STATUS},
         "x-kubernetes-validations": [{"rule": "size(self.metadata.name) <= 40", "message": "a widget's name has at most 40 characters"}],
     }
-    return definition(WIDGETS, schema, subresources={"status": {}})
+    return definition(WIDGETS, schema, subresources={"status": {}}, selectableFields=[{"jsonPath": ".spec.color"}])
 
 
 def note_definition() -> Obj:

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,11 @@ def test_forty_namespaces_leave_connections_for_writes(control_plane: ControlPla
             said = operator.wait_said(r"^(\d+) watches, each over a connection of its own")
             assert int(said[1]) > 256
             wait_for(status, "the job to have a status", operator)
+            assert operator.metric("diloco_operator_build_info", version=version("diloco-operator")) == 1
+            queued = plane.kubectl(
+                "get", "dlj", "-n", namespace, "-o", "name", "--field-selector", "status.state=Queued,spec.suspend=false"
+            )
+            assert queued.stdout == "dilocojob.diloco.dev/lm\n"
         with replica(tmp_path, "confined", plane.kubeconfig, *options, program=("-c", FEW_FILES)) as confined:
             assert confined.wait() == 2
             assert confined.said(r"^\d+ watches need \d+ open files, and this process may have 300: raise its limit") is not None

@@ -60,6 +60,13 @@ async def test_field_selectors_of_pods(client: Client, namespace: str, node: str
     assert names((await client.list(PODS, namespace, field_selector="metadata.name!=a,status.phase=Pending")).items) == ["b", "c"]
 
 
+async def test_field_selectors_of_custom_resources(client: Client, namespace: str) -> None:
+    for name, color in (("a", "red"), ("b", "blue"), ("c", "red")):
+        await client.create(WIDGETS, widget(namespace, name, color=color))
+    assert names((await client.list(WIDGETS, namespace, field_selector="spec.color=red")).items) == ["a", "c"]
+    assert names((await client.list(WIDGETS, namespace, field_selector="spec.color!=red,metadata.name=b")).items) == ["b"]
+
+
 async def test_field_that_cannot_be_selected_by_is_a_bad_request(client: Client, namespace: str) -> None:
     with pytest.raises(BadRequest):
         await client.list(WIDGETS, namespace, field_selector="spec.size=1")

@@ -34,6 +34,7 @@ def kinds_of(obj: Obj) -> list[Kind]:
         # Also where objects are stored in it: only a served version answers.
         if not version.get("served"):
             continue
+        selectable = [each["jsonPath"].removeprefix(".") for each in version.get("selectableFields") or ()]
         names, namespaced = spec["names"], spec["scope"] == "Namespaced"
         kinds.append(
             Kind(
@@ -42,6 +43,7 @@ def kinds_of(obj: Obj) -> list[Kind]:
                 status="status" in (version.get("subresources") or {}),
                 generation=True,
                 unconditional_update=False,
+                selectable={path: tuple(path.split(".")) for path in selectable},
             )
         )
     return kinds

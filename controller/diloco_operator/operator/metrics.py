@@ -87,6 +87,7 @@ class Metrics:
             ("code", "method", "host"),
             registry=registry,
         )
+        self._build = Gauge("diloco_operator_build_info", "1; the label says the version", ("version",), registry=registry)
         self._leading = Gauge("leader_election_master_status", "1: this replica leads", ("name",), registry=registry)
         self._malformed = Gauge(
             "diloco_operator_malformed_objects", "Objects that cannot be used, or only in part", ("resource",), registry=registry
@@ -114,6 +115,10 @@ class Metrics:
             # Its series begins with 0, or the first such object would be no increase, and no alert would see it.
             self._malformed_found.labels(resource.plural)
         malformed.on_found(lambda found: self._malformed_found.labels(found.resource.plural).inc())
+
+    def set_version(self, version: str) -> None:
+        """Report the version of the operator."""
+        self._build.labels(version).set(1)
 
     def watch_leading(self, lease: str, leads: Callable[[], bool]) -> None:
         """Report from now on whether this replica holds the lease of this name."""

@@ -76,7 +76,11 @@ class ProcessOptions:
     metrics_auth: bool
     """Serve /metrics over TLS, to those whose bearer token may read it."""
     health: Address | None
-    user_agent: str
+    version: str
+
+    @property
+    def user_agent(self) -> str:
+        return f"diloco-operator/{self.version}"
 
 
 class OperatorProcess:
@@ -89,6 +93,7 @@ class OperatorProcess:
         check_together(REQUESTS, expectation=options.run.expectation_expiry, stop=options.run.stop_grace)
         self._options = options
         self._metrics = Metrics()
+        self._metrics.set_version(options.version)
         self._fence = Fence()
         self._clock = ServerClock()
         self._crd: CrdCheck

@@ -169,7 +169,7 @@ def run(
         metrics=metrics_address,
         metrics_auth=metrics_auth,
         health=health_address,
-        user_agent=f"diloco-operator/{release}",
+        version=release,
     )
 
     try:

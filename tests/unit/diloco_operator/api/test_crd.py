@@ -35,6 +35,13 @@ def test_every_field_is_described() -> None:
     assert [place for place in bare if not place.endswith(("{}", "[]"))] == []
 
 
+def test_fields_to_select_jobs_by_are_scalars_of_the_schema() -> None:
+    [version] = build_crd()["spec"]["versions"]
+    paths = [each["jsonPath"].removeprefix(".") for each in version["selectableFields"]]
+    assert {NODES[path]["type"] for path in paths} <= {"string", "boolean", "integer"}
+    assert len(paths) <= 8, "the limit of an API server"
+
+
 def test_every_rule_stands_somewhere() -> None:
     assert set(RULES) <= set(NODES), "a field that was renamed would lose its rules without an error"
     written = sum(len(node.get("x-kubernetes-validations", [])) for node in NODES.values())
