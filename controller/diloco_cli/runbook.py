@@ -290,7 +290,10 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "NameTaken": Advice(
         ("The message names the object.",),
-        ("Delete the object if it is left over, or give the job another name.",),
+        (
+            "Give the job another name, or delete the object if nothing needs it.",
+            "A volume claim holds a model. The message says how the job goes on from it.",
+        ),
     ),
     "WriteRefused": Advice(
         ("The message has the API server's words.", "`kubectl diloco doctor JOB` checks quota, policies and rights."),

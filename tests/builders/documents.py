@@ -81,6 +81,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/stopping.md#after-the-end/2",
         "docs/stopping.md#go-on-after-the-end",
         "docs/stopping.md#delete-a-job",
+        "docs/backup.md#go-on-from-a-claim",
         "docs/operator.md#the-operator-process",
     ),
 }

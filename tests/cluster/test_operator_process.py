@@ -322,7 +322,7 @@ def test_foreign_objects_stay_as_they_are_and_are_reported(scene: Scene) -> None
 
     for job_name, (kind, obj) in taken.items():
         words = (
-            rf"{kind} \S*{obj['metadata']['name']} exists and (does not belong to this job; delete or rename|is not this job's: delete it)"
+            rf"{kind} \S*{obj['metadata']['name']} exists and (does not belong to this job; |is not this job's: )give the job another name"
         )
         wait_for(functools.partial(says, job_name, words), f"job {job_name} to say {words}", scene.operator)
     for job_name, (kind, obj) in taken.items():

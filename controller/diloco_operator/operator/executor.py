@@ -268,9 +268,8 @@ class Executor:
             result.existed += 1
             return True
         kind = create.resource.kind
-        message = (
-            f"{kind} {namespace}/{name} exists and does not belong to this job; delete or rename that {kind}, or give the job another name"
-        )
+        do = f"give the job another name, or delete that {kind} if nothing needs it"
+        message = f"{kind} {namespace}/{name} exists and does not belong to this job; {do}"
         result.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message), create))
         unsent(create.resource, namespace, name)
         return False

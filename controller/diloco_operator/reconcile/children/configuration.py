@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diloco import contract
 
 from diloco_operator.api import names
-from diloco_operator.api.spec import Retain, Spec
+from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.children.outside import external_service
@@ -36,7 +36,7 @@ class ConfigurationChanges:
     rejected: Sequence[Rejection]
     """Objects that the API server rejected, and that it is too early to try again."""
     kept: str = ""
-    """The job's claim by its name, but kept of an earlier job; "": there is none."""
+    """The job's claim by its name, but of no job now: an earlier one kept it, or it came from a backup; "": there is none."""
 
 
 def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
@@ -69,7 +69,7 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
             creates.append(Create(resource, obj))
         elif not _is_ours(resource, child, job):
             ready = False
-            if resource == names.VOLUME_CLAIMS and not child.owner and child.retain == Retain.KEEP:
+            if resource == names.VOLUME_CLAIMS and not child.owner:
                 kept = child.name
             else:
                 taken.append(f"{resource.kind} {child.name}")

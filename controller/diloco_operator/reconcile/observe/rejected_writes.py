@@ -97,7 +97,7 @@ _ADVICE = (
     (r"service ?account", "create the service account, or change serviceAccountName in the template"),
     (r"webhook", "ask the owner of this admission webhook"),
     (r"too large|too long", "make the job's templates smaller"),
-    (r"does not belong to this job", "delete or rename it"),
+    (r"does not belong to this job", "give the job another name, or delete it if nothing needs it"),
 )
 
 

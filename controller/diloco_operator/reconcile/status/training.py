@@ -25,7 +25,7 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
     """Return the first that holds: what no unit can start without, hardware, the syncer, the learners."""
     if shared.rejected and not contributing:
         return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in shared.rejected))
-    if (obstacle := _obstacle(shared)) is not None:
+    if (obstacle := _obstacle(shared, context.observed.job.uid)) is not None:
         return obstacle
     quorum, outside = context.spec.training.quorum, contributing_outside(context)
     there = len(contributing) + outside
@@ -58,11 +58,11 @@ def _too_small_syncer(context: ReconcileContext) -> str:
     return training_words.too_small_syncer(asked, needed, report.parameters, learners) if asked is not None and asked < needed else ""
 
 
-def _obstacle(shared: SharedObjects) -> Statement | None:
+def _obstacle(shared: SharedObjects, uid: str) -> Statement | None:
     """Names that the job needs and others have, or a volume that does not come; None: neither is so."""
     kept_claim, taken = shared.configuration.kept, shared.taken
     if kept_claim or taken:
-        return Statement(TrainingReason.NAME_TAKEN, training_words.name_taken(kept_claim, taken))
+        return Statement(TrainingReason.NAME_TAKEN, training_words.name_taken(kept_claim, taken, uid))
     problem = shared.volume.problem
     return Statement(TrainingReason.VOLUME_PENDING, problem) if problem is not None else None
 

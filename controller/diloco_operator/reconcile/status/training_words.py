@@ -15,18 +15,18 @@ from diloco_operator.reconcile.status.unit_words import several
 
 
 # --- what stops the job -----------------------------------------------------------------------------------------------
-def name_taken(kept_claim: str, taken: Sequence[str]) -> str:
-    """Say what to do. `kept_claim`: the volume claim of an earlier job; "": there is none. `taken`: other objects that are not the
+def name_taken(kept_claim: str, taken: Sequence[str], uid: str) -> str:
+    """Say what to do. `kept_claim`: a volume claim of no job; "": there is none. `taken`: other objects that are not the job's. `uid`: the
     job's."""
     found = []
     if kept_claim:
         found.append(
-            f"{names.VOLUME_CLAIMS.kind} {kept_claim} keeps the model of an earlier job of this name, and no job writes over it: give this "
-            f"job another name, or delete the claim and the model with it: kubectl delete pvc {kept_claim}. Before that, kubectl diloco "
-            f"export --claim {kept_claim} writes the model to a file"
+            f"{names.VOLUME_CLAIMS.kind} {kept_claim} keeps the model of an earlier job of this name, or comes from a backup, and no job "
+            f"writes over it. To go on from it: kubectl annotate pvc {kept_claim} --overwrite {names.ANNOTATION_JOB_UID}={uid}. To begin "
+            f"anew: give this job another name. kubectl diloco export --claim {kept_claim} writes the model to a file"
         )
     if taken:
-        found.append(f"{several(taken)} exists and is not this job's: delete it, or give the job another name")
+        found.append(f"{several(taken)} exists and is not this job's: give the job another name, or delete it if nothing needs it")
     return ". ".join(found)
 
 

@@ -215,7 +215,7 @@ def test_a_name_taken_by_a_foreign_object_is_an_error_that_names_it_and_says_wha
     )
     [failure] = run.result.failures
     assert "Pod ns/a" in str(failure)
-    assert "delete or rename" in str(failure)
+    assert "give the job another name" in str(failure)
     assert not failure.transient
     assert run.unsent == ["a"]
 

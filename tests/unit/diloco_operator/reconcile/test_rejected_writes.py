@@ -196,7 +196,7 @@ def test_operator_that_forgot_the_rejection_tries_once_and_reports_again() -> No
         (403, 'User "system:serviceaccount:x:y" cannot create resource "pods" in API group ""', "the operator's service account"),
         (400, 'admission webhook "policy.example" denied the request: no', "admission webhook"),
         (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', "the template that it names"),
-        (409, "Pod team/x exists and does not belong to this job", "delete or rename"),
+        (409, "Pod team/x exists and does not belong to this job", "give the job another name"),
         (500, "etcdserver: request is too large", "smaller"),
         (500, "internal error", "API server"),
         (403, "no", "the cluster's administrators"),

@@ -315,9 +315,9 @@ def test_job_of_the_same_name_does_not_take_a_kept_claim_and_says_what_to_do() -
     training = later.condition("Training")
     assert training["reason"] == "NameTaken"
     assert training["message"] == (
-        "PersistentVolumeClaim bytes-lm-syncer keeps the model of an earlier job of this name, and no job writes over it: give this job "
-        "another name, or delete the claim and the model with it: kubectl delete pvc "
-        "bytes-lm-syncer. Before that, kubectl diloco export --claim bytes-lm-syncer writes the model to a file"
+        "PersistentVolumeClaim bytes-lm-syncer keeps the model of an earlier job of this name, or comes from a backup, and no job "
+        "writes over it. To go on from it: kubectl annotate pvc bytes-lm-syncer --overwrite diloco.dev/job-uid=another. To begin anew: "
+        "give this job another name. kubectl diloco export --claim bytes-lm-syncer writes the model to a file"
     )
     assert later.pods == {}
     assert claim(later) == kept
