@@ -61,7 +61,7 @@ class Group(Protocol):
         """Return when each step ended."""
 
     def steps_until(self, units: list[str], end: float) -> list[list[float]]:
-        """Return the same, with all steps that have begun before `end`."""
+        """Return when each step ended, by unit, once all steps that began before `end` have ended."""
 
     def wait_for_steps(self, units: list[str], count: int, timeout: float | None = None) -> None:
         """Wait until each learner has taken `count` steps."""

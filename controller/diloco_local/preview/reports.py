@@ -81,7 +81,7 @@ class Reports:
 
 
 def complete_units(pods: Iterable[Obj]) -> dict[str, int]:
-    """Return unit to attempt, of every unit of which all hosts run."""
+    """Return unit -> attempt of the units whose hosts all run."""
     hosts: dict[tuple[str, int], list[int]] = {}
     for pod in pods:
         labels = pod["metadata"]["labels"]

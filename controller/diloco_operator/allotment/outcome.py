@@ -125,8 +125,8 @@ def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
 
 
 def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
-    """Stock -> units that take of it: those first for which a unit of their minimum waits before it leaves, then minima, then in the order
-    of their jobs; units that would leave their slices last."""
+    """Return stock -> the units that take from it, in order: new ones of jobs whose minimum waits for them before it leaves, units of a
+    minimum, other new ones, and last those that would leave their slices. Within each of these, jobs come in their order."""
     successors: dict[str, list[_Taker]] = {}
     firsts: dict[str, list[_Taker]] = {}
     others: dict[str, list[_Taker]] = {}
@@ -153,14 +153,14 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
 
 # --- whole slices -------------------------------------------------------------------------------------------------------------
 class _OpenHosts:
-    """Hosts of which units take parts now. Those of which as much is left are the same."""
+    """Hosts that units share from now on. Two with the same rest are interchangeable."""
 
     def __init__(self) -> None:
         self._hosts: dict[Resources, deque[Slice | None]] = {}
         """What is left -> hosts; None: a unit is leaving one, and how it is divided will be decided when it has gone."""
 
     def take(self, needs: Resources) -> tuple[Slice | None, Resources] | None:
-        """Take out the host of which least is left, of those that have room for this; with what is left of it. None: no host has."""
+        """Take out the fullest host that has room for this, and return it with what is left of it. None: no host has room."""
         fitting = (rest for rest in self._hosts if needs.fits(rest))
         rest = min(fitting, key=lambda rest: tuple(amount for _, amount in rest.devices), default=None)
         if rest is None:
@@ -240,7 +240,7 @@ class _FreeSlices:
         return None
 
     def near(self, count: int) -> list[Slice]:
-        """Take so many that are as near to each other as there are, or fewer if no more are left."""
+        """Take `count` slices that are as near to each other as possible; fewer if no more are left."""
         if count > 1:
             if self._rooms is None:
                 self._rooms = DomainRooms(map(self._stock.slice_at, self._ordered), Locality.ANY)

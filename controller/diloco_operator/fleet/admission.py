@@ -46,12 +46,16 @@ class KnownAdmission(NamedTuple):
 
 def admitted_pod(spec: Fields) -> AdmittedPod:
     """Project the spec of a pod that is stored. Raises `MalformedField`."""
+    return _shared(frozenset(strings(spec, "nodeSelector", "spec").items()), frozenset(tolerations_of(spec)), resources_of(spec))
+
+
+def tolerations_of(spec: Fields) -> tuple[Toleration, ...]:
+    """Return what a PodSpec tolerates. Raises `MalformedField`."""
     at = "spec.tolerations[]"
-    tolerations = (
+    return tuple(
         Toleration(string(each, "key", at), string(each, "operator", at) or "Equal", string(each, "value", at), string(each, "effect", at))
         for each in objects(spec, "tolerations", "spec")
     )
-    return _shared(frozenset(strings(spec, "nodeSelector", "spec").items()), frozenset(tolerations), resources_of(spec))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -197,7 +197,8 @@ class Caches:
 
     @property
     def may_decide(self) -> bool:
-        """Whether no right is missing for the jobs of some namespace."""
+        """Whether there is a namespace for whose jobs no right is missing."""
+        # A reflector of all namespaces has "": without its right no job can be decided.
         without = {reflector.namespace for reflector in self._forbidden}
         return "" not in without and bool(self._namespaces - without or not without)
 

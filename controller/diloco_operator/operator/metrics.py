@@ -261,7 +261,7 @@ class JobMetrics(Collector):
             key = (job.bare.namespace, job.bare.name)
             try:
                 status, reported = self._known.get(key, (b"", b""))
-                # A page is made beside the event loop, under one lock: to read every status for each would hold the loop up.
+                # A thread makes the page, and shares the interpreter's lock with the event loop. So it parses only statuses that changed.
                 if status is not job.status:
                     reported = _reported(job.status)
                 known[key] = job.status, reported

@@ -13,7 +13,7 @@ from diloco_operator.kube.rest.transport import CONNECTIONS
 log = logging.getLogger(__name__)
 
 OTHERS = CONNECTIONS + 768
-"""Requests, and what else is open: the streams of syncers, scrapes, probes, logs."""
+"""Requests, and an allowance for what else is open: streams of syncers, scrapes, probes, logs. An estimate, not measured."""
 
 
 class TooFewFiles(Exception):

@@ -90,7 +90,7 @@ def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str
     return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
 
 
-def refused(outcome: PoolOutcome, units: Sequence[str]) -> PoolOutcome:
+def pods_refused(outcome: PoolOutcome, units: Sequence[str]) -> PoolOutcome:
     """Say that slices are not what the pool lacks: the API server refuses pods of these units."""
     they = first_and_more(units[0], len(units))
     return replace(

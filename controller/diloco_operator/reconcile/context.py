@@ -7,6 +7,7 @@ See docs/decisions/0130-what-occupies-a-node.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -168,8 +169,8 @@ class ReconcileContext:
         return [known.seen + lasts for known in self.admissions.values() if known.seen < self.now]
 
     @property
-    def held(self) -> bool:
-        """The spec is refused: what runs is left alone, and nothing starts."""
+    def spec_refused(self) -> bool:
+        """Whether something is wrong with the spec: what runs is left alone then, and nothing starts."""
         return bool(self.observed.job.problems)
 
     @property
@@ -258,8 +259,12 @@ def _known_admissions(
     template does."""
     oldest = now - observed.config.avoid_unschedulable
     found = {pool: known for pool, known in observed.admissions.items() if known.seen > oldest}
-    for pod in sorted((pod for pods in learners for pod in pods if not pod.grantor), key=lambda pod: pod.created):
-        found[pod.pool] = KnownAdmission(pod.template_hash, pod.created if pod.ended else now, pod.admitted)
+    newest: dict[str, PodView] = {}
+    for pod in itertools.chain.from_iterable(learners):
+        if not pod.grantor and (pod.pool not in newest or pod.created >= newest[pod.pool].created):
+            newest[pod.pool] = pod
+    for pool, pod in newest.items():
+        found[pool] = KnownAdmission(pod.template_hash, pod.created if pod.ended else now, pod.admitted)
     return {pool: known for pool, known in found.items() if known.template_hash in known_hashes.get(pool, ())}
 
 

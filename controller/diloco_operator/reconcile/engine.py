@@ -61,7 +61,7 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
 
     # 2. Whether it is over, and the operator may see what it needs.
     end_on_record = recorded_end(job.status)
-    start = second_start(context, end_on_record) if end_on_record is not None and not context.held else None
+    start = second_start(context, end_on_record) if end_on_record is not None and not context.spec_refused else None
     if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
         return stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
     if job.deleting:
@@ -71,7 +71,8 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
     if end_on_record is not None:
         return stopped.clean_up(context, end_on_record)
 
-    if context.held and not (context.before or context.learners or context.syncer):  # nothing has begun, and nothing is to be looked after
+    # Nothing has begun, so there is nothing to look after.
+    if context.spec_refused and not (context.before or context.learners or context.syncer):
         return stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp())
 
     # 3. What happened to its units, and whether that ends it.
@@ -83,7 +84,7 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
         plan = stopped.record_end(context, units, end)
     elif job.spec.suspend:
         plan = stopped.suspend(context, units)
-    elif context.held:
+    elif context.spec_refused:
         plan = stopped.hold(context, units)
     else:
         plan = _run(context, units)

@@ -70,7 +70,7 @@ class SharedObjects:
 def shared_objects(context: ReconcileContext) -> SharedObjects:
     """Return one step towards what the spec wants of them. The syncer's pod comes when the rest is there, or planned."""
     configuration, certificates = configuration_changes(context), check_certificates(context)
-    syncer = syncer_changes(context, may_create=configuration.ready and certificates.ready and not context.held)
+    syncer = syncer_changes(context, may_create=configuration.ready and certificates.ready and not context.spec_refused)
     return SharedObjects(configuration, certificates, claim_retention(context), syncer, syncer_volume(context))
 
 

@@ -31,7 +31,7 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         return Statement(PlacedReason.ALL_PLACED, hardware.count())
     if scaling.placed >= least:
         return Statement(PlacedReason.MINIMUM_PLACED, placed_words.not_all_placed(hardware))
-    if context.held:
+    if context.spec_refused:
         return Statement(PlacedReason.SPEC_INVALID, placed_words.nothing_starts(hardware))
     if scaling.placed + scaling.rejected + scaling.barred >= least:
         rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)

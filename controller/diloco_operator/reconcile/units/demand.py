@@ -90,7 +90,7 @@ def allotment_request(
         pools=tuple(pools),
         occupied=frozenset(occupied),
         shared=shared,
-        may_move=0 if chosen or context.held else may_move(context, records.values()),
+        may_move=0 if chosen or context.spec_refused else may_move(context, records.values()),
         runs=any(record.attempt for record in records.values()),
     )
 
@@ -132,7 +132,7 @@ def _pool_demand(
                 HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state], settling, worth.leaving_cost)
             )
             moving += not record.running and any(node in pool.avoided or node in avoid for node in nodes)
-        elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not (context.finishing or context.held):
+        elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not (context.finishing or context.spec_refused):
             wanted += 1
     scavenged = context.pools[pool.name].capacity is Capacity.SCAVENGED
     requirements = slice_requirements(pool)

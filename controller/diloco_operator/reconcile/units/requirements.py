@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api.spec import Capacity, Pool
+from diloco_operator.fleet.admission import tolerations_of
 from diloco_operator.fleet.affinity import node_terms
-from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
@@ -15,10 +15,7 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
     """Return a request of this pool for no unit yet."""
     template = pool.template.spec
     labels = template.get("nodeSelector") or {}
-    tolerations = tuple(
-        Toleration(each.get("key", ""), each.get("operator", "Equal"), each.get("value", ""), each.get("effect", ""))
-        for each in template.get("tolerations") or ()
-    )
+    tolerations = tolerations_of(template)
     needs, added = context.needs[pool.name], {}
     if (known := context.admissions.get(pool.name)) is not None:
         needs = known.pod.requests

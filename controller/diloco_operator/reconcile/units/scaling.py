@@ -21,7 +21,7 @@ from diloco_operator.fleet.avoidance import FleetWithout
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, UnplacedUnit, place
-from diloco_operator.placement.explain import refused as refused_outcome
+from diloco_operator.placement.explain import pods_refused
 from diloco_operator.placement.request import PoolOutcome
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
@@ -316,7 +316,7 @@ def _without_refused(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused:
     found = []
     for outcome in outcomes:
         units = [unit for unit in refused if scaling.records[unit].pool == outcome.pool]
-        found.append(refused_outcome(outcome, units) if units and outcome.lack.of_slices else outcome)
+        found.append(pods_refused(outcome, units) if units and outcome.lack.of_slices else outcome)
     return found
 
 
