@@ -327,7 +327,10 @@ def read_file(fs: Any, folder: str, file: str, most: int) -> bytes:
     regular file, and as drivers do."""
     if (size := file_size(fs, folder, file)) > most:
         raise Unusable(f"{file} has {size} bytes, and {most} at most are expected")
-    return bytes(fs.cat_file(f"{folder}/{file}"))
+    try:
+        return bytes(fs.cat_file(f"{folder}/{file}"))
+    except FileNotFoundError as error:  # a newer one has taken its place since
+        raise Unusable(f"{file} is missing") from error
 
 
 def file_size(fs: Any, folder: str, file: str) -> int:

@@ -15,7 +15,7 @@ from builders.stored_states import a_stored_state
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.protocol.state_parts import PieceArray, StateError
-from diloco.snapshots import stored_state
+from diloco.snapshots import store, stored_state
 from diloco.snapshots.store import SnapshotError, Unusable
 from diloco.snapshots.stored_state import (
     Block,
@@ -72,6 +72,23 @@ def test_state_without_a_manifest_is_none_and_one_with_half_of_it_gives_way_to_t
     (tmp_path / "learners/a" / first.name / "manifest.json").unlink()
     with pytest.raises(Unusable, match="is not JSON"):
         folder.newest()
+
+
+def test_state_that_goes_while_it_is_read_gives_way_to_the_one_before(
+    uri: str, folder: UnitFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "learners/a" / a_stored_state(uri, "a", t=8, attempt=2).name
+    before = a_stored_state(uri, "a", t=8, attempt=1)
+    size_of = store.file_size
+
+    def and_goes(fs: Any, path: str, file: str) -> int:
+        size = size_of(fs, path, file)
+        shutil.rmtree(gone, ignore_errors=True)
+        return size
+
+    monkeypatch.setattr(store, "file_size", and_goes)
+    assert folder.newest() == before
+    assert not gone.exists()
 
 
 def test_blocks_are_written_when_they_are_full_and_pause_for_three_quarters_of_the_time(
