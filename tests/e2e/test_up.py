@@ -344,9 +344,13 @@ def test_a_job_that_failed_ends_with_1_says_why_and_goes_on_with_the_same_comman
 
 
 def test_up_waits_for_what_programs_write_once_the_job_is_done_and_ends_with_1_if_one_fails(up: Callable[..., Up], tmp_path: Path) -> None:
-    """Three seconds after `close`: the syncer has written its last snapshot and ended long before."""
+    """
+    Three seconds after `close`: the syncer has written its last snapshot and ended long before. The quorum makes both units train: without
+    it, one takes all twenty steps while the other still starts, and the other has nothing to write.
+    """
     environment: dict[str, object] = {"QUADRATIC_SAVE_TO": tmp_path, "QUADRATIC_SAVE_SECONDS": 3, "QUADRATIC_SAVE_FAILS_UNIT": "v5p-1"}
-    status, result = up([a_quadratic_job(steps=20, units={"v5p": 2}, environment=environment)]).end()
+    job = a_quadratic_job(steps=20, units={"v5p": 2}, min=2, training={"quorum": 2}, environment=environment)
+    status, result = up([job]).end()
     assert (status, result["ending"]) == (1, "ProgramFailed"), result
     assert (tmp_path / "v5p-0.npy").exists()
     job = result["jobs"][0]
