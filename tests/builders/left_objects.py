@@ -50,7 +50,7 @@ def the_jobs() -> list[Obj]:
         merge={"method": "Average"},
         grace={"safetyFactor": 0.5},
     )
-    mixed["spec"]["learners"]["restart"] = {"limit": 1, "window": "2h", "backoff": {"initial": "10m", "max": "10m"}}
+    mixed["spec"]["learners"]["restart"] = {"limit": 2, "window": "2h", "backoff": {"initial": "10m", "max": "10m"}}
     torch = template(command=("torchrun", "train.py"), env={"SEED": 3, "NCCL_DEBUG": "INFO"}, terminationGracePeriodSeconds=20)
     torch["metadata"] = {"labels": {"team": "a"}, "annotations": {"example.org/cost": "b"}}
     syncer = {
@@ -93,13 +93,24 @@ async def play(api: MemoryApi, cluster: FakeCluster) -> None:
         everyone = dict.fromkeys(("v5p-0", "v5p-1", "h100-0", "h100-1", "cpu-0", "cpu-1"), "Training")
         await until(api, "mixed", everyone)
         await cluster.crash("mixed-cpu-1-a1-0")
-        await until(api, "mixed", everyone | {"cpu-1": "BackingOff"})
-        await until(api, "mixed", everyone)
+        await until_it_trains_again(api, "cpu-1")
         await cluster.crash("mixed-cpu-1-a2-0", exit_code=Exit.REFUSED_LAYOUT)
         await until(api, "mixed", everyone | {"cpu-1": "Failed"})
-        await cluster.crash("mixed-h100-1-a1-1")
+        await cluster.crash("mixed-h100-1-a1-1")  # the first failure has no pause
+        await until_it_trains_again(api, "h100-1")
+        await cluster.crash("mixed-h100-1-a2-0")
         await until(api, "mixed", everyone | {"cpu-1": "Failed", "h100-1": "BackingOff"})
         await asyncio.sleep(60)  # what is still due: pods that end, figures
+
+
+async def until_it_trains_again(api: MemoryApi, unit: str) -> None:
+    """Wait until the second attempt of a unit of `mixed` trains."""
+    for _ in range(4000):
+        found = await api.get(names.DILOCO_JOBS, NAMESPACE, "mixed")
+        if any((each["name"], each["attempt"], each["state"]) == (unit, 2, "Training") for each in found["status"]["units"]):
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"{unit} does not train again: {found['status']}")
 
 
 async def until(api: MemoryApi, name: str, wanted: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.kube.client import Resource
-from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
@@ -338,6 +338,10 @@ class Stage:
 
     def learner_exits(self, unit: str, attempt: int, code: int, host: int = 0, **how: Any) -> None:
         exits(self.pod(unit, attempt, host), code, self.now, **how)
+
+    def failed_before(self, unit: str = "v5p-0") -> None:
+        """The unit has failed once, a minute ago: the next failure has the first pause."""
+        self.unit(unit)["failures"] = [format_timestamp(self.now - 60)]
 
     def all_contribute(self, **fields: Any) -> None:
         """The syncer has seen every learner pod that runs."""

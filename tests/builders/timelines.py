@@ -208,6 +208,11 @@ def exits(code: int, *, unit: str = UNIT, host: int = 0, skew: float = 0.0, **ho
     return _to_pod(unit, host, lambda pod, now: pods.exits(pod, code, now + skew, **how))
 
 
+def failed_before(unit: str = UNIT) -> Event:
+    """It has failed once, a minute ago: the next failure has the first pause."""
+    return Event(lambda stage: stage.failed_before(unit))
+
+
 def main_container_exits(code: int) -> Event:
     """While a sidecar runs on."""
     return _to_pod(UNIT, 0, lambda pod, now: pods.main_container_exits(pod, code, now))

@@ -57,8 +57,7 @@ async def test_a_program_that_leaves_early_is_started_again_and_the_job_ends_at_
     environment = {"QUADRATIC_LEAVE_AT_STEP": 10, "QUADRATIC_LEAVE_UNIT": "v5p-0", "QUADRATIC_STEP_MS": 50}
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         budget = {"tokens": 1_000_000_000}
-        await cluster.apply(a_quadratic_job(steps=1_000_000, units={"v5p": 2}, environment=environment, training=budget, backoff="2s"))
-        # On a busy machine nothing need be written within the two seconds for which the unit is BackingOff.
+        await cluster.apply(a_quadratic_job(steps=1_000_000, units={"v5p": 2}, environment=environment, training=budget))
         unit = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("lastFailure", "").startswith("LeftEarly: "))
         assert "end the job for all units with session.finish" in unit["lastFailure"]
         await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "Training" and unit["attempt"] == 2)

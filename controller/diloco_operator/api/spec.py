@@ -35,9 +35,9 @@ def _without_default(schema: dict[str, Any]) -> None:
 
 
 class Backoff(ApiModel):
-    """Pause before a unit's next attempt: doubles from `initial` to `max` with every failure within the window."""
+    """Pause before a unit's next attempt. The first failure within the window has none; then it doubles from `initial` to `max`."""
 
-    initial: Duration = Field(5.0, description="Pause after the first failure.")
+    initial: Duration = Field(5.0, description="Pause after the second failure within the window; the first one has none.")
     max: Duration = Field(300.0, description="Longest pause; not less than initial.")
 
 

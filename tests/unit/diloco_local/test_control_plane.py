@@ -103,8 +103,8 @@ async def test_programs_of_a_slice_read_the_names_of_all_its_hosts(tmp_path: Pat
     wanted["spec"]["learners"]["restart"]["backoff"]["max"] = "1h"
     async with local_control_plane(tmp_path, [a_fleet_node("cpu"), *slice_]) as cluster:
         await cluster.apply(wanted)
-        unit = await cluster.unit("lm", "v5p-0", in_state("BackingOff"))
-    hosts = ["lm-v5p-0-a1-0.lm", "lm-v5p-0-a1-1.lm"]
+        unit = await cluster.unit("lm", "v5p-0", in_state("BackingOff", attempt=2))
+    hosts = ["lm-v5p-0-a2-0.lm", "lm-v5p-0-a2-1.lm"]  # the first failure has no pause
     assert f"{','.join(hosts)} {','.join(f'{host}:8476' for host in hosts)}" in unit["message"]
 
 

@@ -51,6 +51,12 @@ class UnitStatusRecord(NamedTuple):
         return self.attempt > self.ended_attempt
 
     @property
+    def failed_last(self) -> bool:
+        """Whether its newest attempt failed, or has not trained and follows one that failed."""
+        begun = self.state in (UnitState.STARTING, UnitState.JOINING)
+        return self.failed_attempt > 0 and self.failed_attempt == (self.attempt - 1 if begun else self.attempt)
+
+    @property
     def steps(self) -> int:
         """Local steps that were committed, all attempts."""
         steps: int = self.figures.get("steps", 0)

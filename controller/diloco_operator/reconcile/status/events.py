@@ -9,6 +9,7 @@ from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Lack
+from diloco_operator.api.last_failure import read_last_failure
 from diloco_operator.api.reasons import (
     CONDITION_REASONS,
     FALSE,
@@ -35,8 +36,9 @@ def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, Unit
     found: list[Event] = []
     for name, record in after.items():
         old = before.get(name)
-        event = _unit_event(old, record)
-        if event is not None:
+        if record.running and (why := _new_failure(old, record)):  # it had no pause, and the next attempt begins in the same status
+            found.append(Event.about(name, EventReason.UNIT_CRASHED, why))
+        if (event := _unit_event(old, record)) is not None:
             found.append(event)
     if len(found) > _LIMIT:
         return [*found[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{plural(len(found) - _LIMIT, 'more unit', 'more units')} changed")]
@@ -71,6 +73,12 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
         state = f"; it began with {new.began_with}" if recovered and new.began_with else ""
         return Event.about(new.name, EventReason.UNIT_CONTRIBUTES, f"attempt {new.attempt} contributes{back}{state}")
     return None
+
+
+def _new_failure(old: UnitStatusRecord | None, new: UnitStatusRecord) -> str:
+    """Say how an attempt failed between two records; "": none did."""
+    failed = new.failed_attempt > (old.failed_attempt if old is not None else 0)
+    return f"attempt {new.failed_attempt} ended: {read_last_failure(new.last_failure).message}" if failed else ""
 
 
 def _waits(record: UnitStatusRecord) -> bool:

@@ -116,8 +116,9 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 
 def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
+    record = _heard_late_that_the_job_was_done(context, record)
     if not record.running:
-        return _check_completed(context, _heard_late_that_the_job_was_done(context, record))
+        return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
     slices = _slices(current)
     delegated = any(pod.grantor for pod in current)
@@ -146,7 +147,7 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
 def _heard_late_that_the_job_was_done(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Return a unit whose program failed a moment before the report came that the last step was done: kubelets tell of an end at once."""
     just = context.report is not None and record.failures and context.report.received_at - record.failures[-1] <= _REPORT_LATE
-    if not just or not context.finishing or record.failed_attempt != record.attempt:
+    if not just or not context.finishing or not record.failed_last:
         return record
     failure = read_last_failure(record.last_failure)
     return record._replace(last_failure=LastFailure(UnitReason.FAILED_AT_END, failure.message).written())

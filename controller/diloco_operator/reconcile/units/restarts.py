@@ -19,6 +19,10 @@ from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, transition
 
+_CALM = 600.0
+"""Seconds. A failure within so long after another one has a pause in any window, so that one of a second makes no attempts without one. A
+kubelet forgets the failures of a container that has run as long."""
+
 
 class PausedEnd(TypedDict, total=False):
     """What an end says, and the pause that follows."""
@@ -28,8 +32,8 @@ class PausedEnd(TypedDict, total=False):
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
-    """Pause after the n-th failure within the window; `failures` >= 1."""
-    return exponential(budget.backoff.initial, budget.backoff.max, failures)
+    """Return the pause after the n-th failure within the window; the first has none, as a kubelet's first restart of a container."""
+    return exponential(budget.backoff.initial, budget.backoff.max, failures - 1) if failures > 1 else 0.0
 
 
 def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
@@ -68,9 +72,8 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
             return transition(record, UnitEvent.DRAINED, now, end.reason, end.why, slice=slice_)
         case EndKind.NEVER_RAN:
             in_a_row = record.unschedulable + 1
-            # A moment's mistake has no pause, and what repeats has one.
-            seconds = backoff_seconds(budget, record.unschedulable) if record.unschedulable else 0.0
-            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, **_paused(end.why, now, seconds), unschedulable=in_a_row)
+            paused = _paused(end.why, now, backoff_seconds(budget, in_a_row))
+            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, **paused, unschedulable=in_a_row)
         case EndKind.DISRUPTION:
             restarts = record.restarts + 1
             # The first one has no pause. One more before the unit trains again waits for as long as it is away already.
@@ -126,7 +129,8 @@ def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: flo
             failures=failures,
             ended_at=lost_at,
         )
-    not_before = end.at + backoff_seconds(budget, len(failures))
+    calm = not record.failures or end.at - record.failures[-1] >= _CALM
+    not_before = end.at + backoff_seconds(budget, max(len(failures), 1 if calm else 2))
     return transition(
         record,
         UnitEvent.CRASHED,

@@ -58,7 +58,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
     if counts is not None:
         record = record._replace(figures={**record.figures, "tokens": counts.tokens, "steps": counts.steps})
     failure = read_last_failure(record.last_failure)
-    if complete and follows(failure.reason, Follows.JOB_WAS_DONE) and not record.running and record.failed_attempt == record.attempt:
+    if complete and follows(failure.reason, Follows.JOB_WAS_DONE) and record.failed_last:
         return _failed_at_end(record, failure.message, now)
     if record.state is UnitState.FAILED:
         return record._replace(slice="")

@@ -177,9 +177,10 @@ class UnitEvent(enum.Enum):
         forgets=("not_before", "ended_at", "grantor_said"),
     )
     FAILED_AT_END = EventRow(
-        IDLE | OVER,
+        IDLE | OVER | ATTEMPT,
         frozenset({State.FAILED}),
         "The job is complete, and the unit's program ended with an error once the last step was done.",
+        ends=True,
         leaves=True,
         forgets=("not_before", "ended_at", "grantor_said"),
     )

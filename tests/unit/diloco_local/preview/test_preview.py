@@ -183,7 +183,9 @@ def test_a_pause_that_the_operator_keeps_is_over_in_the_plan() -> None:
             async with cluster.operating():
                 await cluster.apply("lm", min=1, max=1)
                 await cluster.trains("lm", 1)
-                await cluster.crash("lm-v6e-0-a1-0")
+                await cluster.crash("lm-v6e-0-a1-0")  # has no pause
+                await cluster.when("lm", lambda status: (status["units"][0]["state"], status["units"][0]["attempt"]) == ("Training", 2))
+                await cluster.crash("lm-v6e-0-a2-0")
                 await cluster.when("lm", lambda status: status["units"][0]["state"] == "BackingOff")
             return await of_cluster(cluster.api, NS), wall_clock()
 

@@ -180,7 +180,7 @@ async def test_crashed_learner_degrades_the_job_and_its_events_tell_each_thing_o
     [back] = [message for _, reason, message in story if reason == "UnitContributes"]
     assert back.startswith("v6e-1: attempt 2 contributes, ")
     assert back.endswith(" s after it was lost")
-    assert [event[1] for event in story if event[0] == "Warning"] == ["UnitCrashed", "LearnersFailed"]
+    assert [event[1] for event in story if event[0] == "Warning"] == ["UnitCrashed", "LearnersMissing"]
     await cluster.crash("lm-syncer")  # the unit connects again, but it was not lost
     await is_in(cluster, "Degraded")
     await is_in(cluster, "Training")

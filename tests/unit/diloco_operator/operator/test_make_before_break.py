@@ -89,9 +89,13 @@ def test_a_successor_that_fails_leaves_its_slice_to_the_other_job_and_does_not_c
         async with a_cluster(scheduler=True) as cluster, cluster.operating():
             await a_full_fleet(cluster, min=1, max=2)
             await cluster.add_slices("fast")
-            await cluster.when("early", lambda status: any(unit["slice"] == "fast-0" and unit["attempt"] for unit in status["units"]))
-            [pod] = [name for name in await cluster.pod_phases("early") if "fast" in name]
-            await cluster.crash(pod)
+            for attempt in (1, 2):  # the first failure has no pause, and the second leaves the slice
+
+                def starts(status: Obj, attempt: int = attempt) -> bool:
+                    return any((unit["slice"], unit["attempt"]) == ("fast-0", attempt) for unit in status["units"])
+
+                await cluster.when("early", starts)
+                await cluster.crash(f"early-fast-0-a{attempt}-0")
             await cluster.trains_on("late", "fast-0")
             assert training(await cluster.status("early")) == ["slow-0"]
 

@@ -161,22 +161,21 @@ def test_a_unit_that_crashes_and_comes_back() -> None:
         await world.trains(3)
         assert (await world.scrape()).of_job("recovery_seconds_count") is None
         await world.cluster.crash("lm-v6e-0-a1-0")
-        await world.until("it is down", lambda status: any(u["state"] == "BackingOff" for u in status["units"]))
-        assert (await world.scrape()).of_job("units", state="BackingOff") == 1
+        await world.until("it is down", lambda status: any(u["state"] == "Starting" for u in status["units"]))
+        assert (await world.scrape()).of_job("units", state="Starting") == 1
         await world.trains(3)
         seen = await world.scrape()
         assert seen.of_job("restarts_total", reason="Crashed") == 1
         assert seen.of_job("host_failures", node="np-a-0") == 1
         assert seen.of_job("avoided_hosts") == 0  # one failure is no reason to avoid a host
         assert seen.of_job("recovery_seconds_count") == 1
-        # 5 s of back-off, and then pods start and the syncer is heard; well below a minute.
-        assert seen.of_job("recovery_seconds_bucket", le="5.0") == 0
+        # Pods start and the syncer is heard; well below a minute.
         assert seen.of_job("recovery_seconds_bucket", le="60.0") == 1
         assert seen.of_job("interruptions_total") == 1
         status = (await world.api.get(names.DILOCO_JOBS, *KEY))["status"]
         used = {use: seen.of_job("unit_seconds", use=use.value) for use in Use}
         assert used == {use: status["goodput"]["unitSeconds"][key_of(use)] for use in Use}
-        assert 5.0 <= (used[Use.RECOVERY] or 0.0) <= 60.0
+        assert 0.0 < (used[Use.RECOVERY] or 0.0) <= 60.0
 
     play(scenario)
 

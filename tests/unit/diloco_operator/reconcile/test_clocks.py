@@ -47,7 +47,7 @@ test_clocks = timelines(
     # 10 s from its end; an end that is said to be before the unit began to train (at this same moment) counts from there.
     **{
         f"back_off_does_not_depend_on_a_nodes_clock[{skew}]": given(
-            trained(), at(0, t.exits(1, skew=skew), unit(state="BackingOff", notBefore=format_timestamp(START + 10)))
+            trained(), at(0, t.failed_before(), t.exits(1, skew=skew), unit(state="BackingOff", notBefore=format_timestamp(START + 10)))
         )
         for skew in (-3 * HOUR, -5.0, 0.0, 5.0, 3 * HOUR)
     },
@@ -73,7 +73,9 @@ test_clocks = timelines(
     ),
     back_off_that_an_operator_with_a_fast_clock_wrote_is_at_most_the_longest=given(
         trained(),
-        at(0, t.exits(1), t.reconciled, written(notBefore=AHEAD), unit(notBefore=format_timestamp(START + 300))),  # backoff.max is 5m
+        at(
+            0, t.failed_before(), t.exits(1), t.reconciled, written(notBefore=AHEAD), unit(notBefore=format_timestamp(START + 300))
+        ),  # backoff.max is 5m
         at(301, unit(state="Starting")),
     ),
     failures_that_are_written_in_the_future_are_forgotten_in_time=given(

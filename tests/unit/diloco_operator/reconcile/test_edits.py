@@ -320,6 +320,7 @@ def test_unit_that_waits_on_hosts_of_two_zones_leaves_them_when_the_pool_wants_o
     hosts = [a_gpu_node(name, labels={"topology.kubernetes.io/zone": zone}) for name, zone in (("a", "z1"), ("b", "z2"))]
     job = a_job().with_learners(1, 1).with_restarts(2, initial="30s").with_gpu_pool(hosts=2, max=1, locality="Any")
     stage = Stage(job, *hosts).train()
+    stage.failed_before("h100-0")
     stage.learner_exits("h100-0", 1, 1)
     stage.settle()
     assert (stage.states(), stage.unit("h100-0")["slice"]) == ({"h100-0": "BackingOff"}, "a+b")

@@ -61,6 +61,7 @@ def test_failed_pod_stays_until_the_next_attempt_has_failed_too() -> None:
 
 def test_hosts_of_a_failed_gang_that_had_ended_stay_and_those_that_run_go() -> None:
     stage = gang()
+    stage.failed_before()
     stage.learner_exits("v5p-0", 1, 0, host=0)
     stage.learner_exits("v5p-0", 1, 1, host=1)
     stage.settle()
@@ -152,6 +153,7 @@ def test_ended_pods_hold_no_node() -> None:
 def test_ended_pods_of_units_of_a_removed_pool_go_with_the_unit() -> None:
     job = a_job().with_learners(1, 2).with_restarts(10, "30s").with_pool(max=1).with_pool("other", max=1)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.failed_before("other-0")
     stage.learner_exits("other-0", 1, 1)
     stage.settle()
     assert ended(stage) == {"other-0-a1-0": "Failed"}
@@ -193,6 +195,7 @@ def test_lost_status_is_rebuilt_beside_ended_pods() -> None:
 def test_operator_keeps_of_an_ended_learner_no_more_of_its_log_than_status_shows() -> None:
     """A kubelet puts up to 4 KiB of it into the pod's status."""
     stage = one_unit("30s")
+    stage.failed_before()
     stage.learner_exits("v5p-0", 1, 1, message="frame\n" * 500 + "ValueError: bad batch\r\n")
     termination = project_pod(stage.pod("v5p-0", 1)).termination
     assert termination is not None

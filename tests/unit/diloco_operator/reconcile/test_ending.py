@@ -163,6 +163,7 @@ def test_only_units_that_trained_to_the_end_are_completed(code: int, states: tup
     """One trains, one backs off, and one waits for hardware; a job that failed completes none."""
     job = a_job().with_learners(3, 3).with_restarts(3, "30s").with_pool(max=3)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.failed_before("v5p-1")
     stage.learner_exits("v5p-1", 1, 1)
     stage.settle()
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "BackingOff", "v5p-2": "Pending"}
@@ -288,18 +289,24 @@ def test_a_program_that_leaves_its_loop_early_is_named_at_once_and_counts_as_fai
     assert (unit["attempt"], unit["lastFailure"].partition(":")[0]) == (2, "LeftEarly"), "in the same reconcile, without a wait"
 
 
-@pytest.mark.parametrize(("before", "state"), [(2.0, "Failed"), (20.0, "Pending")])
-def test_a_program_that_fails_a_moment_before_the_report_of_the_last_step_failed_at_the_end(before: float, state: str) -> None:
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize(("before", "state"), [(2.0, "Failed"), (20.0, "")])  # "": it is stopped with the job
+def test_a_program_that_fails_a_moment_before_the_report_of_the_last_step_failed_at_the_end(
+    before: float, state: str, failures: int
+) -> None:
     stage = Stage(a_job().with_restarts(3, "5m").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    if failures:
+        stage.failed_before()
     stage.learner_exits("v5p-0", 1, 1, message="LoopError: other values than the final ones")
     stage.settle()
-    assert stage.states() == {"v5p-0": "BackingOff"}
+    assert stage.states() == {"v5p-0": "BackingOff" if failures else "Starting"}
     stage.advance(before)
     stage.all_contribute(t=100)
     stage.settle()
     exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
     stage.settle()
-    assert stage.states() == {"v5p-0": state}
+    never_ran = "Pending" if failures else "Completed"  # its next attempt had begun to start, and was stopped with the job
+    assert stage.states() == {"v5p-0": state or never_ran}
 
 
 def test_a_program_that_runs_on_when_the_job_is_over_is_stopped_and_named_and_has_not_failed() -> None:

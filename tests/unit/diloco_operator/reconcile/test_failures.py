@@ -32,8 +32,10 @@ def two_units(limit: int = 2) -> Stage:
 
 @t.scene
 def two_hosts(initial: str = "30s") -> Stage:
-    """One unit, which trains on both."""
-    return Stage(a_job().with_restarts(3, initial).with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    """One unit, which trains on both, and has failed once."""
+    stage = Stage(a_job().with_restarts(3, initial).with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.failed_before()
+    return stage
 
 
 @t.scene
@@ -74,17 +76,22 @@ test_ends = timelines(
         two_units(),
         at(0, t.exits(137, unit="v5p-1"), unit("v5p-0", state="Training"), learner_pods("v5p-0-a1-0", "v5p-1-a1-0", "v5p-1-a2-0")),
     ),
-    # initial x 2^(n-1), at most max: 4, 8, 16 -> 10, 10
+    # The first failure has no pause. Then initial x 2^(n-2), at most max: 4, 8, 16 -> 10, 10
     backoff_doubles_with_every_failure_up_to_its_maximum=given(
         one_unit(limit=10, initial="4s", max="10s"),
-        at(0, *BACKS_OFF, t.next_reconcile_after(4)),
+        at(0, t.exits(1), t.one_reconcile, unit(state="Starting"), *BACKS_OFF, t.next_reconcile_after(4)),
         at(4, t.reconciled, *BACKS_OFF, t.next_reconcile_after(8)),
         at(12, t.reconciled, *BACKS_OFF, t.next_reconcile_after(10)),
         at(22, t.reconciled, *BACKS_OFF, t.next_reconcile_after(10)),
     ),
     backing_off_unit_keeps_its_slice_and_reports_when_it_returns=given(
         one_unit(initial="30s"),
-        at(0, t.exits(137, reason="OOMKilled"), unit(slice="tpu-0", reason="OutOfMemory", notBefore="2026-11-20T12:00:30Z")),
+        at(
+            0,
+            t.failed_before(),
+            t.exits(137, reason="OOMKilled"),
+            unit(slice="tpu-0", reason="OutOfMemory", notBefore="2026-11-20T12:00:30Z"),
+        ),
         at(0, unit(message=has("exit 137 (OOMKilled)", "2026-11-20T12:00:30Z")), t.reserves("tpu-0")),
     ),
     unit_with_more_failures_than_the_limit_is_given_up_with_advice=given(
@@ -120,13 +127,14 @@ test_ends = timelines(
         at(10, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=10.0, endedAt=None)),
     ),
     recovery_is_measured_from_the_first_of_several_ends=given(
-        one_unit(initial="5s"),
+        one_unit(limit=3, initial="5s"),
         at(0, t.exits(137)),
         at(6, t.pods_run, t.exits(1), unit(endedAt=format_timestamp(START))),
-        at(17, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=17.0, endedAt=None)),  # 6 + 2 * 5 and a second
+        at(11, t.reconciled),
+        at(12, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=12.0, endedAt=None)),  # 6 + 5 and a second
         at(20, t.exits(1)),
-        at(40, t.reconciled),
-        at(41, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=21.0)),  # 4 * 5 and a second
+        at(30, t.reconciled),
+        at(31, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=11.0)),  # 2 * 5 and a second
     ),
     first_start_is_no_recovery=given(
         one_unit(),
@@ -134,8 +142,8 @@ test_ends = timelines(
     ),
     unit_that_ends_well_before_the_job_does_has_failed=given(
         one_unit(initial="70s"),
-        at(0, t.exits(0), states(v5p_0="Completed")),
-        at(61, t.one_reconcile, states(v5p_0="BackingOff"), unit(message=has("before the job was done"), failures=1)),
+        at(0, t.failed_before(), t.exits(0), states(v5p_0="Completed")),
+        at(61, t.one_reconcile, states(v5p_0="BackingOff"), unit(message=has("before the job was done"), failures=2)),
         at(61, unit(notBefore="2026-11-20T12:01:10Z", endedAt=format_timestamp(START))),  # from its end on
         at(70, t.one_reconcile, states(v5p_0="Starting")),
         at(75, t.pods_run, t.all_contribute, unit(recoverSeconds=75.0)),
@@ -191,8 +199,8 @@ def test_errors_that_a_restart_does_not_fix_fail_the_unit_at_once(code: int, rea
     ],
 )
 def test_failures_count_and_say_what_happened(code: int, how: dict[str, Any], reason: str, text: str) -> None:
-    seen = unit(state="BackingOff", reason=reason, failures=1, message=has(text))
-    t.play(one_unit(initial="30s")(), at(0, t.exits(code, **how), t.one_reconcile, seen))
+    seen = unit(state="BackingOff", reason=reason, failures=2, message=has(text))
+    t.play(one_unit(initial="30s")(), at(0, t.failed_before(), t.exits(code, **how), t.one_reconcile, seen))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +225,7 @@ def test_failures_count_and_say_what_happened(code: int, how: dict[str, Any], re
 )
 def test_what_a_rank_said_decides_and_not_the_launcher(code: int, message: str, reason: str, text: str) -> None:
     stage = one_unit(initial="30s")()
-    t.play(stage, at(0, t.exits(code, message=message), t.one_reconcile, unit(reason=reason, message=has(text))))
+    t.play(stage, at(0, t.failed_before(), t.exits(code, message=message), t.one_reconcile, unit(reason=reason, message=has(text))))
     assert "half a line" not in stage.unit("v5p-0")["message"]
 
 
@@ -229,7 +237,7 @@ test_several_hosts = timelines(
     all_hosts_of_a_unit_go_when_one_fails=given(
         two_hosts(),
         # The other host has ended.
-        at(0, t.exits(1, host=1), t.one_reconcile, deleted("v5p-0-a1-0", "v5p-0-a1-hosts-2"), unit(failures=1)),
+        at(0, t.exits(1, host=1), t.one_reconcile, deleted("v5p-0-a1-0", "v5p-0-a1-hosts-2"), unit(failures=2)),
     ),
     next_attempt_of_a_gang_waits_for_the_last_process_of_the_one_before=given(
         two_hosts(initial="0s"),
@@ -245,23 +253,23 @@ test_several_hosts = timelines(
         two_hosts(),
         at(0, LOST_RANK),
         at(2, t.exits(1, host=1, message="ValueError: bad batch"), t.one_reconcile),
-        at(2, unit(reason="Crashed", failures=1, restarts=1, message=has("exit 1: ValueError: bad batch")), t.suspected("np-0-1")),
+        at(2, unit(reason="Crashed", failures=2, restarts=1, message=has("exit 1: ValueError: bad batch")), t.suspected("np-0-1")),
     ),
     unit_waits_five_seconds_for_the_host_that_can_say_why_a_rank_was_lost=given(
         two_hosts(),
         at(0, LOST_RANK, t.one_reconcile, t.next_reconcile_after(5), states(v5p_0="Training")),
-        at(5, t.one_reconcile, unit(state="BackingOff", reason="RankLost", failures=1)),
+        at(5, t.one_reconcile, unit(state="BackingOff", reason="RankLost", failures=2)),
         at(5, unit(message=has("exit 71: another rank of its unit ended or was lost: rank 1 was lost"))),
         at(5, t.suspected("np-0-1")),  # the host that never said anything is the suspect, not the one that noticed
     ),
     gang_of_which_all_hosts_lost_a_rank_starts_again_once_and_blames_no_host=given(
         two_hosts(),
         at(0, LOST_RANK, t.exits(71, host=1, message="rank 0 was lost"), t.one_reconcile),
-        at(0, unit(reason="RankLost", restarts=1), t.suspected(), *3 * (t.one_plan,), t.reconciled, unit(failures=1)),
+        at(0, unit(reason="RankLost", restarts=1), t.suspected(), *3 * (t.one_plan,), t.reconciled, unit(failures=2)),
     ),
     lost_rank_whose_host_was_taken_away_is_no_failure=given(
         two_hosts(),
-        at(0, LOST_RANK, t.one_reconcile, t.lost("np-0-1"), t.one_reconcile, unit(state="Pending", restarts=1, failures=0)),
+        at(0, LOST_RANK, t.one_reconcile, t.lost("np-0-1"), t.one_reconcile, unit(state="Pending", restarts=1, failures=1)),
     ),
     end_from_a_node_whose_clock_is_wrong_is_not_waited_for=given(
         two_hosts(),

@@ -228,6 +228,7 @@ def test_unit_that_crashed_starts_again_with_its_quota_before_units_that_wait() 
 def test_template_that_changed_before_the_next_attempt_asks_anew() -> None:
     queue = a_training_unit(min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
+    stage.failed_before(ONE)
     stage.learner_exits(ONE, 1, 1)
     queue.play()
     stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(image="train:2")}])

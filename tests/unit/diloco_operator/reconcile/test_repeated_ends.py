@@ -9,6 +9,7 @@ from builders.jobs import Obj, a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits, is_deleted, is_ended_by_its_node, phase, starts
 from builders.stage import Stage
+from diloco_operator.kube.timestamps import format_timestamp
 
 type Cause = Callable[[Stage, str], None]
 
@@ -48,7 +49,7 @@ CAUSES: dict[str, Cause] = {
 
 
 # Pauses of at most 5, 10, 20, 40, 80, 160 and 300 s, the half of them at least, leave room for 8 attempts in ten minutes. One more comes at
-# once, as the first disruption and the first pod that never ran have no pause; one more where a unit tries its second host first.
+# once, as the first end of its kind has no pause; one more where a unit tries its second host first.
 MOST_ATTEMPTS = 10
 
 
@@ -84,9 +85,39 @@ def test_a_unit_whose_host_admits_no_pod_tries_another_one_and_says_why() -> Non
 
 def test_a_unit_that_is_evicted_for_its_own_volume_has_failed() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_restarts(5, "30s").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.failed_before()
     (name,) = stage.learner_pods()
     fills_its_volume(stage.pods[name], stage.now)
     stage.settle()
     unit = stage.unit("v5p-0")
-    assert (unit["reason"], len(unit["failures"])) == ("OutOfStorage", 1)
+    assert (unit["reason"], len(unit["failures"])) == ("OutOfStorage", 2)
     assert "scratch" in unit["message"]
+
+
+def test_the_first_failure_after_a_calm_has_no_pause_and_is_told() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_restarts(5, "5s").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    for first in (1, 3):
+        stage.learner_exits("v5p-0", first, 1)
+        events = [(event.reason, event.said) for event in stage.step().events if event.unit]
+        assert events == [("UnitCrashed", f"attempt {first} ended: exit 1"), ("UnitStarted", f"attempt {first + 1} starts on tpu-0")]
+        stage.kubelets_start()
+        stage.learner_exits("v5p-0", first + 1, 1)
+        stage.settle()
+        assert stage.unit("v5p-0")["notBefore"] == format_timestamp(stage.now + 5)
+        stage.advance(3600)  # the window
+        stage.train()
+
+
+def test_a_window_of_a_second_makes_no_attempts_without_a_pause() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_restarts(5, "5s", window="1s").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    began = stage.now
+    for attempt in range(1, 12):
+        stage.advance(2)
+        stage.learner_exits("v5p-0", attempt, 1)
+        stage.settle()
+        assert len(stage.unit("v5p-0")["failures"]) == 1
+        while stage.unit("v5p-0")["attempt"] == attempt:
+            stage.advance(1)
+            stage.settle()
+        stage.train()
+    assert stage.now - began == 72  # 11 times 2 s; the first pause is none, and the ten others have 5 s each

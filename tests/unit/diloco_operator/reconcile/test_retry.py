@@ -129,7 +129,7 @@ def test_retried_unit_has_a_new_restart_budget() -> None:
     starts(retry(stage))
     stage.learner_exits("v5p-0", 3, 1)
     stage.settle()
-    assert stage.states() == {"v5p-0": "BackingOff"}
+    assert stage.states() == {"v5p-0": "Starting"}
     assert len(stage.unit("v5p-0")["failures"]) == 1
     assert stage.true() == {"Accepted", "Degraded", "Placed"}
 

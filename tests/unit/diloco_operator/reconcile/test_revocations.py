@@ -66,6 +66,7 @@ def a_job_of_which_one_unit_waits_to_start_again() -> Stage:
     """Its minimum is two; v5p-0 and v5p-1 train."""
     job = a_job().with_learners(2, 3).with_restarts(5, initial="1m").with_pool(max=3)
     stage = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(3))).train()
+    stage.failed_before("v5p-2")
     stage.learner_exits("v5p-2", 1, 1)
     stage.settle()
     return stage

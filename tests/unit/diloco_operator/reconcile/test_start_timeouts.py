@@ -215,9 +215,9 @@ test_pull = timelines(
     host_without_a_way_to_the_registry_costs_one_attempt_and_others_follow_on_other_hosts=given(
         starting(nodes=3),
         at(0, unit(slice="tpu-0"), *PULLS, NO_SUCH_HOST),
-        at(120, unit(failures=1, reason="ImageRefused", message=has("tpu-0", "other hosts are tried first", "no such host"))),
-        at(130, unit(slice="tpu-1"), t.runs(), unit(state="Joining", failures=1)),
-        at(130, t.seen("nodes", lambda stage: [node["name"] for node in stage.status["unschedulableNodes"]], ["tpu-0"])),
+        at(120, unit(failures=1, lastFailure=has("ImageRefused", "tpu-0", "other hosts are tried first", "no such host"))),
+        at(120, unit(slice="tpu-1"), t.runs(), unit(state="Joining", failures=1)),
+        at(120, t.seen("nodes", lambda stage: [node["name"] for node in stage.status["unschedulableNodes"]], ["tpu-0"])),
     ),
     **{
         f"host_that_cannot_pull_what_another_one_runs_is_left_without_a_failure[{seconds}s]": given(
@@ -237,7 +237,7 @@ test_pull = timelines(
         starting(),
         at(0, *PULLS, NO_ANSWER),
         at(179, unit(failures=0)),
-        at(180, unit(reason="PullTimeout")),
+        at(180, unit(lastFailure=has("PullTimeout"))),
     ),
     **{
         f"time_to_pull_does_not_depend_on_a_nodes_clock[{skew}]": given(
@@ -245,7 +245,7 @@ test_pull = timelines(
             at(0, t.bound(), t.has_network(skew)),
             at(170, unit(failures=0)),
             # At most start after the binding, and then pull: 2 + 3 minutes.
-            at(300, unit(failures=1, reason="PullTimeout", slice="tpu-1", message=has("learners.timeouts.pull"))),
+            at(300, unit(failures=1, slice="tpu-1", lastFailure=has("PullTimeout", "learners.timeouts.pull"))),
         )
         for skew in (-3 * HOUR, -5.0, 0.0, 5.0, 150.0, 3 * HOUR)
     },
@@ -274,8 +274,8 @@ test_start = timelines(
         starting(),
         at(0, t.bound(), t.waits("ContainerCreating"), unit(reason="StartingContainers")),
         at(119, unit(failures=0)),
-        at(120, unit(failures=1, reason="StartTimeout")),
-        at(120, unit(message=has("learners.timeouts.start): waits for volumes and network on tpu-0"))),
+        at(120, unit(failures=1, lastFailure=has("StartTimeout"))),
+        at(120, unit(lastFailure=has("learners.timeouts.start): waits for volumes and network on tpu-0"))),
     ),
     time_to_start_counts_from_the_binding=given(
         starting(schedule="10m"),
@@ -285,24 +285,24 @@ test_start = timelines(
     binding_in_the_future_counts_from_the_creation=given(
         starting(),
         at(0, t.bound(3 * HOUR)),
-        at(120, unit(reason="StartTimeout")),
+        at(120, unit(lastFailure=has("StartTimeout"))),
     ),
     init_container_has_the_time_to_start_after_that_to_pull=given(
         starting(),
         at(0, *PULLS, t.init_container_runs(), unit(message="bytes-lm-v5p-0-a1-0: the init container fetch runs on tpu-0")),
         at(299, unit(failures=0)),
-        at(300, unit(reason="StartTimeout")),
+        at(300, unit(lastFailure=has("StartTimeout"))),
     ),
     image_that_is_pulled_after_a_long_init_container_has_time=given(
         starting(),
         at(0, *PULLS, t.init_container_ends(after=200)),
         at(299, unit(reason="PullingImages", failures=0)),
-        at(300, unit(reason="PullTimeout")),
+        at(300, unit(lastFailure=has("PullTimeout"))),
     ),
     container_that_cannot_be_made_says_why=given(
         starting(),
         at(0, *PULLS, t.waits("CreateContainerConfigError", 'configmap "settings" not found')),
-        at(120, unit(reason="StartTimeout", message=has('configmap "settings" not found'))),
+        at(120, unit(lastFailure=has("StartTimeout", 'configmap "settings" not found'))),
     ),
 )
 
@@ -314,7 +314,7 @@ test_join = timelines(
             at(0, *PULLS),
             at(170, t.runs(skew), t.syncer_has_seen_nobody, unit(state="Joining")),  # after longer than the unit may take to join
             at(229, unit(failures=0)),
-            at(230, unit(failures=1, reason="JoinTimeout", message=has("learners.timeouts.join"))),
+            at(230, unit(failures=1, lastFailure=has("JoinTimeout", "learners.timeouts.join"))),
         )
         for skew in (-3 * HOUR, 0.0, 3 * HOUR)
     }

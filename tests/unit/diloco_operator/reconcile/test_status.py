@@ -145,6 +145,7 @@ def test_operator_that_restarts_takes_the_training_on_record_until_a_report_is_d
 def test_missing_quorum_is_explained_once_by_the_units_the_cause_and_the_time(least: int, explains: str, other: str) -> None:
     job = a_job().with_learners(least, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.failed_before("v5p-1")
     stage.learner_exits("v5p-1", 1, 137, reason="OOMKilled")
     stage.step()
     assert (stage.condition("Training")["status"], stage.condition("Training")["reason"]) == ("False", "QuorumMissing")
@@ -162,6 +163,7 @@ def test_units_that_the_job_no_longer_wants_are_not_named_as_missing() -> None:
     stage.settle()
     stage.kubelets_finish_deletions()
     stage.settle()
+    stage.failed_before()
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
     assert stage.states() == {"v5p-0": "BackingOff", "v5p-1": "Training", "v5p-2": "Pending"}
@@ -188,6 +190,7 @@ def test_learner_that_crashes_before_the_job_has_trained_degrades_it_until_it_tr
     stage.kubelets_start()
     stage.settle()
     assert (stage.status["state"], stage.status["reason"]) == ("Starting", "SyncerStarting")
+    stage.failed_before()
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
     assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "LearnersFailed")

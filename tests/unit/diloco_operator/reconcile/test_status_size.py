@@ -150,6 +150,7 @@ def test_crashes_with_long_last_words_are_recorded_in_the_room_that_is_left() ->
     room = 900 << 10
     a_big_spec(stage, OBJECT_LIMIT - (16 << 10) - room)
     for index in range(200):
+        stage.failed_before(f"v5p-{index}")
         stage.learner_exits(f"v5p-{index}", 1, 1, message="<" * 500)
     stage.step()
     assert {unit["state"] for unit in stage.status["units"]} == {"BackingOff"}
