@@ -47,6 +47,10 @@ RUNBOOK: Mapping[str, Advice] = {
         (_EXPLAIN, "`kubectl diloco plan FILE` shows what would run where, and after `--add` or `--without`."),
         ("Follow the remedies of the pools: add nodes, raise another pool's `learners.max`, or lower `learners.min`.", "Else wait."),
     ),
+    "CannotStart": Advice(
+        ("`Training` says what is wrong: a quota, a name that is taken, or a StorageClass that binds nothing.",),
+        ("Follow `Training`. The job takes hardware again as soon as it can start.",),
+    ),
     "NoCapacity": Advice(
         (_EXPLAIN,),
         ("Add nodes, raise another pool's `learners.max`, or wait: the unit starts as soon as a slice is free.",),

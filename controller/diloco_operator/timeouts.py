@@ -190,6 +190,8 @@ class ReconcileTimeouts:
     """When a job is complete, its pods may take so long to end by themselves. Those that ended so stay, for their logs."""
     stuck_deletion: float = 60.0
     """A pod that is still there so long after its grace is stuck: its slice is not counted on for another job."""
+    hold_in_vain: float = 300.0
+    """A job that cannot train until a person acts keeps hardware that it has begun to use for so long, and then gives it back."""
     node_seen: float = 30.0
     """A node that the scheduler knows already must have come to the operator within so long after a pod was bound to it."""
     half_bound: float = 30.0

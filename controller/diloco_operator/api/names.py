@@ -113,6 +113,8 @@ ANNOTATION_RELATIVE_SPEED = f"{LOCAL_PREFIX}/relative-speed"
 """On a simulated node: its speed relative to the real machine, in (0, 1]."""
 ANNOTATION_ADDRESS = f"{LOCAL_PREFIX}/address"
 """On a pod on a simulated node of a real API server: its loopback address, which its status may not have."""
+ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""On a volume claim: the node that a scheduler has chosen for it."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 """Annotation of the StorageClass that claims without one get."""
 

@@ -96,6 +96,12 @@ class PlacedReason(ConditionReason):
         Severity.SILENT,
         "The spec is refused, so that no unit starts, and those that have ended have given their slices back.",
     )
+    CANNOT_START = (
+        "CannotStart",
+        FALSE,
+        Severity.WARNING,
+        "There are slices, but the job cannot start until a person acts, so others may take them; `Training` says what to do.",
+    )
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."
     JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed and has given its slices back."

@@ -38,7 +38,7 @@ from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, re
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import scale
-from diloco_operator.reconcile.units.stopping import leave_removed_pools
+from diloco_operator.reconcile.units.stopping import leave_in_vain, leave_removed_pools
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
@@ -141,10 +141,13 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     records = replace_outdated(context, units.records)
     records = leave_removed_pools(context, records)
     records = leave_revoked(context, records)
+    in_vain: Sequence[float] = ()
+    if shared.frees_hardware and shared.syncer.down is not None:
+        records, in_vain = leave_in_vain(context, records)
 
     # 3. Place the others and start them; ask for nodes for those without a slice.
     pods = LearnerPods(context)
-    scaling = scale(context, records, pods, blocked=blocked, may_start=shared.may_come, avoid=units.avoid)
+    scaling = scale(context, records, pods, blocked=blocked, may_start=shared.may_come, gives_back=shared.frees_hardware, avoid=units.avoid)
 
     # 4. Complete what an operator had begun.
     learners = [
@@ -170,6 +173,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     # 8. Look again when the first of these moments comes.
     deadlines: Sequence[float | None] = (
         *shared.deadlines,
+        *in_vain,
         *units.deadlines,
         *context.hosts.deadlines,
         *context.admissions_forgotten,

@@ -37,6 +37,11 @@ class SharedObjects:
         return self._blocked_by(self.volume)
 
     @property
+    def frees_hardware(self) -> bool:
+        """Whether units wait for what only a person can mend: they keep no hardware from others meanwhile."""
+        return bool(self.rejected or self.taken or self.syncer.predecessor or self.configuration.kept or self.volume.certain)
+
+    @property
     def may_come(self) -> bool:
         """Whether nothing is known that keeps them from being there in a moment. Whether a claim gets a volume shows when it is made."""
         return self._blocked_by(Volume(self.volume.problem)) is None
@@ -64,7 +69,12 @@ class SharedObjects:
 
     @property
     def deadlines(self) -> Sequence[float | None]:
-        return (*(rejection.retry_at for rejection in self.rejected), *self.syncer.deadlines, self.retention.retry_at)
+        return (
+            *(rejection.retry_at for rejection in self.rejected),
+            *self.syncer.deadlines,
+            self.retention.retry_at,
+            self.volume.certain_at,
+        )
 
 
 def shared_objects(context: ReconcileContext) -> SharedObjects:

@@ -26,6 +26,8 @@ class SyncerChanges:
     """Why it does not serve; None when its container runs."""
     taken: Sequence[str] = ()
     """`Pod <name>`, when a pod of this name does not belong to the job."""
+    predecessor: str = ""
+    """The same of one that is being deleted: what the job waits for, and what to do; "": there is none."""
     rejected: Sequence[Rejection] = ()
     """The pod, if the API server rejected it and it is too early to try again."""
     deadlines: Sequence[float] = ()
@@ -51,8 +53,10 @@ def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChan
 def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges:
     job = context.observed.job
     name = names.syncer_pod_name(job.name)
-    if any(other.name == name for other in context.observed.pods):
-        return SyncerChanges(down=syncer_words.POD_IS_CREATED, taken=[f"Pod {name}"])
+    if (there := next((pod for pod in context.observed.pods if pod.name == name), None)) is not None:
+        if there.deletion is None:
+            return SyncerChanges(down=syncer_words.POD_IS_CREATED, taken=[f"Pod {name}"])
+        return SyncerChanges(down=syncer_words.POD_IS_CREATED, predecessor=syncer_words.old_one_goes(name, there.node))
     if not may_create:
         return SyncerChanges(down=syncer_words.POD_IS_CREATED)
     assert job.derived is not None, "the derived values of a spec that can be read are there"

@@ -21,6 +21,14 @@ def node_does_not_answer(node: str) -> str:
     )
 
 
+def old_one_goes(pod: str, node: str) -> str:
+    """Say what the job waits for. Two syncers must not write one volume, so nothing forces the old one."""
+    return (
+        f"Pod {pod} of an earlier job of this name is being deleted and has not gone yet. If it stays, look at its node {node}; if that "
+        f"machine is off for good: kubectl delete node {node}"
+    )
+
+
 def pod_failed(pod: PodView) -> str:
     """Say how it failed; one that succeeded ends the job."""
     end = f" ({pod.termination.text})" if pod.termination else ""
@@ -56,6 +64,10 @@ def no_storage_class(claim: str) -> str:
         f"storageClassName of the chart and delete the claim (kubectl delete pvc {claim}), or make the job anew with "
         "spec.syncer.storage.className"
     )
+
+
+def class_is_tried(claim: str, storage_class: str) -> str:
+    return f"no scheduler has found a node for {names.VOLUME_CLAIMS.kind} {claim} of StorageClass {storage_class} yet"
 
 
 def claim_not_bound(claim: str, storage_class: str, why: str) -> str:

@@ -13,6 +13,7 @@ from diloco_operator.reconcile.children import syncer_words
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.children import Child
+from diloco_operator.timeouts import RECONCILE
 
 _OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
 """Parts of what kube-scheduler says of a pod whose volumes keep it from every node:
@@ -26,6 +27,10 @@ class Volume(NamedTuple):
     """Why no learner may start; None: they may."""
     problem: str | None = None
     """What is wrong with the claim, and what to do; None while nothing is known to be wrong."""
+    certain: bool = False
+    """The problem does not end by itself."""
+    certain_at: float | None = None
+    """When it will be certain, if it lasts."""
 
 
 def names_class(spec: Spec, config: OperatorConfig) -> bool:
@@ -41,23 +46,23 @@ def lacks_class(claim: Child) -> bool:
 def syncer_volume(context: ReconcileContext) -> Volume:
     """Judge the claim. One that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes
     bind it only once the syncer's pod has a node."""
-    claim = context.observed.children.volume_claim
+    claim, named = context.observed.children.volume_claim, context.spec.syncer.storage.class_name
     name = names.volume_claim_name(context.observed.job.name)
     if claim is None:
         # The API server fills in the default class as it creates the claim. So it is known at once whether there is one.
-        known = names_class(context.spec, context.observed.config) or context.observed.default_class
+        known = not named and (context.observed.config.storage_class_name or context.observed.default_class)
         return Volume() if known else Volume(syncer_words.claim_is_created(name))
     if claim.phase != "Pending":
         return Volume()
     if lacks_class(claim):
-        return _lacks(syncer_words.no_storage_class(name))
-    said = context.syncer.unschedulable if context.syncer is not None else ""
-    return (
-        _lacks(syncer_words.claim_not_bound(name, claim.storage_class, said))
-        if any(part in said.lower() for part in _OF_VOLUMES)
-        else Volume()
-    )
-
-
-def _lacks(problem: str) -> Volume:
-    return Volume(syncer_words.waits_for_volume(problem), problem)
+        problem = syncer_words.no_storage_class(name)
+        return Volume(syncer_words.waits_for_volume(problem), problem, certain=True)
+    syncer = context.syncer
+    if syncer is not None and any(part in syncer.unschedulable.lower() for part in _OF_VOLUMES):
+        problem = syncer_words.claim_not_bound(name, claim.storage_class, syncer.unschedulable)
+        # A volume may also be on its way.
+        due = syncer.created + RECONCILE.hold_in_vain
+        return Volume(syncer_words.waits_for_volume(problem), problem, certain=context.now >= due, certain_at=due)
+    # A user may have mistyped the class: it exists once a scheduler has found a node for the claim.
+    seen = not named or claim.taken_up or (syncer is not None and syncer.node)
+    return Volume() if seen else Volume(syncer_words.waits_for_volume(syncer_words.class_is_tried(name, claim.storage_class)))

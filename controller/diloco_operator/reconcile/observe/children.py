@@ -53,6 +53,8 @@ class Child:
     """The phase of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
     storage_class: str = ""
     """The storage class of a volume claim."""
+    taken_up: bool = False
+    """Whether a scheduler has chosen a node for a volume claim, so that its provisioner makes the volume."""
     ingress: tuple[str, ...] = ()
     """Host names and addresses of a Service's load balancer."""
     other_owners: str = ""
@@ -83,6 +85,7 @@ def project_child(obj: Obj) -> Child:
         other_owners=json.dumps(others) if others else "",
         phase=string(fields(obj, "status"), "phase", "status"),
         storage_class=string(fields(obj, "spec"), "storageClassName", "spec"),
+        taken_up=bool(string(annotations, names.ANNOTATION_SELECTED_NODE, "metadata.annotations")),
         ingress=ingress_of(obj),
     )
 

@@ -54,6 +54,10 @@ def pods_refused(hardware: Hardware, units: Mapping[str, str]) -> str:
     return f"{hardware.of_least()}; {details}{hardware.lacks()}"
 
 
+def cannot_start(hardware: Hardware) -> str:
+    return f"{hardware.of_least()}; there is more for it, which others may take until the job can start: see Training"
+
+
 def no_grantor(hardware: Hardware, why: str) -> str:
     """Say what is missing. `why`: and what to do."""
     return f"{hardware.of_least()}; {why}"

@@ -61,6 +61,8 @@ def _too_small_syncer(context: ReconcileContext) -> str:
 def _obstacle(shared: SharedObjects, uid: str) -> Statement | None:
     """Names that the job needs and others have, or a volume that does not come; None: neither is so."""
     kept_claim, taken = shared.configuration.kept, shared.taken
+    if shared.syncer.predecessor:
+        return Statement(TrainingReason.NAME_TAKEN, shared.syncer.predecessor)
     if kept_claim or taken:
         return Statement(TrainingReason.NAME_TAKEN, training_words.name_taken(kept_claim, taken, uid))
     problem = shared.volume.problem

@@ -40,6 +40,11 @@ def not_needed(why: str, until_then: str) -> str:
     return f"{why}; until then: {until_then}" if until_then else why
 
 
+def held_in_vain(since: float) -> str:
+    """Say that its job cannot use it. `since`: when the job trained last, or the unit began to start."""
+    return f"its hardware has been of no use since {format_timestamp(since)}: the job cannot train until a person acts, see Training"
+
+
 # --- its host -----------------------------------------------------------------------------------------------------------
 def failures_excused(excused: int, failures: int, node: str, avoided_until: float) -> str:
     return (

@@ -65,6 +65,8 @@ class Scaling:
     """Units that have hardware."""
     rejected: int = 0
     """Units that have a slice, but whose pods the API server rejected."""
+    given_back: int = 0
+    """Units whose slice others may take, because the job cannot start until a person acts."""
     barred: int = 0
     """Units that have no slice, and for which no others leave theirs, because a dry run of their pods was refused."""
     pod_checks: list[PodCheck] = field(default_factory=list)
@@ -84,10 +86,12 @@ def scale(
     *,
     blocked: str | None,
     may_start: bool,
+    gives_back: bool,
     avoid: Mapping[str, float],
 ) -> Scaling:
-    """Place, start and release units. `blocked`: why no pod may be created yet; `may_start`: nothing is known that would keep it so.
-    `avoid`: nodes that units use only if there are no others -> since when."""
+    """Place, start and release units. `blocked`: why no pod may be created yet; `may_start`: nothing is known that would keep it so;
+    `gives_back`: it stays so until a person acts, and others may have the hardware. `avoid`: nodes that units use only if there are no
+    others -> since when."""
     records = without_places(context, records)
     every = job_request(context, records, avoid)
     request = for_placement(context, every)
@@ -100,7 +104,7 @@ def scale(
     scaling.desired = desired_units(context)
     scaling.possible = possible_units(context, records)
     for assignment in placement.assigned:
-        scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
+        scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked, gives_back=gives_back)
     for left in placement.unplaced:
         # One that waits for a grantor is left out by placement because it has no slice; `_delegate` judges it.
         if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
@@ -118,6 +122,8 @@ def scale(
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     goals = worth_moving_to(context, scaling.records.values())
     unwanted = {left.unit for left in placement.unplaced if not left.waits and left.pool not in goals}
+    if gives_back:
+        unwanted |= {unit.name for pool in request.pools for unit in pool.units}
     ready = blocked is None and context.syncer is not None
     scaling.request = allotment_request(context, request, scaling.records, unwanted.union(refused), avoid, may_start=may_start, ready=ready)
     if scaling.request.may_give:
@@ -191,6 +197,8 @@ def _assign(
     assignment: PlacedUnit,
     busy: Mapping[str, Mapping[str, str]],
     blocked: str | None,
+    *,
+    gives_back: bool,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or new_unit(assignment.unit, assignment.pool, context.now)
     if state_of(record) is State.WAITING_FOR_GRANTOR:  # its attempt never ran: the slice was there before the nodes that it asked for
@@ -211,6 +219,11 @@ def _assign(
     if blocked is not None or blocker or context.finishing:
         if blocker and blocked is None:
             return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=False), context.now)
+        if blocked is not None and gives_back:
+            scaling.given_back += 1
+            scaling.placed -= 1
+            why = wait_words.slice_is_free(blocked)
+            return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why, slice="")
         why = blocked if blocked is not None else wait_words.JOB_ENDS_SOON
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := context.rejection((UNIT, record.name))) is not None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from diloco.contract import Result
 
+from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.last_failure import LastFailure, read_last_failure
-from diloco_operator.api.reasons import UnitReason, follows
+from diloco_operator.api.reasons import TRUE, UnitReason, follows
 from diloco_operator.api.status import UnitState
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
@@ -32,6 +34,28 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
         elif context.learners.get(name):
             found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.message)
     return found
+
+
+def leave_in_vain(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> tuple[dict[str, UnitStatusRecord], list[float]]:
+    """Return the units of a job that cannot train until a person acts, and when others are due: those leave that have had their hardware
+    long enough for it."""
+    found, deadlines = dict(records), list[float]()
+    on_record = context.observed.job.status.get("conditions") or ()
+    training = next((each for each in on_record if each["type"] == ConditionType.TRAINING), None)
+    if training is None or training["status"] == TRUE:
+        return found, deadlines
+    lost_at = parse_timestamp(training["lastTransitionTime"])
+    for name, record in records.items():
+        if not record.running or record.state is UnitState.DRAINING:
+            continue
+        # Without a syncer nothing tells that a unit does not train any more.
+        since = lost_at if record.state is UnitState.TRAINING or record.since is None else max(lost_at, record.since)
+        if context.now < (due := since + RECONCILE.hold_in_vain):
+            deadlines.append(due)
+        else:
+            why = departure_words.held_in_vain(since)
+            found[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.WAITING_FOR_SYNCER, why)
+    return found, deadlines
 
 
 def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:

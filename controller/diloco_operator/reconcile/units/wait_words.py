@@ -116,6 +116,11 @@ def host_cannot_pull(pod: str, node: str, other: str, problem: str) -> str:
     return f"{node} cannot pull the images of {pod}, and {other} runs them; check the host's DNS, registry and credentials: {problem}"
 
 
+def slice_is_free(why: str) -> str:
+    """Say why a unit does not start until a person acts."""
+    return f"{why}; others may take its hardware until then"
+
+
 # --- units without pods -------------------------------------------------------------------------------------------------
 def waits_for_pod(pod: str, *, ended: bool) -> str:
     """Name a pod that may still run where the unit's own would. `ended`: it has to end only, and need not be gone."""

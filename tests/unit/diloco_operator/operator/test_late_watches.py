@@ -10,10 +10,11 @@ from builders.fake_cluster import NS, FakeCluster
 from builders.jobs import tpu_pool
 from diloco_operator.api import names
 from diloco_operator.kube.client import Resource
+from diloco_operator.reconcile import OperatorConfig
 
 PODS_OF_LM = ("pods", "diloco.dev/job=lm")
-CLASS = {"syncer": {"storage": {"className": "fast"}}}
-"""Storage of a job whose learners come in one plan with its syncer: nothing need be awaited of a claim whose class is known."""
+CLASS = OperatorConfig(storage_class_name="fast")
+"""Of an operator whose jobs' learners come in one plan with their syncer: nothing need be awaited of a claim whose class is known."""
 
 
 def tried(cluster: FakeCluster) -> list[str]:
@@ -62,29 +63,31 @@ async def test_a_deletion_that_the_watch_does_not_show_is_found_by_a_list(cluste
     assert await cluster.pod_phases("lm") == {}
 
 
-@operated(slices=["np-a"])
+@operated(slices=["np-a"], runs=False)
 async def test_a_pod_that_came_and_went_unseen_is_made_again_after_a_look(cluster: FakeCluster) -> None:
-    await fall_behind(cluster, names.PODS, 3600.0)
-    await cluster.apply(spec=CLASS)
-    await cluster.settle()
-    await cluster.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
-    await cluster.settle(40.0)  # after 30 s the list shows that the syncer's pod is there; the learner's may come
-    assert tried(cluster) == ["lm-v6e-0-a1-0"]
-    await cluster.settle(30.0)
-    assert tried(cluster) == ["lm-v6e-0-a1-0", "lm-v6e-0-a2-0"]
+    async with cluster.operating(config=CLASS):
+        await fall_behind(cluster, names.PODS, 3600.0)
+        await cluster.apply()
+        await cluster.settle()
+        await cluster.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
+        await cluster.settle(40.0)  # after 30 s the list shows that the syncer's pod is there; the learner's may come
+        assert tried(cluster) == ["lm-v6e-0-a1-0"]
+        await cluster.settle(30.0)
+        assert tried(cluster) == ["lm-v6e-0-a1-0", "lm-v6e-0-a2-0"]
 
 
 @pytest.mark.slow
-@operated(slices=["np-a"])
+@operated(slices=["np-a"], runs=False)
 async def test_nothing_is_decided_while_the_pods_cannot_be_listed(cluster: FakeCluster) -> None:
-    await fall_behind(cluster, names.PODS, 3600.0)
-    cluster.client.forbidden.add(("list", "pods", NS))
-    await cluster.apply(spec=CLASS)
-    await cluster.settle(300.0)
-    assert tried(cluster) == ["lm-v6e-0-a1-0"]
-    cluster.client.forbidden.clear()
-    await cluster.trains()
-    assert tried(cluster) == ["lm-v6e-0-a1-0"]
+    async with cluster.operating(config=CLASS):
+        await fall_behind(cluster, names.PODS, 3600.0)
+        cluster.client.forbidden.add(("list", "pods", NS))
+        await cluster.apply()
+        await cluster.settle(300.0)
+        assert tried(cluster) == ["lm-v6e-0-a1-0"]
+        cluster.client.forbidden.clear()
+        await cluster.trains()
+        assert tried(cluster) == ["lm-v6e-0-a1-0"]
 
 
 @operated(slices=["np-a"])

@@ -1,0 +1,121 @@
+"""A job that cannot start until a person acts keeps no hardware from others, says so, and starts once it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node
+from builders.pods import is_unschedulable
+from builders.stage import Stage
+
+QUOTA = 'pods "x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1'
+NO_CLASS = 'running PreFilter plugin "VolumeBinding": storageclass.storage.k8s.io "fats" not found'
+GIVEN_BACK = (
+    "0 of 1 unit has hardware, learners.min is 1; there is more for it, which others may take until the job can start: see Training"
+)
+
+
+def a_stage(**spec: Any) -> Stage:
+    return Stage(a_job().with_learners(1, 1).with_pool(max=1).with_spec(**spec), a_tpu_node("tpu-0"))
+
+
+def reserved(stage: Stage) -> frozenset[str]:
+    return frozenset(stage.inventory.reservations(stage.observed().job.key))
+
+
+def assert_others_may_take_its_hardware(stage: Stage, reason: str) -> None:
+    assert reserved(stage) == frozenset()
+    assert stage.learner_pods() == []
+    assert (stage.condition("Placed")["reason"], stage.condition("Placed")["message"]) == ("CannotStart", GIVEN_BACK)
+    assert stage.condition("Training")["reason"] == reason
+    assert stage.unit("v5p-0")["message"].endswith("others may take its hardware until then")
+    request = stage.plans[-1].request
+    assert request is not None
+    assert [pool.wanted for pool in request.pools] == [0], "nor does it ask for any"
+
+
+def test_a_job_whose_syncer_a_quota_refuses_takes_hardware_only_when_it_tries_again() -> None:
+    stage = a_stage()
+    for _ in range(4):
+        stage.step_rejected(lambda obj: QUOTA if obj["metadata"]["labels"].get("diloco.dev/component") == "syncer" else "")
+    assert_others_may_take_its_hardware(stage, "WriteRefused")
+    stage.advance(6)  # the first retry comes after 5 s
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Starting"}
+    assert reserved(stage) == {"tpu-0"}
+
+
+def test_a_job_whose_name_is_taken_takes_hardware_once_the_name_is_free() -> None:
+    stage = a_stage()
+    stage.children["Service"] = {"metadata": {"name": "bytes-lm", "namespace": "ml", "uid": "of-another", "labels": {}}}
+    stage.settle()
+    assert_others_may_take_its_hardware(stage, "NameTaken")
+    del stage.children["Service"]
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Starting"}
+
+
+def of_a_named_class() -> Stage:
+    """Its claim exists, and nothing has bound it yet."""
+    stage = a_stage(syncer={"storage": {"className": "fats"}})
+    stage.step()
+    stage.children["PersistentVolumeClaim"]["status"] = {"phase": "Pending"}
+    stage.settle()
+    return stage
+
+
+def test_no_learner_starts_while_a_storage_class_may_be_mistyped() -> None:
+    stage = of_a_named_class()
+    assert stage.learner_pods() == []
+    assert (
+        "no scheduler has found a node for PersistentVolumeClaim bytes-lm-syncer of StorageClass fats yet" in stage.unit("v5p-0")["message"]
+    )
+    is_unschedulable(stage.syncer, NO_CLASS)
+    stage.settle()
+    assert stage.learner_pods() == []
+    assert stage.condition("Training")["reason"] == "VolumePending"
+    assert reserved(stage) == {"tpu-0"}, "a volume may be late"
+    stage.advance(300)
+    stage.settle()
+    assert_others_may_take_its_hardware(stage, "VolumePending")
+
+
+def test_learners_start_once_a_scheduler_has_found_a_node_for_the_claim() -> None:
+    stage = of_a_named_class()
+    stage.children["PersistentVolumeClaim"]["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "cpu-0"}
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+
+
+@pytest.mark.parametrize("reason", ["VolumePending", "WriteRefused"])
+def test_learners_that_run_in_vain_give_their_hardware_back(reason: str) -> None:
+    stage = a_stage()
+    stage.settle()
+    stage.syncer["metadata"]["creationTimestamp"] = "2026-11-20T12:00:00Z"
+    stage.kubelets_start()
+    if reason == "VolumePending":
+        stage.syncer["status"] = {"phase": "Pending"}
+        is_unschedulable(stage.syncer, "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims")
+        stage.children["PersistentVolumeClaim"] |= {"status": {"phase": "Pending"}}
+        stage.children["PersistentVolumeClaim"]["spec"]["storageClassName"] = "gp3"
+    else:
+        del stage.pods["bytes-lm-syncer"]
+
+    def refuses(obj: dict[str, Any]) -> str:
+        return QUOTA if obj["metadata"]["labels"].get("diloco.dev/component") == "syncer" else ""
+
+    began = stage.now
+    for _ in range(60):
+        stage.step_rejected(refuses)
+        stage.step_rejected(refuses)
+        if stage.states() == {"v5p-0": "Draining"}:
+            break
+        assert stage.states() in ({"v5p-0": "Starting"}, {"v5p-0": "Joining"})
+        stage.advance(10)
+    assert stage.now - began == 300
+    stage.kubelets_finish_deletions()
+    stage.step_rejected(refuses)
+    stage.step_rejected(refuses)
+    assert_others_may_take_its_hardware(stage, reason)
