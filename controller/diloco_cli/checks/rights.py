@@ -17,6 +17,7 @@ from diloco_cli.checks.model import Check, Facts, Finding, Right, error, ok, rea
 _NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
     (names.DILOCO_JOBS, "", "list watch delete"),
     (names.DILOCO_JOBS, "status", "update"),
+    (names.DILOCO_JOBS, "finalizers", "update"),
     (names.PODS, "", "get list watch create patch delete"),
     (names.PODS, "status", "patch"),
     (names.CONFIG_MAPS, "", "get list watch create delete"),

@@ -339,8 +339,8 @@ class Status(ApiModel):
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
         None,
         max_length=MAX_UNSCHEDULABLE_NODES,
-        description="Nodes that units gave up lately, because no scheduler bound their pods there, or another operator's learner was "
-        "there first.",
+        description="Nodes that units gave up lately, because no scheduler bound their pods there, another operator's learner was there "
+        "first, or a pod of theirs does not end there.",
     )
     hosts: tuple[HostStatus, ...] = Field(
         (), max_length=MAX_HOSTS, description="Hosts on which attempts failed lately, and whether the job avoids them."

@@ -18,6 +18,5 @@ def owned(job: Job, name: str) -> Obj:
 
 
 def owner_reference(job: Job) -> Obj:
-    """Return the reference to the job as the controller; deleting it takes everything with it. Without blockOwnerDeletion, which would need
-    the right to change the job's finalizers; only a deletion in the foreground would heed it."""
+    """Return the reference to the job as the controller; deleting it takes everything with it."""
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}

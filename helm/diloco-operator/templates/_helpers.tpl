@@ -77,6 +77,9 @@ app.kubernetes.io/part-of: diloco-operator
 - apiGroups: [diloco.dev]
   resources: [dilocojobs/status]
   verbs: [update]
+- apiGroups: [diloco.dev]
+  resources: [dilocojobs/finalizers]
+  verbs: [update]   # blockOwnerDeletion of pods, where OwnerReferencesPermissionEnforcement is on
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]

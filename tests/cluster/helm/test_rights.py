@@ -28,6 +28,7 @@ ALL = "get list watch"
 NAMESPACED: Rules = {
     ("diloco.dev", "dilocojobs"): "list watch delete",
     ("diloco.dev", "dilocojobs/status"): "update",
+    ("diloco.dev", "dilocojobs/finalizers"): "update",
     ("", "pods"): f"{ALL} create patch delete",
     ("", "pods/status"): "patch",
     ("", "configmaps"): f"{ALL} create delete",

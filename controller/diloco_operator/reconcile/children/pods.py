@@ -336,7 +336,8 @@ def _pod(job: Job, name: str, labels: Mapping[str, str], annotations: Mapping[st
             "namespace": job.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [owner_reference(job)],
+            # A job that is deleted in the foreground goes once none of its processes runs any more.
+            "ownerReferences": [owner_reference(job) | {"blockOwnerDeletion": True}],
         },
         "spec": spec,
     }

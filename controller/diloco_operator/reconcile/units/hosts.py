@@ -6,7 +6,7 @@ See docs/decisions/0102-failures-of-nodes-and-units.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco.protocol.backoff import exponential
@@ -14,7 +14,7 @@ from diloco.protocol.backoff import exponential
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Pool, Restart
-from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus
+from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus, UnitState
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
@@ -235,6 +235,17 @@ def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
 def _counts(record: UnitStatusRecord, failure: HostFailure) -> bool:
     """Return whether this is one of the failures on the unit's record; those before the first one are forgotten."""
     return failure.unit == record.name and failure.at >= record.failures[0]
+
+
+def has_place_elsewhere(context: ReconcileContext, pool: str, nodes: Collection[str]) -> bool:
+    """Return whether more slices without these nodes are free for units of the pool than others of its units may need."""
+    if pool not in context.pools:
+        return False
+    waiting = sum(each.pool == pool and each.state in (UnitState.PENDING, UnitState.BACKING_OFF) for each in context.before.values())
+    requirements = pool_requirements(context, context.pools[pool])
+    free = context.observed.fleet.free(requirements.shape, pool)
+    places = (slice_ for slice_ in free if requirements.suits(slice_) and not any(host.node in nodes for host in slice_.hosts))
+    return sum(1 for _ in itertools.islice(places, waiting + 1)) > waiting
 
 
 class SpareSlices:

@@ -26,7 +26,7 @@ from diloco_operator.reconcile.units import departure_words, end_words, wait_wor
 from diloco_operator.reconcile.units.advance import advance
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, failed, gang_end
 from diloco_operator.reconcile.units.delegation import read_binding
-from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
+from diloco_operator.reconcile.units.hosts import BlamedFailure, blame, has_place_elsewhere
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.start_waits import NoPlace, Timeout, all_bound, bound_at
 from diloco_operator.reconcile.units.states import State, state_of
@@ -82,6 +82,14 @@ def observe_units(context: ReconcileContext) -> Units:
             units.adopted.add(name)
         if observation.given_up:
             units.avoid[observation.given_up] = context.now
+        for pod in context.learners.get(name, ()):
+            if pod.deletion is None or pod.ended or not pod.node:
+                continue
+            due = pod.deletion + RECONCILE.stuck_deletion
+            if context.now < due:
+                units.deadlines.append(due)
+            else:  # nothing starts beside it
+                units.avoid.setdefault(pod.node, due)
     return units
 
 
@@ -323,6 +331,10 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     if _lingers(context, current):
         late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
         why = _why_it_drains(context, record)
+        if late and _moves(context, record, late):
+            # The syncer refuses what the old attempt sends. Its pod keeps its host until it has ended.
+            end = replace(_asked_to_leave(record, _stuck(why, late), context.now), leave_slice=True)
+            return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
         what, cause = (_stuck(why, late), why) if late else (why, "")
         told = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, what, cause=cause)
         return UnitObservation(told, adopted, [due] if due is not None and not late else [])
@@ -331,6 +343,12 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
         # It may have reached the end of the job before it was asked to go.
         end = replace(end, kind=EndKind.COMPLETE, at=context.now)
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
+
+
+def _moves(context: ReconcileContext, record: UnitStatusRecord, stuck: Sequence[PodView]) -> bool:
+    """Say whether a unit starts elsewhere although pods of it do not end: the job wants it, and a slice is free."""
+    wanted = not context.spec.suspend and not follows(record.reason, Follows.NOT_WANTED)
+    return wanted and has_place_elsewhere(context, record.pool, {pod.node for pod in stuck})
 
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:

@@ -403,12 +403,12 @@ def test_node_without_a_hostname_label_can_be_used() -> None:
     assert learner(Stage(a_job().with_pool(max=1), node))["metadata"]["annotations"][names.ANNOTATION_NODE] == "tpu-0"
 
 
-def test_deleting_a_job_needs_no_right_to_its_finalizers() -> None:
+def test_a_job_that_is_deleted_in_the_foreground_waits_for_its_pods_and_for_nothing_else() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
-    objects = [*stage.pods.values(), *stage.children.values()]
-    assert objects
-    assert not any("blockOwnerDeletion" in owner for obj in objects for owner in obj["metadata"]["ownerReferences"])
+    blocks = {obj["kind"]: obj["metadata"]["ownerReferences"][0].get("blockOwnerDeletion") for obj in stage.children.values()}
+    assert blocks == {"ConfigMap": None, "Service": None, "PersistentVolumeClaim": None}
+    assert [pod["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] for pod in stage.pods.values()] == [True, True]
 
 
 def test_syncer_requests_the_configured_resources_and_stays_on_steady_nodes() -> None:
