@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from diloco.contract import ENDED_BY_TOKENS
@@ -92,6 +92,10 @@ class ReconcileContext:
     """Pool -> what the API server makes of pods of its present template, where that is known."""
     throughput: Mapping[str, PoolRecord]
     """Pool -> the throughput of its units, with what the report adds."""
+    strays: Sequence[PodView]
+    """Learner pods of an earlier job of this name, which go with it."""
+    defects: Mapping[str, str] = field(default_factory=dict)
+    """Unit -> what happened to it that its table lacks, as this decision began anew without it."""
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
@@ -123,6 +127,12 @@ class ReconcileContext:
     def up_to_date(self, record: UnitStatusRecord) -> bool:
         """Return whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
         return self.is_known(record.pool, record.template_hash)
+
+    def last_stray(self, unit: str, attempt: int) -> int:
+        """Return the newest attempt of a unit of this name that an earlier job of this name has left pods of; 0: there is none near
+        `attempt`. Their names are taken."""
+        near = (pod.attempt for pod in self.strays if pod.unit == unit and pod.attempt <= attempt + _ATTEMPTS_AHEAD)
+        return max(near, default=0)
 
     def is_known(self, pool: str, template_hash: str) -> bool:
         """Return whether pods of the pool with this hash are made from its present template."""
@@ -219,7 +229,7 @@ class ReconcileContext:
         return self.syncer.running_since if self.syncer.running_since <= self.now else min(self.syncer.created, self.now)
 
 
-def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileContext:
+def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapping[str, str] | None = None) -> ReconcileContext:
     """Sort what was observed."""
     before = read_units(observed.job.status)
     learners = own_learners(observed.job, observed.pods, before)
@@ -248,6 +258,8 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
         before=before,
         ignored=learners.ignored,
         admissions=_known_admissions(observed, learners.by_unit.values(), derived.known_hashes, now),
+        strays=[pod for pod in observed.pods if _is_stray(observed.job, pod)],
+        defects=defects or {},
         throughput=measure_pools(spec.pools, derived.shapes, before, report, observed.job.status, now),
     )
 
@@ -306,6 +318,10 @@ def _resource(job: Job, pool: str) -> str:
 
 _ATTEMPTS_AHEAD = 1000
 """A record may be so many attempts behind its pods, while a status cannot be written. The number must stay small: it is part of names."""
+
+
+def _is_stray(job: Job, pod: PodView) -> bool:
+    return pod.component == names.COMPONENT_LEARNER and pod.owner not in ("", job.uid) and not pod.problem
 
 
 def _is_own(job: Job, pod: PodView) -> bool:

@@ -8,6 +8,7 @@ See docs/decisions/0102-failures-of-nodes-and-units.md. See docs/decisions/0040-
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,21 +55,21 @@ def _stays(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) ->
 
 
 def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]:
-    """Return learner pods that were asked to go on nodes that do not answer, and when others will be due. The syncer refuses what an old
+    """Return learner pods that were asked to go on nodes that do not answer, and when others will be due; also those of an earlier job of
+    this name. The syncer refuses what an old
     attempt sends, so it is safe to forget a learner pod. The syncer's pod is never forced."""
     deletes: list[Delete] = []
     deadlines: list[float] = []
-    for pods in context.learners.values():
-        for pod in pods:
-            if pod.deletion is None or not context.unreachable(pod.node):
-                continue
-            if pod.ended and pod.held:
-                continue  # it goes when its grantor lets it go
-            due = pod.deletion + context.observed.config.dead_node_force_delete
-            if context.now < due:
-                deadlines.append(due)
-            else:
-                deletes.append(delete_pod(pod, f"node {pod.node} does not answer", grace_seconds=0))
+    for pod in itertools.chain(*context.learners.values(), context.strays):
+        if pod.deletion is None or not context.unreachable(pod.node):
+            continue
+        if pod.ended and pod.held:
+            continue  # it goes when its grantor lets it go
+        due = pod.deletion + context.observed.config.dead_node_force_delete
+        if context.now < due:
+            deadlines.append(due)
+        else:
+            deletes.append(delete_pod(pod, f"node {pod.node} does not answer", grace_seconds=0))
     return deletes, deadlines
 
 

@@ -286,7 +286,8 @@ def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusR
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     # In a status that a stranger wrote the ended one may be the higher, and the syncer refuses what is not newer.
-    attempt = max(record.attempt, record.ended_attempt) + 1
+    last = max(record.attempt, record.ended_attempt)
+    attempt = max(last, context.last_stray(record.name, last)) + 1
     return record._replace(attempt=attempt, template_hash=context.hashes[record.pool], began_with="")
 
 
