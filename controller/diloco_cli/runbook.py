@@ -216,6 +216,10 @@ RUNBOOK: Mapping[str, Advice] = {
         ("The message names the volume or the limit.", _LOG),
         ("Raise `sizeLimit` of the volume or the limit of ephemeral-storage, or let the program write less.",),
     ),
+    "OperatorDefect": Advice(
+        ("The Event of this name says what happened to the unit and in which state it was.",),
+        ("Report it with that text. The unit starts again after `learners.restart.backoff.max`; the others train on.",),
+    ),
     "PodLost": Advice(
         ("`kubectl get events` around that time: a user or a controller deleted the pod.",),
         ("Nothing, if it was on purpose: the unit starts again, and this is no failure.",),

@@ -361,6 +361,11 @@ class EventReason(enum.StrEnum):
         Severity.WARNING,
         "Attempts failed on one host; no unit of the job starts there for a while.",
     )
+    OPERATOR_DEFECT = (
+        "OperatorDefect",
+        Severity.WARNING,
+        "The operator has a defect; it ended the attempt of the unit that met it.",
+    )
     OWN_DATA = (
         "OwnData",
         Severity.WARNING,
@@ -472,6 +477,11 @@ class UnitReason(enum.StrEnum):
     OUT_OF_STORAGE = (
         "OutOfStorage",
         "The kubelet evicted its pod, which used more of an emptyDir or of ephemeral storage than its limit.",
+    )
+    OPERATOR_DEFECT = (
+        "OperatorDefect",
+        "The operator has a defect: what happened to the unit cannot happen by its table. It ends the attempt and starts another later.",
+        Follows.NO_FAILURE,
     )
     POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it.", Follows.NO_FAILURE
     DISRUPTED = (

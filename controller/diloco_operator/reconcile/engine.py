@@ -6,14 +6,15 @@ See docs/decisions/0206-before-units-leave.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
+from diloco_operator.api.reasons import EventReason
 from diloco_operator.fleet.health import is_unreachable
-from diloco_operator.plan import Patch, Plan
+from diloco_operator.plan import Event, Patch, Plan
 from diloco_operator.reconcile import stopped
 from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods
@@ -39,16 +40,27 @@ from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import scale
 from diloco_operator.reconcile.units.stopping import leave_in_vain, leave_removed_pools
+from diloco_operator.reconcile.units.transitions import ImpossibleTransitionError
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
 def reconcile(observed: ObservedState, now: datetime) -> Plan:
     """Return the whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
-    plan = _decide(observed, now)
-    return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())))
+    defects: dict[str, str] = {}
+    while True:
+        try:
+            plan = _decide(observed, now, defects)
+        except ImpossibleTransitionError as error:
+            if error.unit in defects:
+                raise
+            defects[error.unit] = error.why  # the others go on, and so does the job's end or suspension
+        else:
+            break
+    told = (Event.about(unit, EventReason.OPERATOR_DEFECT, why) for unit, why in defects.items())
+    return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())), events=(*plan.events, *told))
 
 
-def _decide(observed: ObservedState, now: datetime) -> Plan:
+def _decide(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -> Plan:
     job = observed.job
     # 1. Whose it is, and whether its spec can be read.
     if job.managed_by != names.MANAGER:
@@ -57,7 +69,7 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
         return Plan(reservations=bound_nodes(job, observed.pods, observed.fleet))
     if job.spec is None:
         return stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp())
-    context = build_context(observed, job.spec, now.timestamp())
+    context = build_context(observed, job.spec, now.timestamp(), defects)
 
     # 2. Whether it is over, and the operator may see what it needs.
     end_on_record = recorded_end(job.status)

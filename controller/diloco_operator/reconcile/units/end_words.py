@@ -157,6 +157,10 @@ def _stall(seconds: float) -> str:
 
 
 # --- what follows from an end -------------------------------------------------------------------------------------------
+def operator_defect(what: str) -> str:
+    return f"a defect of the operator ended it: {what}"
+
+
 def crashed(attempt: int, end: str, not_before: float) -> str:
     """Say that an attempt failed within the restart budget."""
     return f"attempt {attempt} ended: {end}; the next one starts at {format_timestamp(not_before)}"

@@ -72,6 +72,9 @@ def observe_units(context: ReconcileContext) -> Units:
         # An operator died before it wrote status: without a record no rule would end these pods, and they would keep their nodes.
         units.records.setdefault(name, new_unit(name, pods[0].pool, context.now))
     for name, record in units.records.items():
+        if name in context.defects:
+            units.records[name] = _end_broken(context, record, context.defects[name])
+            continue
         observation = observe_unit(context, record, context.learners.get(name, ()))
         if observation.adopted and (rejection := _rejected_gang(context, observation.record)) is not None:
             observation = _end_rejected(context, observation.record, rejection)._replace(failures=observation.failures)
@@ -106,6 +109,21 @@ def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection
     """End the attempt: it would occupy what it cannot use."""
     ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, rejection.message)
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
+
+
+def _end_broken(context: ReconcileContext, record: UnitStatusRecord, defect: str) -> UnitStatusRecord:
+    """End the attempt of a unit to which something happened that its table lacks. The longest pause follows: it may happen again."""
+    newest = max((pod.attempt for pod in context.learners.get(record.name, ())), default=record.attempt)
+    not_before = context.now + context.spec.learners.restart.backoff.max
+    return transition(
+        record._replace(attempt=max(record.attempt, newest)),
+        UnitEvent.BROKE,
+        context.now,
+        UnitReason.OPERATOR_DEFECT,
+        wait_words.pauses_after(end_words.operator_defect(defect), not_before),
+        restarts=record.restarts + 1,
+        not_before=not_before,
+    )
 
 
 def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitObservation:

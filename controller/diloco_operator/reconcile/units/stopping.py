@@ -97,7 +97,7 @@ def ends_after_the_job(context: ReconcileContext, job_ended_at: float) -> dict[s
     """Return the units of a complete job whose programs have failed since, or have not ended and are stopped now."""
     found: dict[str, UnitStatusRecord] = {}
     for name, record in context.before.items():
-        if record.state is not UnitState.COMPLETED:
+        if record.state is not UnitState.COMPLETED or name in context.defects:
             continue
         pods = [pod for pod in context.learners.get(name, ()) if pod.attempt == record.attempt]
         if (end := failure_at_end(pods, context.now)) is not None:

@@ -115,6 +115,13 @@ class UnitEvent(enum.Enum):
         forgets=_PAUSE,
     )
     ENDED = EventRow(LIVES, frozenset({State.COMPLETED}), "Its program ended with status 0.", ends=True, forgets=_PAUSE)
+    BROKE = EventRow(
+        frozenset(State),
+        frozenset({State.WAITING_FOR_SLICE}),
+        "A defect of the operator: this table lacks what happened to it. Its attempt ends, so that no other unit stops for it.",
+        ends=True,
+        leaves=True,
+    )
     # It has to leave.
     ASKED_TO_LEAVE = EventRow(
         ATTEMPT,
@@ -202,6 +209,11 @@ class UnitEvent(enum.Enum):
 class ImpossibleTransitionError(Exception):
     """An event that the table does not have for a unit in this state: a defect of the operator."""
 
+    def __init__(self, unit: str, why: str) -> None:
+        super().__init__(f"unit {unit}, {why}")
+        self.unit = unit
+        self.why = why
+
 
 class Changes(TypedDict, total=False):
     """Further fields of a record that an event sets."""
@@ -245,8 +257,9 @@ def transition(
     before, after = state_of(record), state_of(found)
     if before not in row.before or after not in row.after:
         raise ImpossibleTransitionError(
-            f"unit {record.name}, attempt {record.attempt}: {event.name} cannot lead from {before.name} to {after.name} "
-            f"({to.value}, {reason or 'no reason'}); docs/states.md has the table. Please report this"
+            record.name,
+            f"attempt {record.attempt}: {event.name} cannot lead from {before.name} to {after.name} "
+            f"({to.value}, {reason or 'no reason'}); docs/states.md has the table. Please report this",
         )
     return found
 
