@@ -315,8 +315,11 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "LearnersUnplaced": Advice((_EXPLAIN,), ("As for InsufficientCapacity. The units that have hardware train on.",)),
     "RollOutStopped": Advice(
-        (_LOG,),
-        ("Correct the pool's template, or take the change back: the unit starts again at once, and the roll-out goes on.",),
+        ("The message says what keeps the new template from training.", _LOG),
+        (
+            "Correct the template, or take the change back: the unit starts again at once, and the roll-out goes on.",
+            "Where a quota has no room for both templates at once: raise it, or suspend and resume the job.",
+        ),
     ),
     "SnapshotFailed": Advice(
         ("`kubectl diloco logs JOB syncer` has the error.", "`kubectl describe pvc` shows the size."),

@@ -24,9 +24,11 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.fleet.admission import KnownAdmission
-from diloco_operator.kube.client import Resource
+from diloco_operator.kube.client import ApiError, Resource
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
+from diloco_operator.operator.executor import ExecutionResult, Failure
+from diloco_operator.operator.pod_answers import PodAnswers, dry_run_admissions
 from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
     Children,
@@ -92,6 +94,9 @@ class Stage:
         self.admits: Callable[[dict[str, Any]], None] = lambda pod: None
         """What admission makes of a pod."""
         self.admissions: Mapping[str, KnownAdmission] = {}
+        self.refuses: Callable[[dict[str, Any]], ApiError | None] = lambda pod: None
+        """Why the API server refuses the dry run of a pod; None: it does not."""
+        self.answers = PodAnswers()
         self.plans: list[Plan] = []
         self._uids = itertools.count(1)
         self._parsed: Job | None = None
@@ -111,6 +116,7 @@ class Stage:
             report_fault=self.report_fault,
             rejected_writes=self.rejected_writes,
             admissions=self.admissions,
+            pod_answers=self.answers.by_pool,
             prepares=self.prepares,
             revoked=self.revoked,
             without=self.without,
@@ -164,7 +170,21 @@ class Stage:
                 self._delete(write)
             else:
                 self.job["status"] = copy.deepcopy(write.status)
+        if crash_after is None:
+            self._answer(plan)
         return plan
+
+    def _answer(self, plan: Plan) -> None:
+        """Carry out the dry runs of a plan."""
+        result = ExecutionResult()
+        for check in plan.pod_checks:
+            error = self.refuses(check.pod)
+            result.answers.append((check, Failure("dry run", error) if error is not None else None))
+            if error is None:
+                self.admits(stored := copy.deepcopy(check.pod))
+                result.admitted.append((check, stored))
+        self.answers.note(self.job["metadata"]["generation"], plan, result, self.now)
+        self.admissions = {**self.admissions, **dry_run_admissions(result, self.now)}
 
     def step_rejected(self, rejects: Callable[[dict[str, Any]], str], code: int = 403) -> Plan:
         """One reconcile of which the API server rejects some creates: `rejects` says why, "" accepts one. As the executor does it,
@@ -202,6 +222,7 @@ class Stage:
         self.listening_since = self.now
         self.rejected_writes = {}
         self.admissions = {}
+        self.answers = PodAnswers()
         self.inventory = Inventory(signals())
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node, self.config.end_annotations))

@@ -208,8 +208,8 @@ class DegradedReason(ConditionReason):
         TRUE,
         Severity.WARNING,
         (
-            "A unit failed with the pool's new template. The other units keep the earlier one until it contributes, or the template "
-            "changes again."
+            "A unit failed or cannot start with the pool's new template, or a dry run refused it. The other units, or the syncer, keep the "
+            "earlier one until it contributes, or the template changes again."
         ),
         Concern.WARNING,
     )

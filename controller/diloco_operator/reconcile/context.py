@@ -32,9 +32,9 @@ from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
-from diloco_operator.reconcile.observe.pod_answers import ask_at
+from diloco_operator.reconcile.observe.pod_answers import ask_at, refusal
 from diloco_operator.reconcile.observe.pods import PodView
-from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, is_known, retry_at, standing_rejection, write_key
+from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
@@ -150,12 +150,13 @@ class ReconcileContext:
         """Return why no unit of another job leaves for one of this pool; None while the API server is not known to refuse its pods."""
         observed = self.observed
         answer, generation = observed.pod_answers.get(pool), observed.job.generation
-        if answer is None or answer.rejected is None or answer.generation != generation or not is_known(answer.rejected):
+        rejected = refusal(answer, generation)
+        if rejected is None:
             return None
         again = ask_at(answer, generation, observed.config)
         if self.now >= again and pool not in observed.checks:
             return None  # it is old, and nothing depends on it now
-        return Rejection((names.PODS.kind, pool), explain(answer.rejected, observed.config, again), again)
+        return Rejection((names.PODS.kind, pool), explain(rejected, observed.config, again), again)
 
     def without_rejected(self, creates: Iterable[Create]) -> tuple[list[Create], list[Rejection]]:
         """Return those that may be tried now, and why the others may not."""

@@ -204,7 +204,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         deletes=(*shared.deletes, *removal.deletes),
         events=write.events,
         requeue_after=requeue_after(context, deadlines),
-        pod_checks=tuple(scaling.pod_checks),
+        pod_checks=(*scaling.pod_checks, *shared.syncer.checks),
         reservations=reserved_nodes(context, scaling.records),
         request=scaling.request,
     )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diloco_operator.api import names
-from diloco_operator.plan import WAVE_SYNCER, Create, Delete
+from diloco_operator.kube.client import Obj
+from diloco_operator.plan import WAVE_SYNCER, Create, Delete, PodCheck
 from diloco_operator.reconcile.children import syncer_words
 from diloco_operator.reconcile.children.pods import syncer_pod
 from diloco_operator.reconcile.children.volume import Volume
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
+from diloco_operator.reconcile.observe.pod_answers import admits, ask_at, refusal
 from diloco_operator.reconcile.observe.pods import PodView
+from diloco_operator.reconcile.observe.rejected_writes import explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,14 @@ class SyncerChanges:
     rejected: Sequence[Rejection] = ()
     """The pod, if the API server rejected it and it is too early to try again."""
     deadlines: Sequence[float] = ()
+    checks: Sequence[PodCheck] = ()
+    """A dry run of the pod that would take the place of the one that serves."""
+    stopped: str = ""
+    """Why it is not replaced, although its template changed; "": it is, or need not be."""
+
+
+SYNCER = ""
+"""The syncer's pod among the answers to dry runs, which are by pool."""
 
 
 def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChanges:
@@ -44,10 +55,33 @@ def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChan
     if pod.deletion is not None:
         return SyncerChanges(down=syncer_words.node_does_not_answer(pod.node) if context.unreachable(pod.node) else down)
     health = context.node_health(pod.node)
-    if (why := _why_replace(context, pod, health, may_create)) is not None:
-        return SyncerChanges(deletes=[Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why)], down=why)
+    if (why := _why_replace(pod, health)) is not None:
+        return _replaced(context, pod, why)
     deadlines = [health.recheck_at] if health.recheck_at is not None else []
-    return SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
+    found = SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
+    if not may_create or context.finishing or _up_to_date(context, pod):
+        return found
+    observed = context.observed
+    answer, generation = observed.pod_answers.get(SYNCER), job.generation
+    if down is not None or admits(answer, generation, context.now):
+        return _replaced(context, pod, syncer_words.SPEC_CHANGED)
+    rejected, due = refusal(answer, generation), ask_at(answer, generation, observed.config)
+    checks = [PodCheck(SYNCER, _successor(context))] if context.now >= due else []
+    stopped = explain(rejected, observed.config) if rejected is not None else ""
+    return replace(found, checks=checks, stopped=stopped, deadlines=[*deadlines, *([due] if not checks else [])])
+
+
+def _replaced(context: ReconcileContext, pod: PodView, why: str) -> SyncerChanges:
+    delete = Delete(names.PODS, context.observed.job.namespace, pod.name, pod.uid, why=why)
+    return SyncerChanges(deletes=[delete], down=why)
+
+
+def _successor(context: ReconcileContext) -> Obj:
+    """Return the syncer's pod of the present spec under a name that is free, for a dry run."""
+    job = context.observed.job
+    assert job.derived is not None, "the derived values of a spec that can be read are there"
+    pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
+    return {**pod, "metadata": {**pod["metadata"], "name": f"{pod['metadata']['name']}-next"}}
 
 
 def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges:
@@ -78,12 +112,10 @@ def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volum
     return volume.wait
 
 
-def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> str | None:
+def _why_replace(pod: PodView, health: NodeHealth) -> str | None:
     if pod.ended:
         return syncer_words.pod_failed(pod)
-    if health.eviction_reason:
-        return syncer_words.node_goes(health.eviction_reason)
-    return syncer_words.SPEC_CHANGED if may_create and not _up_to_date(context, pod) else None
+    return syncer_words.node_goes(health.eviction_reason) if health.eviction_reason else None
 
 
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:

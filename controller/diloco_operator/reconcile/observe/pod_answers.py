@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from diloco.protocol.backoff import exponential
 
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, retry_at
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, is_known, retry_at
 from diloco_operator.timeouts import RECONCILE
 
 
@@ -33,6 +33,13 @@ def admits(answer: PodAnswer | None, generation: int, now: float) -> bool:
     if answer is None or answer.generation != generation or answer.rejected is not None:
         return False
     return now < answer.at + RECONCILE.admission
+
+
+def refusal(answer: PodAnswer | None, generation: int) -> RejectedWrite | None:
+    """Return why the pods of the present spec were refused last; None: they are not known to be."""
+    if answer is None or answer.generation != generation or answer.rejected is None or not is_known(answer.rejected):
+        return None
+    return answer.rejected
 
 
 def ask_at(answer: PodAnswer | None, generation: int, config: OperatorConfig) -> float:

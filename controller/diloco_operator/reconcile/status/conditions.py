@@ -61,7 +61,7 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
     """State the conditions of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
     trains = training(context, scaling, active.contributing, shared)
     begun = trains.reason.status == TRUE or under_way(context.observed.job.status)
-    wrong = degraded(context, scaling, active, shared.configuration.deleting, begun=begun)
+    wrong = degraded(context, scaling, active, shared, begun=begun)
     if isinstance(trains, QuorumMissing):
         named = wrong.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
         trains = trains.statement("see Degraded" if named else missing_units(scaling, active.contributing))

@@ -14,6 +14,7 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import ConditionReason, DegradedReason, follows
 from diloco_operator.api.status import UnitState
+from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status import degraded_words, unit_words
@@ -32,27 +33,26 @@ _REFUSALS_THAT_COUNT = 10
 """Fewer are no warning while a job trains: among its first contributions they would be a large part."""
 
 
-def degraded(
-    context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Collection[str], *, begun: bool
-) -> Statement:
-    """Return the first that holds. `deleting`: `<kind> <name>` of the job's objects that go. `begun`: the job has trained, or failed to,
-    since it was created, resumed or retried."""
+def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects, *, begun: bool) -> Statement:
+    """Return the first that holds. `begun`: the job has trained, or failed to, since it was created, resumed or retried."""
     claim = names.volume_claim_name(context.observed.job.name)
-    if f"{names.VOLUME_CLAIMS.kind} {claim}" in deleting:
+    if f"{names.VOLUME_CLAIMS.kind} {claim}" in shared.configuration.deleting:
         return Statement(DegradedReason.VOLUME_DELETED, degraded_words.volume_deleted(claim))
     if len(active.contributing) >= context.spec.learners.min or context.finishing:
-        return _with_enough(context, scaling, active.contributing)
-    return _with_too_few(context, scaling, active, begun=begun)
+        return _with_enough(context, scaling, active.contributing, shared.syncer.stopped)
+    return _with_too_few(context, scaling, active, shared, begun=begun)
 
 
-def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str]) -> Statement:
+def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str], syncer: str) -> Statement:
+    """Return what is wrong with a job of which enough learners contribute. `syncer`: why its new template stopped; "": it has not."""
     report = context.report
     if report is not None and report.snapshot_error:
         text = degraded_words.snapshot_failed(report.snapshot_error, finishing=context.finishing, newest=report.snapshot_t)
         return Statement(DegradedReason.SNAPSHOT_FAILED, text)
     if not context.finishing:
-        if stopped := stopped_roll_outs(context, scaling.records):
-            return Statement(DegradedReason.ROLL_OUT_STOPPED, degraded_words.roll_outs_stopped(stopped))
+        stopped = degraded_words.roll_outs_stopped(stopped_roll_outs(context, scaling.records), syncer)
+        if stopped:
+            return Statement(DegradedReason.ROLL_OUT_STOPPED, stopped)
         lost = {record.name: record.message for record in scaling.records.values() if record.state is UnitState.FAILED}
         if lost and scaling.possible < scaling.desired:  # nothing may take their place
             missing = scaling.desired - scaling.possible
@@ -77,7 +77,9 @@ def _is_on_record(context: ReconcileContext, reason: ConditionReason) -> bool:
     return any(each["type"] == ConditionType.DEGRADED and each["reason"] == reason.value for each in on_record)
 
 
-def _with_too_few(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, *, begun: bool) -> Statement:
+def _with_too_few(
+    context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects, *, begun: bool
+) -> Statement:
     least, contribution = context.spec.learners.min, unit_words.contribution(len(active.contributing), scaling.placed)
     if begun and len(active.contributing | active.returning) >= least:
         return Statement(DegradedReason.LEARNERS_RECONNECTING, degraded_words.reconnecting(contribution, least, len(active.returning)))
@@ -86,7 +88,7 @@ def _with_too_few(context: ReconcileContext, scaling: Scaling, active: Contribut
         contribution=contribution,
         least=least,
         missing=missing_units(scaling, active.contributing),
-        stopped=degraded_words.roll_outs_stopped(stopped_roll_outs(context, scaling.records)),
+        stopped=degraded_words.roll_outs_stopped(stopped_roll_outs(context, scaling.records), shared.syncer.stopped),
         program=context.hosts.program,
     )
     return Statement(_shared_reason(context, scaling, missing, begun=begun), text)

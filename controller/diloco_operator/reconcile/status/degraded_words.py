@@ -27,17 +27,17 @@ def snapshot_failed(error: str, *, finishing: bool, newest: int) -> str:
     return f"{what}: {error}. Make room on the syncer's volume, or mend training.checkpoint.uri or the rights on it"
 
 
-def roll_outs_stopped(pools: Sequence[StoppedRollOut]) -> str:
-    """Say why units keep the earlier template of their pool, and what to do; "": no roll-out has stopped."""
-    return "; ".join(_stopped(each) for each in pools)
+def roll_outs_stopped(pools: Sequence[StoppedRollOut], syncer: str) -> str:
+    """Say why units keep the earlier template of their pool, and what to do; "": no roll-out has stopped. `syncer`: why the syncer keeps
+    its own; "": it does not."""
+    of_syncer = f"the syncer keeps its earlier template, for {syncer}. Correct syncer.template, or take the change back" if syncer else ""
+    return "; ".join(filter(None, (*map(_stopped, pools), of_syncer)))
 
 
 def _stopped(roll_out: StoppedRollOut) -> str:
-    pool, failed, left = roll_out
-    keep = plural(left, "unit keeps", "units keep")
-    text = f"the new template of pool {pool} has stopped after {failed.name}, which has not contributed with it"
-    cause = failed.last_failure or failed.message
-    return f"{text} ({cause}): {keep} the earlier one. Correct the template, or take the change back"
+    keep = plural(roll_out.left, "unit keeps", "units keep")
+    text = f"the new template of pool {roll_out.pool} has stopped {roll_out.why}: {keep} the earlier one"
+    return f"{text}. Correct the template, or take the change back"
 
 
 def learners_lost(lost: Mapping[str, str], missing: int, desired: int, contributing: int, program: str) -> str:

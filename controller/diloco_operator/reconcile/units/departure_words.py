@@ -19,6 +19,19 @@ JOB_OVER = "the job is over"
 TEMPLATE_CHANGED = "the pool's template changed; the unit is created again from the new one"
 
 
+def failed_with_it(unit: str, why: str) -> str:
+    """Say that a roll-out has stopped after a unit. `why`: it does not train."""
+    return f"after {unit}, which has not contributed with it ({why})"
+
+
+def would_not_come_back(why: str) -> str:
+    return f"before a unit left for it: {why}"
+
+
+def no_place_for_template(shape: str) -> str:
+    return f"no slice of {shape} that fits it is free, or would be free once a unit has left"
+
+
 def retried(retry: int | None) -> str:
     """Say that a unit that was given up starts again."""
     return f"retry {retry}: the unit starts again"

@@ -42,6 +42,7 @@ from diloco_operator.reconcile.units.job_request import (
     without_places,
 )
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
+from diloco_operator.reconcile.units.roll_out import leaving
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.worth import worth_moving_to
@@ -138,18 +139,21 @@ def scale(
 
 
 def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placement, pods: LearnerPods) -> None:
-    """Ask whether pods are admitted for which units of other jobs would leave. One pod of a unit stands for all: in dry runs a quota does
-    not add them up. Where the syncer comes now, they are asked for once more: it may take what a quota has left."""
+    """Ask whether pods are admitted for which units would leave: of other jobs, or of an earlier template. One pod of a unit stands for
+    all: in dry runs a quota does not add them up. Where the syncer comes now, they are asked for once more: it may take what a quota has
+    left."""
     observed = context.observed
+    rolled_out = {record.pool: record for record in leaving(context, scaling.records)}
     for pool in context.pools:
         answer = observed.pod_answers.get(pool)
         again = observed.prepares and context.syncer is None and admits(answer, observed.job.generation, context.now)
-        if not again and pool not in observed.checks:
+        if not again and pool not in observed.checks and pool not in rolled_out:
             continue
         due = context.now if again else ask_at(answer, observed.job.generation, observed.config)
         waiting = [left.unit for left in placement.unplaced if left.pool == pool]
         mine = (record for record in scaling.records.values() if record.pool == pool)
         waiting += [record.name for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
+        waiting += [rolled_out[pool].name] if pool in rolled_out else []
         hosts = _any_hosts(context, context.shapes[pool])
         if context.now < due:
             scaling.deadlines.append(due)

@@ -131,8 +131,8 @@ class UnitEvent(enum.Enum):
     ROLLED_OUT = EventRow(
         ATTEMPT,
         frozenset({State.DRAINING}),
-        "The template of its pool changed. A unit that trains leaves when all others are back, and not while a unit of the new template "
-        "fails: then the roll-out has stopped.",
+        "The template of its pool changed, and the new one has a place and is admitted. A unit that trains leaves when all others train, "
+        "and not while a unit of the new template fails or cannot start: then the roll-out has stopped.",
         forgets=("failures",),
     )
     STILL_DRAINS = EventRow(frozenset({State.DRAINING}), frozenset({State.DRAINING}), "Its pods have not ended yet.", stays=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from builders.cluster_scenes import operated
 from builders.fake_cluster import FakeCluster, wall_clock
-from builders.jobs import a_manifest, gpu_pool
+from builders.jobs import a_manifest, gpu_pool, with_field
 from builders.nodes import a_gpu_node
 from diloco_operator.api import names
 from diloco_operator.kube.client import InternalError, Obj
@@ -271,3 +271,21 @@ def test_an_operator_that_starts_counts_all_slices_as_old() -> None:
         await cluster.stop()
 
     play()
+
+
+@scene
+async def test_a_template_that_is_refused_takes_no_unit_and_one_that_is_admitted_takes_them_one_by_one(cluster: FakeCluster) -> None:
+    await victim(cluster)
+    [pool] = (await cluster.api.get(names.DILOCO_JOBS, "team-a", "lm"))["spec"]["pools"]
+    cluster.client.rejects = lambda obj: QUOTA if "containers" in obj.get("spec", {}) else ""
+    await cluster.edit(namespace="team-a", learners={"min": 4}, pools=[with_field(pool, "template.metadata.labels", {"version": "2"})])
+
+    def stopped(status: Obj) -> bool:
+        return any(each["reason"] == "RollOutStopped" and QUOTA in each["message"] for each in status["conditions"])
+
+    await cluster.when("lm", stopped, "team-a")
+    await asyncio.sleep(300)
+    assert await attempts(cluster) == [1, 1, 1, 1]
+    cluster.client.rejects = lambda _: ""
+    await cluster.when("lm", lambda status: [unit["attempt"] for unit in status["units"]] == [2, 2, 2, 2], "team-a")
+    await cluster.trains_on("lm", *NODES, namespace="team-a")

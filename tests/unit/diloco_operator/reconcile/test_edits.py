@@ -302,17 +302,15 @@ def test_unit_leaves_a_node_that_its_templates_new_selector_does_not_choose() ->
     assert on(stage, "v5p-0", 2) == "tpu-1"
 
 
-def test_unit_whose_new_shape_the_fleet_lacks_waits_without_a_slice_and_reports_it() -> None:
+def test_unit_whose_new_shape_the_fleet_lacks_trains_on_and_says_so() -> None:
     stage = trained(1)
+    before = stage.unit("v5p-0")["slice"]
     stage.edit(pools=[{**stage.job["spec"]["pools"][0], "topology": "2x2x2"}])
-    for _ in range(2):
-        stage.settle()
-        stage.kubelets_finish_deletions()
-    stage.settle()
+    until_all_train(stage)
     unit = stage.unit("v5p-0")
-    assert (unit["state"], unit["reason"], unit.get("slice", "")) == ("Pending", "NoCapacity", "")
-    assert "2x2x2" in stage.status["pools"][0]["message"]
-    assert stage.plans[-1].reservations.nodes == frozenset()
+    assert (unit["state"], unit["attempt"], unit["slice"]) == ("Training", 1, before)
+    assert "no slice of tpu-v5p 2x2x2" in stage.condition("Degraded")["message"]
+    assert stage.plans[-1].reservations.nodes == {before}
     assert counted(stage) == [("v5p-0", 0, 0)]
 
 

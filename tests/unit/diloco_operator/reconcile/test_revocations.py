@@ -120,6 +120,7 @@ def test_a_unit_that_drains_for_a_new_template_keeps_its_slice_and_counts_toward
     pool = stage.job["spec"]["pools"][0]
     pool["template"]["spec"]["containers"][0]["image"] = "registry.example/train:2"
     stage.edit(pools=[pool])
+    stage.step()  # a dry run of its pod
     stage.step()
     assert stage.states() == {"v5p-0": "Draining"}
     asked = request(stage)

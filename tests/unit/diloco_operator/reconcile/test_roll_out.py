@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
+from diloco_operator.kube.client import ApiError, Forbidden
 
 pytestmark = pytest.mark.slow
 
@@ -15,8 +18,9 @@ REFUSED_LAYOUT = 65
 """A learner ends so if its parameters are not the job's: a restart would not help."""
 
 
-def edit_template(stage: Stage, seconds: int) -> None:
-    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(terminationGracePeriodSeconds=seconds)}])
+def edit_template(stage: Stage, seconds: int, **pool: Any) -> None:
+    new = {"template": template(terminationGracePeriodSeconds=seconds), **pool}
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], **new}])
 
 
 def three_that_train() -> Stage:
@@ -136,3 +140,152 @@ def test_unit_of_the_new_template_that_loses_its_node_stops_nothing() -> None:
     stage.lose_node("tpu-0")
     stage.settle()
     assert stage.states() == {"v5p-0": "Pending", "v5p-1": "Draining", "v5p-2": "Training"}
+
+
+# --- before the first unit leaves -----------------------------------------------------------------------------------------
+NO_NODE = {"template": template(nodeSelector={"disk": "none has it"})}
+NO_TOPOLOGY = {"topology": "2x2x2"}
+INVALID = ApiError(422, "Invalid", "spec.containers[0].volumeMounts[0].name: Not found: data")
+QUOTA = Forbidden(403, "Forbidden", "exceeded quota: gpus")
+
+
+def all_train_on(stage: Stage, said: str) -> None:
+    """No unit has left, and the condition says why."""
+    assert set(stage.states().values()) == {"Training"}
+    assert {unit["attempt"] for unit in stage.status["units"]} == {2}
+    condition = stage.condition("Degraded")
+    assert (condition["status"], condition["reason"]) == ("True", "RollOutStopped")
+    assert said in condition["message"]
+    assert "3 units keep the earlier one" in condition["message"]
+
+
+@pytest.mark.parametrize("pool", [NO_NODE, NO_TOPOLOGY], ids=["node selector", "topology"])
+def test_template_that_fits_no_slice_takes_no_unit(pool: dict[str, Any]) -> None:
+    stage = three_that_train()
+    edit_template(stage, BROKEN, **pool)
+    finish(stage)
+    all_train_on(stage, "no slice of tpu-v5p")
+    edit_template(stage, REPAIRED, topology="2x2x1")
+    finish(stage)
+    assert set(templates(stage).values()) == {REPAIRED}
+    assert stage.condition("Degraded")["reason"] == "EnoughLearners"
+
+
+def test_template_that_does_not_tolerate_the_taint_of_its_nodes_takes_no_unit() -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    tolerated = template(tolerations=[{"key": "team", "operator": "Exists"}])
+    job = a_job().with_learners(1, 1).with_pool(max=1, template=tolerated)
+    stage = Stage(job, a_tpu_node("tpu-0", taints=[taint])).train()
+    edit_template(stage, BROKEN)
+    finish(stage)
+    assert (stage.states(), stage.unit("v5p-0")["attempt"]) == ({"v5p-0": "Training"}, 1)
+    assert stage.condition("Degraded")["reason"] == "RollOutStopped"
+
+
+def test_template_that_the_api_server_refuses_takes_no_unit_until_it_is_admitted() -> None:
+    stage = three_that_train()
+    stage.refuses = lambda pod: INVALID
+    edit_template(stage, BROKEN)
+    finish(stage)
+    all_train_on(stage, "before a unit left for it: the API server rejected it: " + INVALID.message)
+    stage.refuses = lambda pod: None  # the same template; its dry run comes again by itself
+    stage.advance(300)
+    finish(stage)
+    assert set(templates(stage).values()) == {BROKEN}
+
+
+@pytest.mark.parametrize(("least", "left"), [(2, 1), (3, 0)])
+def test_template_that_is_forbidden_takes_one_unit_of_a_job_with_more_than_its_minimum(least: int, left: int) -> None:
+    stage = three_that_train()
+    stage.scale(min=least)
+    stage.settle()
+    stage.refuses = lambda pod: QUOTA
+    edit_template(stage, BROKEN)
+    for _ in range(8):
+        stage.kubelets_finish_deletions()
+        for _ in range(4):
+            stage.step_rejected(lambda obj: QUOTA.message if "containers" in obj.get("spec", {}) else "")
+            stage.step()
+    assert sorted(stage.states().values()) == ["Pending"] * left + ["Training"] * (3 - left)
+    assert stage.condition("Degraded")["reason"] == "RollOutStopped"
+
+
+def test_next_unit_leaves_only_when_the_last_one_trains() -> None:
+    stage = three_that_train()
+    edit_template(stage, REPAIRED)
+    stage.settle()
+    for state in ("Draining", "Starting", "Joining"):
+        assert list(stage.states().values()) == [state, "Training", "Training"]
+        stage.kubelets_finish_deletions() if state == "Draining" else stage.kubelets_start()
+        stage.settle()
+    stage.all_contribute()
+    stage.settle()
+    assert list(stage.states().values()) == ["Training", "Draining", "Training"]
+
+
+def test_unit_that_no_scheduler_binds_with_the_new_template_stops_the_roll_out() -> None:
+    stage = three_that_train()
+    edit_template(stage, BROKEN)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    pod = stage.pod("v5p-0", stage.unit("v5p-0")["attempt"])
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "node(s) had no room"}
+    pod["status"]["conditions"] = [{**said, "lastTransitionTime": "2026-11-20T12:00:00Z"}]
+    stage.advance(60)
+    stage.settle()
+    assert others(stage) == {"Training"}
+    assert stage.unit("v5p-0")["reason"] == "Unschedulable"
+    assert "had no room" in stage.condition("Degraded")["message"]
+
+
+def test_unit_that_was_given_up_tries_a_changed_template_before_a_healthy_one_does() -> None:
+    stage = broken(REFUSED_LAYOUT)
+    edit_template(stage, REPAIRED)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Starting", "v5p-1": "Training", "v5p-2": "Training"}
+    finish(stage)
+    assert set(templates(stage).values()) == {REPAIRED}
+
+
+def test_template_that_changes_while_the_job_finishes_takes_no_unit() -> None:
+    stage = three_that_train()
+    stage.all_contribute(t=stage.job["spec"]["training"]["steps"], done=True)
+    edit_template(stage, BROKEN)
+    stage.settle()
+    assert set(stage.states().values()) == {"Training"}
+
+
+# --- the syncer -------------------------------------------------------------------------------------------------------------
+def edit_syncer(stage: Stage) -> str:
+    """Change its template; returns the uid of the pod that serves."""
+    uid: str = stage.syncer["metadata"]["uid"]
+    stage.edit(syncer={**stage.job["spec"].get("syncer", {}), "template": {"metadata": {"labels": {"team": "a"}}, "spec": {}}})
+    return uid
+
+
+@pytest.mark.parametrize("error", [INVALID, QUOTA], ids=["invalid", "forbidden"])
+def test_syncer_stays_while_its_new_template_is_refused(error: ApiError) -> None:
+    stage = three_that_train()
+    stage.refuses = lambda pod: error
+    uid = edit_syncer(stage)
+    finish(stage)
+    assert stage.syncer["metadata"]["uid"] == uid
+    assert set(stage.states().values()) == {"Training"}
+    condition = stage.condition("Degraded")
+    assert condition["reason"] == "RollOutStopped"
+    assert f"the syncer keeps its earlier template, for the API server rejected it: {error.message}" in condition["message"]
+    stage.refuses = lambda pod: None
+    stage.advance(300)
+    finish(stage)
+    assert stage.syncer["metadata"]["uid"] != uid
+    assert stage.condition("Degraded")["reason"] == "EnoughLearners"
+
+
+def test_syncer_that_does_not_run_is_replaced_at_once() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.refuses = lambda pod: INVALID
+    uid = edit_syncer(stage)
+    stage.settle()
+    assert stage.syncer["metadata"]["uid"] != uid

@@ -143,6 +143,8 @@ def test_changed_training_replaces_the_job_file_and_then_the_syncer_gracefully()
     assert [(d.resource.kind, d.grace_seconds) for d in plan.deletes] == [("ConfigMap", None)]
     plan = stage.step()
     assert [c.resource.kind for c in plan.creates] == ["ConfigMap"]
+    assert (plan.deletes, [check.pod["metadata"]["name"] for check in plan.pod_checks]) == ((), ["bytes-lm-syncer-next"])
+    plan = stage.step()
     (delete,) = plan.deletes
     assert (delete.name, delete.grace_seconds) == ("bytes-lm-syncer", None)
     stage.kubelets_finish_deletions()
