@@ -325,6 +325,8 @@ TLS_VOLUME = f"{VOLUME_PREFIX}tls"
 STATE_VOLUME = f"{VOLUME_PREFIX}state"
 TMP_VOLUME = f"{VOLUME_PREFIX}tmp"
 SHARED_MEMORY_VOLUME = f"{VOLUME_PREFIX}shared-memory"
+# Variables of the contract. A template may set none with this prefix.
+VARIABLE_PREFIX = "DILOCO_"
 
 
 def pod_dns_name(pod: str, job: str, namespace: str) -> str:

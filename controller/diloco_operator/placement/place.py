@@ -127,7 +127,7 @@ class _Placing:
             for unit in request.units:
                 slices = fleet.resolve(request.shape, unit.slice) if unit.slice else None
                 # Units share a divisible host: what is free of it is what those that have parts of it leave.
-                if slices and len(slices) == request.shape.slots and (request.shape.divides or free.reserve(slices)):
+                if slices and (request.shape.divides or free.reserve(slices)):
                     kept[unit.name] = slices
                     pool.undecided.append(unit)
                 else:

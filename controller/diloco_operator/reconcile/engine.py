@@ -77,7 +77,7 @@ def _decide(observed: ObservedState, now: datetime, defects: Mapping[str, str]) 
     if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
         return stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
     if job.deleting:
-        return stopped.force_pods_of_deleted_job(context)
+        return stopped.end_pods_of_deleted_job(context)
     if start is not None:
         return stopped.start_again(context, start)
     if end_on_record is not None:

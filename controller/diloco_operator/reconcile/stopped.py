@@ -153,9 +153,14 @@ def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
     )
 
 
-def force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
-    """Delete by force, as for any job, those pods whose end no kubelet will confirm; garbage collection ends the others."""
+def end_pods_of_deleted_job(context: ReconcileContext) -> Plan:
+    """Delete by force, as for any job, those pods whose end no kubelet will confirm. Garbage collection ends the others, once no finalizer
+    keeps the job; until then they would hold their hardware, so they are deleted: the learners' first."""
     deletes, deadlines = force_deletes(context)
+    if context.observed.job.outlives_deletion:
+        learners = [pod for pods in context.learners.values() for pod in pods]
+        syncer = [context.syncer] if context.syncer is not None and all(pod.ended for pod in learners) else []
+        deletes += [delete_pod(pod, "the job is deleted") for pod in (*learners, *syncer) if pod.deletion is None]
     return Plan(
         patches=tuple(grantor_patches(context, {})),
         deletes=tuple(deletes),

@@ -43,6 +43,8 @@ class Job:
     generation: int
     created: float
     deleting: bool
+    outlives_deletion: bool
+    """It is being deleted, and a finalizer of another program keeps it: garbage collection leaves alone what belongs to it until then."""
     managed_by: str
     spec: Spec | None
     """What can be read of it; None: nothing, see `problems`."""
@@ -76,14 +78,15 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
     else:
         spec, problems = _parse_spec(obj, beside)
         derived = derive(spec, name=name, namespace=namespace, uid=uid) if spec is not None else None
-    raw_spec = obj.get("spec")
+    raw_spec, deleting = obj.get("spec"), bool(meta.get("deletionTimestamp"))
     return Job(
         namespace=namespace,
         name=name,
         uid=uid,
         generation=generation,
         created=moment(meta, "creationTimestamp", "metadata") or 0.0,
-        deleting=bool(meta.get("deletionTimestamp")),
+        deleting=deleting,
+        outlives_deletion=deleting and _is_kept(meta.get("finalizers")),
         managed_by=_managed_by(raw_spec),
         spec=spec,
         problems=problems,
@@ -99,6 +102,12 @@ def _bytes_beside_status(obj: Obj) -> int:
         return stored_bytes({key: value for key, value in obj.items() if key != "status"})
     except RecursionError:
         raise MalformedField("spec", "is nested too deep") from None
+
+
+def _is_kept(finalizers: object) -> bool:
+    """Return whether another program's finalizer is among them, and none by which the user lets the pods stay."""
+    found = set(map(str, finalizers)) if isinstance(finalizers, list) else set()
+    return "orphan" not in found and bool(found - {"foregroundDeletion"})
 
 
 def _managed_by(spec: object) -> str:

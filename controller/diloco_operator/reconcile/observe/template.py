@@ -9,7 +9,9 @@ See docs/decisions/0099-pod-security-and-templates.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from diloco import contract
@@ -18,6 +20,7 @@ from diloco_operator.accelerators import CATALOGUE, UnitShape
 from diloco_operator.api import names
 from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.kube.client import Cause
+from diloco_operator.kube.quantities import quantity
 
 RESERVED_VARIABLES = frozenset(value for key, value in vars(contract).items() if key.startswith("ENV_"))
 RESERVED_PREFIXES = ("MEGASCALE_",)
@@ -115,16 +118,44 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
     own, wanted = pod.get("priorityClassName"), spec.priority_class_name
     if own and wanted and own != wanted:
         yield Cause(f"{at}.priorityClassName", f"{own} is not spec.priorityClassName {wanted}; leave one of them out")
-    for index, volume in enumerate(pod.get("volumes") or ()):
-        if volume["name"].startswith(names.VOLUME_PREFIX):
+    volumes = [volume["name"] for volume in pod.get("volumes") or ()]
+    for index, name in enumerate(volumes):
+        if name.startswith(names.VOLUME_PREFIX):
             yield Cause(
                 f"{at}.volumes[{index}].name", f"names that begin with {names.VOLUME_PREFIX} are the operator's own; rename the volume"
             )
-    for index, container in enumerate(pod.get("containers") or ()):
+    yield from _amounts(at, pod)
+    containers = [
+        (f"{at}.{kind}[{index}]", container)
+        for kind in ("initContainers", "containers")
+        for index, container in enumerate(pod.get(kind) or ())
+    ]
+    yield from _repeated((f"{at}.volumes[{index}].name", name) for index, name in enumerate(volumes))
+    yield from _repeated((f"{where}.name", container["name"]) for where, container in containers)
+    for where, container in containers:
+        yield from _amounts(where, container)
+        yield from _mounted(where, container, volumes)
         # Sidecars are not the contract's: they may have variables and mounts of these names.
         if container["name"] == main:
-            yield from _environment(f"{at}.containers[{index}]", container)
-            yield from _mounts(f"{at}.containers[{index}]", container)
+            yield from _environment(where, container)
+            yield from _mounts(where, container)
+
+
+def _repeated(named: Iterable[tuple[str, str]]) -> _Problems:
+    """Find what has the value of an earlier one. `named`: field and value."""
+    seen: dict[str, str] = {}
+    for field, value in named:
+        if value in seen:
+            yield Cause(field, f"{value!r} is {seen[value]} already; give it another one")
+        seen.setdefault(value, field)
+
+
+def _mounted(at: str, container: Mapping[str, Any], volumes: Collection[str]) -> _Problems:
+    mounts = container.get("volumeMounts") or ()
+    for index, mount in enumerate(mounts):
+        if mount["name"] not in volumes and not mount["name"].startswith(names.VOLUME_PREFIX):
+            yield Cause(f"{at}.volumeMounts[{index}].name", f"the template has no volume {mount['name']!r}; add it, or remove the mount")
+    yield from _repeated((f"{at}.volumeMounts[{index}].mountPath", mount["mountPath"]) for index, mount in enumerate(mounts))
 
 
 def _environment(at: str, container: Mapping[str, Any]) -> _Problems:
@@ -132,6 +163,11 @@ def _environment(at: str, container: Mapping[str, Any]) -> _Problems:
         name = variable["name"]
         if name in RESERVED_VARIABLES:
             yield Cause(f"{at}.env[{index}].name", f"{name} is set by the operator; remove it")
+        elif name.startswith(names.VARIABLE_PREFIX):
+            yield Cause(
+                f"{at}.env[{index}].name",
+                f"{name} is none that the operator or a program reads; names of {names.VARIABLE_PREFIX} are its own",
+            )
         elif name.startswith(RESERVED_PREFIXES):
             yield Cause(f"{at}.env[{index}].name", f"{name} would fuse several slices into one program, but each is a unit of its own")
 
@@ -139,11 +175,37 @@ def _environment(at: str, container: Mapping[str, Any]) -> _Problems:
 def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
     ours = [value for key, value in vars(contract).items() if key.startswith("MOUNT_")]
     for index, mount in enumerate(container.get("volumeMounts") or ()):
-        path = mount["mountPath"].rstrip("/")
+        path = posixpath.normpath(mount["mountPath"])
         # Below them too: a mount there would hide files of the contract.
         taken = next((own for own in ours if path == own or path.startswith(f"{own}/")), None)
         if taken is not None:
             yield Cause(f"{at}.volumeMounts[{index}].mountPath", f"{taken} is mounted by the operator; mount the volume elsewhere")
+
+
+# --- requests and limits ------------------------------------------------------------------------------------------------
+def _amounts(at: str, holder: Mapping[str, Any]) -> _Problems:
+    """Check what a container, or the pod as a whole, asks for."""
+    known: dict[str, dict[str, Fraction]] = {"requests": {}, "limits": {}}
+    for kind, found in known.items():
+        for name, text in ((holder.get("resources") or {}).get(kind) or {}).items():
+            if text is None:
+                continue
+            field = f"{at}.resources.{kind}[{name}]"
+            try:
+                found[name] = amount = quantity(text)
+            except ValueError as error:
+                yield Cause(field, str(error))
+                continue
+            if amount < 0:
+                yield Cause(field, f"must not be less than 0, as {text} is")
+            elif name.startswith(_IN_BYTES) and amount.denominator > 1:
+                yield Cause(field, f"{text} is no whole number of bytes; write 100Mi for mebibytes, and m for nothing but thousandths")
+    for name, amount in known["requests"].items():
+        if amount > known["limits"].get(name, amount):
+            yield Cause(f"{at}.resources.requests[{name}]", "must not be more than the limit; lower it, or raise the limit")
+
+
+_IN_BYTES = ("memory", "ephemeral-storage", "hugepages-")
 
 
 # --- hardware ---------------------------------------------------------------------------------------------------------
@@ -183,7 +245,7 @@ _EACH = "each"
 _SELECTION = {"key": _NAME, "operator": _NAME, "values": [_TEXT]}
 _CONTAINER = {
     "name": _NAME,
-    "env": [{"name": _NAME}],
+    "env": [{"name": _NAME, "value": _TEXT}],
     "volumeMounts": [{"name": _NAME, "mountPath": _NAME}],
     "securityContext": {"capabilities": {}},
     "resources": {"requests": {}, "limits": {}},
@@ -199,6 +261,7 @@ _POD = {
     },
     "securityContext": {},
     "volumes": [{"name": _NAME}],
+    "resources": {"requests": {}, "limits": {}},
     "tolerations": [dict.fromkeys(("key", "operator", "value", "effect"), _TEXT)],
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],

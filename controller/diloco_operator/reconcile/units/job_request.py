@@ -144,15 +144,17 @@ def _pool_request(
 
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
-    """Return the unit with the slice that it keeps. One with processes keeps its own, and one that waits for nodes has none. One without
-    processes keeps its slice as long as it is usable and fits the pool, which may have been edited, and no other can take the place of a
-    bad host, or of a node that was given up."""
+    """Return the unit with the slice that it keeps. One with processes keeps its own, whatever shape its pool has now, and one that waits
+    for nodes has none. One without processes keeps its slice as long as it is usable and fits the pool, which may have been edited, and no
+    other can take the place of a bad host, or of a node that was given up."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
     slices = fleet.resolve(requirements.shape, record.slice)
     possible = requirements._replace(avoided=frozenset())
-    if slices is None or not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
+    if slices is None or len(slices) != requirements.shape.slots:
+        return UnitRequest(record.name)
+    if not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
         return UnitRequest(record.name)
     if not requirements.near_enough(slices) or spare.take_for(slices):
         return UnitRequest(record.name)

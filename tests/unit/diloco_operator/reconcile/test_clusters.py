@@ -211,10 +211,10 @@ def test_a_template_keeps_its_own_shared_memory() -> None:
 
 
 def test_shared_memory_counts_as_memory_of_the_container_where_it_sets_any() -> None:
-    pod = a_gpu_pod(container={"resources": {"requests": {"memory": "60Gi", "cpu": "8"}, "limits": {"memory": "64G"}}})
+    pod = a_gpu_pod(container={"resources": {"requests": {"memory": "59Gi", "cpu": "8"}, "limits": {"memory": "64G"}}})
     # 64e9 + 8 * 2^30 bytes is no whole number of Mi.
     gpus = {"nvidia.com/gpu": "8"}
-    resources = {"requests": {"memory": "68Gi", "cpu": "8", **gpus}, "limits": {"memory": "72589934592", **gpus}}
+    resources = {"requests": {"memory": "67Gi", "cpu": "8", **gpus}, "limits": {"memory": "72589934592", **gpus}}
     assert pod["spec"]["containers"][0]["resources"] == resources
     assert "memory" not in a_gpu_pod()["spec"]["containers"][0]["resources"]["limits"]
 

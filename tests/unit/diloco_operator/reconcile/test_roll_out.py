@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job, template
-from builders.nodes import a_tpu_node
+from builders.nodes import a_gpu_node, a_tpu_node
 from builders.stage import Stage
 from diloco_operator.kube.client import ApiError, Forbidden
 
@@ -169,6 +169,18 @@ def test_template_that_fits_no_slice_takes_no_unit(pool: dict[str, Any]) -> None
     finish(stage)
     assert set(templates(stage).values()) == {REPAIRED}
     assert stage.condition("Degraded")["reason"] == "EnoughLearners"
+
+
+def test_more_hosts_than_the_fleet_has_for_a_unit_take_no_unit() -> None:
+    job = a_job().with_learners(1, 1).with_gpu_pool(max=1)
+    stage = Stage(job, a_gpu_node("gpu-0")).train()
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "hosts": 2}])
+    finish(stage)
+    assert (stage.states(), stage.unit("h100-0")["attempt"]) == ({"h100-0": "Training"}, 1)
+    assert stage.condition("Degraded")["reason"] == "RollOutStopped"
+    stage.set_node(a_gpu_node("gpu-1"))
+    finish(stage)
+    assert (stage.states(), stage.unit("h100-0")["attempt"]) == ({"h100-0": "Training"}, 2)
 
 
 def test_template_that_does_not_tolerate_the_taint_of_its_nodes_takes_no_unit() -> None:

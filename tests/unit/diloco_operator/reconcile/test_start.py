@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.reports import a_report
@@ -133,6 +134,24 @@ def test_job_that_is_being_deleted_gets_no_new_pods() -> None:
     stage = Stage(a_job().with_pool(max=2), a_tpu_node("tpu-0")).train()
     stage.job["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:01Z"
     del stage.pods["bytes-lm-v5p-0-a1-0"]
+    assert stage.reconcile_only().empty
+
+
+def test_deleted_job_that_a_finalizer_keeps_gives_its_hardware_back() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.job["metadata"] |= {"deletionTimestamp": "2026-11-20T12:00:01Z", "finalizers": ["example.com/archive"]}
+    stage.step()
+    assert {name for name, pod in stage.pods.items() if "deletionTimestamp" in pod["metadata"]} == {"bytes-lm-v5p-0-a1-0"}
+    stage.kubelets_finish_deletions()
+    stage.step()
+    stage.kubelets_finish_deletions()
+    assert stage.pods == {}
+
+
+@pytest.mark.parametrize("finalizers", [[], ["foregroundDeletion"], ["orphan", "example.com/archive"]])
+def test_pods_of_a_deleted_job_are_left_to_garbage_collection(finalizers: list[str]) -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.job["metadata"] |= {"deletionTimestamp": "2026-11-20T12:00:01Z", "finalizers": finalizers}
     assert stage.reconcile_only().empty
 
 

@@ -66,6 +66,14 @@ def test_field_of_the_pod_that_breaks_the_contract_is_named(spec: dict[str, Any]
         ({"restartPolicyRules": [{"action": "Restart"}]}, "restartPolicyRules"),
         ({"resources": {"limits": {"google.com/tpu": 8}}}, "resources.limits[google.com/tpu]"),
         ({"resources": {"requests": {"google.com/tpu": "1"}}}, "resources.requests[google.com/tpu]"),
+        ({"resources": {"requests": {"cpu": "-1"}}}, "resources.requests[cpu]"),
+        ({"resources": {"requests": {"memory": "1Kib"}}}, "resources.requests[memory]"),
+        ({"resources": {"limits": {"memory": "100m"}}}, "resources.limits[memory]"),
+        ({"resources": {"requests": {"cpu": 4}, "limits": {"cpu": "3500m"}}}, "resources.requests[cpu]"),
+        ({"env": [{"name": "DILOCO_SYNCER", "value": "x"}]}, "env[0].name"),
+        ({"env": [{"name": "STEPS", "value": 5}]}, "env[0].value"),
+        ({"volumeMounts": [{"name": "x", "mountPath": "/etc/diloco//job/../job"}]}, "volumeMounts[0].mountPath"),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/data"}]}, "volumeMounts[0].name"),
     ],
 )
 def test_field_of_the_learner_that_breaks_the_contract_is_named(container: dict[str, Any], field: str) -> None:
@@ -88,6 +96,34 @@ def test_field_of_the_learner_that_breaks_the_contract_is_named(container: dict[
 def test_field_of_the_syncer_that_breaks_the_contract_is_named(given: dict[str, Any], field: str) -> None:
     stage = Stage(a_job().with_pool(max=1).with_spec(syncer={"template": {"spec": given}}), a_tpu_node("tpu-0"))
     assert f"{SYNCER}.spec.{field}" in problems(stage)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"initContainers": [{"name": "fetch"}, {"name": "fetch"}]}, "initContainers[1].name"),
+        ({"initContainers": [{"name": "learner"}]}, "containers[0].name"),
+        (
+            {"initContainers": [{"name": "fetch", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]},
+            "initContainers[0].volumeMounts[0].name",
+        ),
+        ({"initContainers": [{"name": "fetch", "resources": {"requests": {"cpu": "much"}}}]}, "initContainers[0].resources.requests[cpu]"),
+        ({"resources": {"limits": {"memory": "-1Gi"}}}, "resources.limits[memory]"),
+        ({"volumes": [{"name": "data"}, {"name": "data"}]}, "volumes[1].name"),
+    ],
+)
+def test_field_that_no_api_server_takes_is_named_before_a_pod_is_made(given: dict[str, Any], field: str) -> None:
+    assert f"{POOL}.spec.{field}: " in problems(with_pool_template(template(**given)))
+
+
+def test_mounts_and_amounts_that_fit_are_valid() -> None:
+    given = template(volumes=[{"name": "data", "emptyDir": {}}], initContainers=[{"name": "fetch"}])
+    container = given["spec"]["containers"][0]
+    container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    container["resources"] = {"requests": {"cpu": "500m", "memory": "1.5Gi"}, "limits": {"cpu": 1, "memory": "2Gi", "hugepages-1Gi": None}}
+    stage = with_pool_template(given)
+    stage.settle()
+    assert stage.condition("Accepted")["status"] == "True"
 
 
 def test_labels_and_annotations_of_the_operator_are_its_own() -> None:
