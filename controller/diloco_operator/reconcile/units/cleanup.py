@@ -55,9 +55,8 @@ def _stays(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) ->
 
 
 def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]:
-    """Return learner pods that were asked to go on nodes that do not answer, and when others will be due; also those of an earlier job of
-    this name. The syncer refuses what an old
-    attempt sends, so it is safe to forget a learner pod. The syncer's pod is never forced."""
+    """Return learner pods that were asked to go on nodes that do not answer, also those of an earlier job of this name, and when others
+    will be due. The syncer refuses what an old attempt sends, so it is safe to forget a learner pod. The syncer's pod is never forced."""
     deletes: list[Delete] = []
     deadlines: list[float] = []
     for pod in itertools.chain(*context.learners.values(), context.strays):
