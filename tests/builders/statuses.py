@@ -102,6 +102,7 @@ def a_large_status(
         ],
         "unschedulableNodes": [{"name": "n" * 253, "since": moment}] * MAX_UNSCHEDULABLE_NODES,
         "hosts": [_a_host(others[:1024]) for _ in range(MAX_HOSTS)],
+        "selector": "s" * 1024,
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
     }

@@ -71,6 +71,7 @@ TRAINING = {
     "progress": {"step": 812, "steps": 2400, "tokens": 41574400, "loss": 2.31, "cosine": 0.412, "tokensPerSecond": 51200.5},
     "learners": {"desired": 4, "placed": 4, "contributing": 4, "min": 2, "max": 6},
     "units": [{"name": "v5p-0", "pool": "v5p", "slice": "np-v5p-1", "state": "Training", "attempt": 2, "restarts": 1}],
+    "selector": "diloco.dev/job=bytes-lm,diloco.dev/component=learner",
     "poolSummary": "v5p 4/4, h100 0/0",
     "pools": [{"name": "h100", "reason": "NoFreeSlice", "message": "2 of 2 slices are in use"}],
 }
@@ -102,6 +103,14 @@ def test_get_of_a_job_without_status_is_no_error(plane: ControlPlane, namespace:
     applied(plane, namespace, a_manifest())
     header, row = rows(plane.kubectl("get", "dilocojobs", "-n", namespace).stdout)
     assert (header[0], row[0], len(row)) == ("NAME", "bytes-lm", 2)  # a name and an age
+
+
+def test_scale_tells_autoscalers_how_many_learners_there_are_and_which_pods_they_have(plane: ControlPlane, namespace: str) -> None:
+    applied(plane, namespace, a_manifest())
+    set_status(plane, namespace, TRAINING)
+    scale = json.loads(plane.kubectl("get", "--raw", f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/bytes-lm/scale").stdout)
+    assert scale["status"] == {"replicas": 4, "selector": "diloco.dev/job=bytes-lm,diloco.dev/component=learner"}
+    assert scale["spec"] == {"replicas": a_manifest()["spec"]["learners"]["max"]}
 
 
 def test_describe_tells_the_story(plane: ControlPlane, namespace: str) -> None:

@@ -77,6 +77,7 @@ def build_crd() -> dict[str, Any]:
                         "scale": {
                             "specReplicasPath": ".spec.learners.max",
                             "statusReplicasPath": ".status.learners.contributing",
+                            "labelSelectorPath": ".status.selector",
                         },
                     },
                     "schema": {"openAPIV3Schema": job_schema()},

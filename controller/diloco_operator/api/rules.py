@@ -196,8 +196,9 @@ _POOL = [
 
 
 # --- changes of a job that has ended ----------------------------------------------------------------------------------
-FREE_AFTER_END = ("managedBy", "ttlSecondsAfterFinished", "retry")
-"""Fields of spec with a meaning for a job that has ended, or with a rule of their own. `_AS_BEFORE` compares all others."""
+FREE_AFTER_END = ("managedBy", "podLabels", "ttlSecondsAfterFinished", "retry")
+"""Fields of spec that may change after the end: they mean something then, have a rule of their own, or change nothing. `_AS_BEFORE`
+compares all others."""
 
 
 def _same(field: str) -> str:

@@ -23,6 +23,7 @@ from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_P
 MAX_LEARNERS = 256
 """Units of one job: what status says of twice as many fits into one object."""
 MAX_POOLS = 16
+MAX_POD_LABELS = 64
 MAX_OUTSIDE = 64
 """Learners outside a job's cluster: their certificates share a Secret."""
 MAX_OUTSIDE_NAME = 32
@@ -360,6 +361,12 @@ class Spec(ApiModel):
         max_length=63,
         description="LocalQueue of Kueue in the job's namespace, where each unit waits for its quota as a pod group. Absent: units need "
         "no quota.",
+    )
+    pod_labels: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=MAX_POD_LABELS,
+        description="Labels of all pods of the job, such as a team or a cost centre. Labels of a template come before them. Pods that run "
+        "keep those that they have.",
     )
     ttl_seconds_after_finished: int | None = Field(
         None, ge=0, description="Deletes the job this many seconds after Complete or Failed. Absent: never."

@@ -345,5 +345,8 @@ class Status(ApiModel):
     hosts: tuple[HostStatus, ...] = Field(
         (), max_length=MAX_HOSTS, description="Hosts on which attempts failed lately, and whether the job avoids them."
     )
+    selector: str = Field(
+        "", max_length=1024, description="Label selector of the pods of its learners, for autoscalers that read the subresource `scale`."
+    )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")

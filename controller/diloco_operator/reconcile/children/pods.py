@@ -57,6 +57,8 @@ class PodTemplateBase:
 
     job: Job
     pool: Pool
+    labels: Mapping[str, str]
+    """The user's."""
     spec: Obj
     """Without what differs from pod to pod."""
     containers: Sequence[Obj]
@@ -105,6 +107,7 @@ def learner_template_base(
     return PodTemplateBase(
         job=job,
         pool=pool,
+        labels=spec.pod_labels | pool.template.metadata.labels,
         spec=pod_spec,
         containers=[learner if c is container else restricted(c) for c in template["containers"]],
         learner=learner,
@@ -122,12 +125,11 @@ def learner_pods(
     """Return one pod for every host of one attempt, in the order of the places. `locality`: where they all are, see
     `contract.ENV_LOCALITY`."""
     job, pool = template_base.job, template_base.pool
-    metadata = pool.template.metadata
     peers = Peers(job, pool, unit, attempt, len(places))
     certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
     volumes = [*_volumes(job, *certificate), *template_base.volumes]
     labels = {
-        **metadata.labels,
+        **template_base.labels,
         names.LABEL_JOB: job.name,
         names.LABEL_COMPONENT: names.COMPONENT_LEARNER,
         names.LABEL_UNIT: unit,
@@ -135,7 +137,7 @@ def learner_pods(
         names.LABEL_ATTEMPT: str(attempt),
         **({names.LABEL_GANG: gang_label(job.uid, unit, attempt)} if len(places) > 1 else {}),
     }
-    annotations = {**template_base.keep, **metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    annotations = {**template_base.keep, **pool.template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job), locality)
     shared_env = peers.environment()
     made = []
@@ -221,7 +223,12 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
             *(template.spec.get("volumes") or ()),
         ],
     }
-    labels = {**template.metadata.labels, names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_SYNCER}
+    labels = {
+        **spec.pod_labels,
+        **template.metadata.labels,
+        names.LABEL_JOB: job.name,
+        names.LABEL_COMPONENT: names.COMPONENT_SYNCER,
+    }
     # Nothing is lost when the syncer moves, but every learner waits for it. A drain by a person may move it.
     annotations = {**names.KEEP_PODS, **template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     return _pod(job, name, labels, annotations, pod_spec)

@@ -39,7 +39,7 @@ type _Problems = Iterator[Cause]
 
 def template_problems(spec: Spec) -> list[Cause]:
     """Find the problems of all templates; empty: pods can be made from them."""
-    found: list[Cause] = []
+    found = list(_own_keys("spec.podLabels", spec.pod_labels))
     for index, pool in enumerate(spec.pools):
         found += _learner(f"spec.pools[{index}].template", pool, spec)
     if spec.syncer.template is not None:
@@ -98,12 +98,16 @@ def _syncer(where: str, template: PodTemplate, spec: Spec) -> _Problems:
         yield Cause(f"{at}.terminationMessagePath", f"must be {contract.TERMINATION_LOG}, where the syncer leaves the job's result")
 
 
+def _own_keys(at: str, given: Iterable[str]) -> _Problems:
+    for key in given:
+        if key.startswith(_OWN_KEYS):
+            yield Cause(f"{at}[{key}]", f"keys of {_OWN_KEYS} are the operator's own")
+
+
 # --- what both have in common ----------------------------------------------------------------------------------------------
 def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart: str) -> _Problems:
     for kind, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
-        for key in given:
-            if key.startswith(_OWN_KEYS):
-                yield Cause(f"{where}.metadata.{kind}[{key}]", f"keys of {_OWN_KEYS} are the operator's own")
+        yield from _own_keys(f"{where}.metadata.{kind}", given)
     pod = template.spec
     at = f"{where}.spec"
     for field, why in _FORBIDDEN.items():

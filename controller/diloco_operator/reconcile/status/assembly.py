@@ -7,6 +7,7 @@ from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
+from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.status import UnitState
@@ -80,6 +81,7 @@ def assemble(
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
         **({"hosts": [host.written() for host in context.hosts.records.values()]} if context.hosts.records else {}),
+        "selector": f"{names.LABEL_JOB}={job.name},{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}",
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from builders.jobs import a_job
+from builders.jobs import a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import a_pod
 from builders.stage import Stage
@@ -140,6 +140,22 @@ def test_template_wins_where_it_does_not_break_the_contract() -> None:
     assert pod["metadata"]["labels"]["team"] == "speech"
     assert pod["metadata"]["labels"][names.LABEL_UNIT] == "v5p-0"
     assert pod["metadata"]["annotations"]["note"] == "x"
+
+
+def test_labels_of_the_job_are_on_all_its_pods_and_a_templates_come_before_them() -> None:
+    vision = template() | {"metadata": {"labels": {"team": "vision"}}}
+    job = a_job().with_spec(podLabels={"team": "speech", "cost-centre": "7"}).with_pool(max=1, template=vision)
+    stage = Stage(job, a_tpu_node("tpu-0"))
+    assert learner(stage)["metadata"]["labels"].items() >= {"team": "vision", "cost-centre": "7", names.LABEL_UNIT: "v5p-0"}.items()
+    assert stage.syncer["metadata"]["labels"].items() >= {"team": "speech", "cost-centre": "7"}.items()
+
+
+def test_pods_that_run_keep_their_labels_when_those_of_the_job_change() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.edit(podLabels={"team": "speech"})
+    stage.settle()
+    assert (stage.states(), stage.unit("v5p-0")["attempt"]) == ({"v5p-0": "Training"}, 1)
+    assert "team" not in stage.syncer["metadata"]["labels"]
 
 
 def test_users_variables_can_refer_to_ours() -> None:

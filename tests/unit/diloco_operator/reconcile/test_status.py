@@ -25,6 +25,13 @@ def test_status_is_what_the_api_gives_back() -> None:
     assert dump_status(Status.model_validate(stage.status)) == stage.status
 
 
+def test_the_selector_of_the_status_selects_the_pods_of_learners_and_not_the_syncers() -> None:
+    stage = trained()
+    wanted = dict(term.split("=") for term in stage.status["selector"].split(","))
+    selected = {name for name, pod in stage.pods.items() if wanted.items() <= pod["metadata"]["labels"].items()}
+    assert selected == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a1-0"}
+
+
 def test_every_condition_is_there_from_the_first_write_and_names_the_generation_of_the_spec() -> None:
     stage = Stage(a_job().with_pool(), a_tpu_node("tpu-0"))
     for generation in (1, 2):

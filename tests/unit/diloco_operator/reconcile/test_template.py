@@ -31,6 +31,11 @@ def with_pool_template(given: dict[str, Any]) -> Stage:
     return Stage(job, a_tpu_node("tpu-0"))
 
 
+def test_label_of_the_job_that_is_the_operators_own_is_named() -> None:
+    said = problems(Stage(a_job().with_spec(podLabels={"diloco.dev/unit": "mine"}).with_pool(max=1), a_tpu_node("tpu-0")))
+    assert "spec.podLabels[diloco.dev/unit]: keys of diloco.dev/ are the operator's own" in said
+
+
 def learner_container(**fields: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "log"}, {"name": "learner", **fields}]}}
 
