@@ -10,25 +10,26 @@ from diloco_operator.allotment.flow import FlowClass, FlowHeld, FlowJob, FlowPoo
 
 def a_small_problem(seed: int, *, sizes: tuple[int, ...] = (1,)) -> FlowProblem:
     """Up to 5 kinds in up to 2 domains and up to 7 jobs, some of which run; units of these sizes."""
-    draw = random.Random(seed)
+    draw, starts = random.Random(seed), random.Random(f"starts {seed}")
     hubs = [f"kind-{index}" for index in range(draw.randint(1, 5))]
     room = 6 * max(sizes)
     classes = [FlowClass(f"{hub}/zone-{zone}", hub, draw.randint(0, room)) for hub in hubs for zone in range(draw.randint(1, 2))]
     left = {class_.name: class_.room for class_ in classes}
     jobs = []
     for index in range(draw.randint(1, 7)):
-        pools = [_a_pool(draw, f"pool-{number}", hubs, classes, left, draw.choice(sizes)) for number in range(draw.randint(1, 3))]
+        pools = [_a_pool(draw, starts, f"pool-{number}", hubs, classes, left, draw.choice(sizes)) for number in range(draw.randint(1, 3))]
         has = sum(pool.has for pool in pools)
         most = max(has, draw.randint(1, 10))
         least = draw.randint(0, most)
         pools = _within(pools, least)
-        jobs.append(
-            FlowJob(f"job-{index}", least, most, tuple(pools), draw.choice([0, 0, 0, 1, 2]), float(draw.randint(0, 3)), draw.random() < 0.2)
-        )
+        order = draw.choice([0, 0, 0, 1, 2]), float(draw.randint(0, 3))
+        jobs.append(FlowJob(f"job-{index}", least, most, tuple(pools), *order, draw.random() < 0.2, fits=starts.random() < 0.8))
     return FlowProblem(tuple(classes), tuple(jobs))
 
 
-def _a_pool(draw: random.Random, name: str, hubs: list[str], classes: list[FlowClass], left: dict[str, int], size: int) -> FlowPool:
+def _a_pool(
+    draw: random.Random, starts: random.Random, name: str, hubs: list[str], classes: list[FlowClass], left: dict[str, int], size: int
+) -> FlowPool:
     chosen = draw.sample(hubs, draw.randint(1, min(2, len(hubs))))
     values = {hub: draw.randint(200, 2500) for hub in chosen}
     held = []
@@ -40,7 +41,7 @@ def _a_pool(draw: random.Random, name: str, hubs: list[str], classes: list[FlowC
             held.append(FlowHeld(class_.name, units, values[class_.hub] + draw.choice([0, 200, 400]), settling))
     scavenged = draw.random() < 0.15
     has = sum(each.units for each in held)
-    return FlowPool(
+    found = FlowPool(
         name,
         values,
         draw.randint(0, 6),
@@ -51,6 +52,7 @@ def _a_pool(draw: random.Random, name: str, hubs: list[str], classes: list[FlowC
         draw.choice([0, 0, 0, has]),
         draw.random() < 0.85,
     )
+    return replace(found, withholds=found.displaces or starts.random() < 0.5)
 
 
 def _within(pools: list[FlowPool], least: int) -> list[FlowPool]:

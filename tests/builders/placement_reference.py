@@ -26,8 +26,8 @@ class Best:
 
     admitted: frozenset[str]
     missing: Mapping[str, int]
-    waiting: str
-    withheld: int
+    withheld: Mapping[str, int]
+    """Job that waits -> units that it keeps from others."""
     objective: int
 
 
@@ -150,8 +150,7 @@ def best(problem: FlowProblem) -> Best:
         met[job.key] += filled
         if filled < wanted:
             missing[job.key] = wanted - filled
-    waits: dict[str, tuple[str, int]] = {}
-    groups = _groups(problem)
+    withheld: dict[str, int] = {}
     for job in rules.jobs:
         if job in runs:
             continue
@@ -164,14 +163,14 @@ def best(problem: FlowProblem) -> Best:
             met[job.key] = least
             continue
         del rules.programme.rows[before:]
-        if groups[job.key] not in waits and all(pool.displaces for pool in job.firm) and _fits_alone(problem, job):
-            waits[groups[job.key]] = job.key, _withhold(rules, job, least)
+        may_start = least <= sum(pool.wanted for pool in job.firm) and all(pool.min <= pool.wanted for pool in job.firm)
+        if job.fits and may_start and all(pool.withholds for pool in job.firm) and (units := _withhold(rules, job, least)):
+            withheld[job.key] = units
         else:
             rules.programme.row(rules.units(job.key, job.pools), most=0)
-    waiting = {key for key, _ in waits.values()}
-    objective = rules.programme.largest(_objective(rules, met, waiting))
+    objective = rules.programme.largest(_objective(rules, met, set(withheld)))
     assert objective is not None
-    return Best(frozenset(met), missing, ",".join(sorted(waiting)), sum(units for _, units in waits.values()), objective)
+    return Best(frozenset(met), missing, withheld, objective)
 
 
 def _staying(job: FlowJob) -> int:
@@ -203,48 +202,25 @@ def _fill(rules: Rules, job: FlowJob, lacks: Mapping[str, int], wanted: int) -> 
     return filled
 
 
-def _withhold(rules: Rules, job: FlowJob, least: int, units: int | None = None) -> int:
-    """As much of the minimum as there are slices for, or so much."""
+def _withhold(rules: Rules, job: FlowJob, least: int, room: int | None = None) -> int:
+    """As much of the minimum as there are slices for, or what takes so much room."""
     programme = rules.programme
     terms: Terms = {}
+    takes: Terms = {}
     rest = least - sum(pool.min for pool in job.firm)
     others = [programme.variable(f"{job.key} {pool.name} rest", rest) for pool in job.firm]
     for pool, name in zip(job.firm, others, strict=True):
         programme.row({**rules.new[job.key, pool.name], name: -1}, most=pool.min)
         terms |= rules.new[job.key, pool.name]
+        takes |= dict.fromkeys(rules.new[job.key, pool.name], pool.size)
     programme.row(dict.fromkeys(others, 1), most=rest)
     programme.row(rules.of(job.key, tuple(pool for pool in job.pools if pool.scavenged), rules.new), most=0)
-    if units is None:
-        units = programme.largest(terms) or 0
+    if room is not None:
+        programme.row(takes, least=room, most=room)
+        return room
+    units = programme.largest(terms) or 0
     programme.row(terms, least=units, most=units)
     return units
-
-
-def _fits_alone(problem: FlowProblem, job: FlowJob) -> bool:
-    rules = Rules(FlowProblem(problem.classes, (job,)))
-    rules.programme.row(rules.of(job.key, job.firm, rules.new), least=max(job.min, sum(pool.min for pool in job.firm)))
-    for pool in job.firm:
-        rules.programme.row(rules.new[job.key, pool.name], least=pool.min)
-    return rules.programme.largest({}) is not None
-
-
-def _groups(problem: FlowProblem) -> dict[str, str]:
-    """Job -> the first of the jobs with which it competes, over any number of others."""
-    hubs = {class_.name: class_.hub for class_ in problem.classes}
-    uses = {
-        job.key: {hub for pool in job.pools for hub in (*pool.values, *(hubs[each.class_] for each in pool.held))} for job in problem.jobs
-    }
-    groups: dict[str, str] = {}
-    for start in sorted(uses):
-        if start in groups:
-            continue
-        members, grown = {start}, True
-        while grown:
-            reach = set().union(*(uses[key] for key in members))
-            found = {key for key, own in uses.items() if own & reach} | members
-            members, grown = found, found != members
-        groups |= dict.fromkeys(members, start)
-    return groups
 
 
 def _objective(rules: Rules, met: Mapping[str, int], waiting: set[str]) -> Terms:

@@ -10,13 +10,16 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.flow import Answer, FlowJob, FlowPlan, FlowProblem
 from diloco_operator.allotment.flow.objective import segments
 from diloco_operator.allotment.flow_problem import Applicant, Question, Questions, new_value
 from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together, used
+from diloco_operator.allotment.hosts import how_many
 from diloco_operator.allotment.outcome import carry_out
 from diloco_operator.allotment.request import AllotmentRequest, Allotted
 from diloco_operator.allotment.stocks import Stocks
@@ -72,6 +75,8 @@ class _Decision:
         self._wanted = self._telling_apart()
         self._barred: dict[Location, frozenset[int]] = {}
         """See `stocks.Barred`."""
+        self._rooms: dict[tuple[int, ...], int] = {}
+        """See `_room_of`."""
 
     def _telling_apart(self) -> int:
         """Return the bits of the requirements that tell slices apart: with which units look for some now. Where units of several slices do,
@@ -137,7 +142,37 @@ class _Decision:
     def _applicant(self, request: AllotmentRequest) -> Applicant:
         numbers = [self._supply.number(pool.requirements) for pool in request.pools]
         preferred = [self._supply.number(pool.preferred or pool.requirements) for pool in request.pools]
-        return Applicant(request, numbers, preferred)
+        return Applicant(request, numbers, preferred, request.runs or self._fits(request, numbers))
+
+    def _fits(self, request: AllotmentRequest, numbers: Sequence[int]) -> bool:
+        """Return whether the minimum of a job would fit if no other job had anything. Where pools may take the same slices, one that is a
+        little too large may seem to fit."""
+        firm = [(pool, number) for pool, number in zip(request.pools, numbers, strict=True) if not pool.scavenged]
+        room = {number: self._room_of((number,)) for _, number in firm}
+        if any(pool.min > room[number] for pool, number in firm):
+            return False
+        return request.min <= min(sum(min(pool.max, room[number]) for pool, number in firm), self._room_of(tuple(sorted(room))))
+
+    def _room_of(self, numbers: tuple[int, ...]) -> int:
+        """Return for how many units with one of these requirements the whole fleet has room."""
+        if numbers not in self._rooms:
+            classes = list(self._supply.within(sum(1 << number for number in numbers)))
+            alone = [_room_in(classes, number, self._supply.requirements(number)) for number in numbers]
+            self._rooms[numbers] = sum(max(room.get(place, 0) for room in alone) for place in set().union(*alone))
+        return self._rooms[numbers]
+
+
+def _room_in(classes: Iterable[SliceClass], number: int, requirements: SliceRequirements) -> dict[Hashable, int]:
+    """Map each class, or for units of several slices each domain, to how many units of these requirements it has room for."""
+    found: dict[Hashable, int] = {}
+    shape = requirements.shape
+    for class_ in classes:
+        if class_.mask >> number & 1:
+            rooms = Counter(slice_.room for slice_ in class_.members.values()) if shape.divides else None
+            places = sum(how_many(requirements.needs, room) * count for room, count in rooms.items()) if rooms else len(class_.members)
+            place = class_.domains.get(number, class_)
+            found[place] = found.get(place, 0) + places
+    return {place: places // shape.slots for place, places in found.items()}
 
 
 # --- How much a decision yields, compared with another one of the same jobs -------------------------------------------

@@ -45,6 +45,8 @@ class Applicant(NamedTuple):
     """Numbers of the requirements of its pools."""
     preferred: Sequence[int]
     """Numbers of the slices that its pools prefer; the same number: they prefer none."""
+    fits: bool
+    """Its minimum would fit if no other job had anything."""
 
 
 @dataclass(slots=True)
@@ -137,6 +139,7 @@ class Questions:
             request.created,
             admitted=request.runs or any(fixed),
             most_new=most_new,
+            fits=applicant.fits,
             successors=request.may_move,
         )
 
@@ -179,6 +182,7 @@ class Questions:
             moving=min(demand.moving, has),
             better=frozenset(better or values),
             displaces=demand.admitted and demand.ready,
+            withholds=not demand.refused,
             succeeds=demand.succeeds and not demand.for_spares,
             asks=not demand.for_spares,
             prepares=demand.admitted and not demand.ready,

@@ -50,7 +50,7 @@ def for_minimum(question: Question, plan: FlowPlan, job: FlowJob) -> list[Group]
     if not _wants_groups(question, job, waiting):
         return []
     taken = _taken(question, plan, minima=True)
-    hosts = _by_key([*_free(question, plan, taken, leaving=True), *_surplus(question, job)])
+    hosts = _by_key([*_free(question, plan, taken, leaving=True, claimant=job.key), *_surplus(question, job)])
     return list(_groups(question, job, waiting, hosts))
 
 
@@ -106,10 +106,10 @@ def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Count
     return found
 
 
-def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: bool) -> Iterable[_Host]:
-    """Return what is left of free slices, and, with `leaving`, of those that units are leaving; nothing of a stock that a minimum
-    withholds."""
-    withheld = {name for classes in plan.withheld.values() for name in classes}
+def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: bool, claimant: str = "") -> Iterable[_Host]:
+    """Return what is left of free slices, and, with `leaving`, of those that units are leaving; nothing of a stock that the minimum of
+    another job than `claimant` withholds."""
+    withheld = {name for job, classes in plan.withheld.items() for name in classes if job != claimant}
     for name, stock in question.stocks.items():
         if stock.host is None and name not in withheld:
             places = [*stock.free, *(stock.leaving if leaving else ())]

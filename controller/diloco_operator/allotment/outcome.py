@@ -9,7 +9,7 @@ See docs/decisions/0207-allotment.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
@@ -81,7 +81,10 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
         jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
     leavers = _leavers(question, plan)
     takers = _takers(question, plan)
-    withheld = {name: (job, units) for job, classes in plan.withheld.items() for name, units in classes.items()}
+    withheld: dict[str, list[tuple[str, int]]] = {}
+    for job, classes in plan.withheld.items():
+        for name, room in classes.items():
+            withheld.setdefault(name, []).append((job, room))
     yield
     barred: dict[Location, set[int]] = {}
     for name, stock in question.stocks.items():
@@ -89,8 +92,7 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
         if not here and not leave and name not in withheld:
             continue
         if stock.host is None:
-            waits, units = withheld.get(name, ("", 0))
-            winners = yield from _take_whole(jobs, stock, here, waits, units)
+            winners = yield from _take_whole(jobs, stock, here, withheld.get(name, ()))
         else:
             winners = _share_host(jobs, stock, here, leave, barred)
         for place, leaver in enumerate(leave):
@@ -176,9 +178,11 @@ class _OpenHosts:
         self._hosts.setdefault(rest, deque()).append(host)
 
 
-def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits: str, withheld: int) -> Generator[None, object, list[str]]:
-    """Free slices first. `waits`, `withheld`: the job that waits for its minimum, and units that it keeps from others. Returns the jobs
-    that wait for slices which units must leave now, one for each slice, in order."""
+def _take_whole(
+    jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], withheld: Sequence[tuple[str, int]]
+) -> Generator[None, object, list[str]]:
+    """Free slices first. `withheld`: jobs that wait for their minimum, and room that they keep from others. Returns the jobs that wait for
+    slices which units must leave now, one for each slice, in order."""
     free, leaving = _FreeSlices(stock), len(stock.leaving)
     waiting: list[str] = []
     open_ = _OpenHosts()
@@ -213,9 +217,10 @@ def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits
         open_.put(host, left(rest, (needs,)))
         if host is not None:
             jobs[taker.job].grant(taker.demand.name, _part(host, taker))
-    for _ in range(withheld):
-        if (kept := free.next()) is not None:
-            jobs[waits].withheld.add(kept.key)
+    for job, room in withheld:
+        for _ in range(-(-room * stock.unit // stock.each)):
+            if (kept := free.next()) is not None:
+                jobs[job].withheld.add(kept.key)
     return waiting
 
 

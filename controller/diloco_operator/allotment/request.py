@@ -43,6 +43,8 @@ class PoolDemand:
     name: str = ""
     admitted: bool = False
     """A dry run of its pods has been admitted, and nothing is known that would keep its units from starting."""
+    refused: bool = False
+    """The API server refuses its pods, or something else that is known keeps its units from starting: no slice stays free for them."""
     ready: bool = True
     """What units share is there. Units of other jobs leave for its own only where it is `admitted` and `ready`."""
     succeeds: bool = True
@@ -105,7 +107,7 @@ class Allotted:
     checks: frozenset[str] = frozenset()
     """Names of its pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
     prepares: bool = False
-    """Units of other jobs would leave for it, or slices would be kept for its minimum, if what its units share were there."""
+    """Units of other jobs would leave for it, or slices are kept for its minimum, and what its units share is not there."""
     withheld: frozenset[str] = frozenset()
     """Keys of free slices that no other minimum gets, because all of its minimum does not fit yet."""
 

@@ -25,13 +25,13 @@ def answer(problem: FlowProblem) -> Answer:
     # Those that ask must win beside those that have been admitted and get ready in a moment.
     problem = _all_displacing(problem, prepares)
     then = solve(problem)
-    gain = {job for job, name in prepares if _taken(then, (job, name)) > _taken(plan, (job, name)) or _kept(then, job) > _kept(plan, job)}
+    gain = {job for job, name in prepares if _taken(then, (job, name)) > _taken(plan, (job, name)) or _keeps(then, job)}
     return plan, checks(problem, then), frozenset(gain)
 
 
 def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
-    """Return job and pool. They get more if they may displace units. Those that do may be refused, so the next ones are looked for without
-    them, a few times; then all that are left should ask: a dry run for nothing costs little."""
+    """Return job and pool: those that get more if they may displace units, or for whose minimum slices stay free. They may be refused, so
+    the next ones are looked for without them, a few times; then all that are left should ask: a dry run for nothing costs little."""
     asking = {
         (job.key, pool.name): pool.wanted for job in problem.jobs for pool in job.pools if pool.wanted and pool.asks and not pool.displaces
     }
@@ -41,7 +41,7 @@ def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
         if not asking:
             break
         then = solve(_all_displacing(problem, asking))
-        more = {key for key in asking if _taken(then, key) > _taken(plan, key)}
+        more = {key for key in asking if _taken(then, key) > _taken(plan, key) or _keeps(then, key[0])}
         if not more:
             break
         found |= more
@@ -55,15 +55,16 @@ def _taken(plan: FlowPlan, pool: tuple[str, str]) -> int:
     return sum(plan.pools[pool].taken.values())
 
 
-def _kept(plan: FlowPlan, job: str) -> int:
-    return sum(plan.withheld.get(job, {}).values())
+def _keeps(plan: FlowPlan, job: str) -> bool:
+    """Return whether slices stay free for the job, or are lent, until its minimum fits."""
+    return any(plan.withheld.get(job, {}).values())
 
 
 def _all_displacing(problem: FlowProblem, some: Collection[tuple[str, str]]) -> FlowProblem:
-    """Return the problem as if these pools, too, might displace units."""
+    """Return the problem as if the pods of these pools, too, were known to be admitted."""
     return FlowProblem(problem.classes, tuple(_displacing(job, some) for job in problem.jobs))
 
 
 def _displacing(job: FlowJob, some: Collection[tuple[str, str]]) -> FlowJob:
-    pools = (replace(pool, displaces=pool.displaces or (job.key, pool.name) in some) for pool in job.pools)
+    pools = (replace(pool, displaces=True, withholds=True) if (job.key, pool.name) in some else pool for pool in job.pools)
     return replace(job, pools=tuple(pools))

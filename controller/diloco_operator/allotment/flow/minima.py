@@ -2,9 +2,9 @@
 
 1. Units that the minimum of their job needs keep their slices, but for those that may have successors.
 2. Jobs that run get what is missing, unit by unit, in the order of priority and age.
-3. Jobs that wait get their minimum as a whole or not at all, in the same order. The first that does not fit keeps what it found from the
-   minima that come later, so that it starts as soon as enough has become free; else small jobs would pass it for ever. One whose minimum
-   is more than there is at all keeps nothing, and neither does one whose pods may be refused.
+3. Jobs that wait get their minimum as a whole or not at all, in the same order. One that does not fit keeps what it found from the minima
+   that come later, so that it starts as soon as enough has become free; else small jobs would pass it for ever. One whose minimum is more
+   than there is at all keeps nothing, and neither does one whose pods are refused.
 
 What a job has beyond its minimum plays no part here: it gives way to any minimum.
 
@@ -13,12 +13,12 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.model import JobArcs, Model
-from diloco_operator.allotment.flow.objective import bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob
+from diloco_operator.allotment.flow.problem import FlowJob
 from diloco_operator.allotment.flow.residual import BACK, SINK, SOURCE, Arc, Path
 
 
@@ -30,10 +30,8 @@ class Minima:
     """Admitted job -> units of its minimum that have slices."""
     missing: dict[str, int] = field(default_factory=dict)
     """Admitted job -> units of its minimum that have none."""
-    waiting: str = ""
-    """The first job that does not fit."""
-    withheld: int = 0
-    """Units that it keeps from later minima."""
+    waiting: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Jobs that do not fit, and keep what they have found from later minima -> class -> room beside it that is too little for a unit."""
 
 
 def meet_minima(model: Model) -> Minima:
@@ -54,8 +52,9 @@ class _Admission:
     def run(self) -> Minima:
         network = self._network
         running = [arcs for arcs in self._model.jobs.values() if arcs.job.runs]
+        lacking = Counter(hub for arcs in self._model.jobs.values() if arcs.job.missing for hub in _hubs(arcs.job))
         for arcs in running:
-            self._keep(arcs)
+            self._keep(arcs, lacking - Counter(_hubs(arcs.job) if arcs.job.missing else ()))
         for (pool, class_), arc in self._model.kept.items():
             size = self._model.sizes[pool, class_]
             if network.shares(sink := self._model.sinks[class_, size]) and (units := network.upper[arc] - network.flow[arc]):
@@ -70,12 +69,13 @@ class _Admission:
                 self._admit(arcs)
         return self._minima
 
-    def _keep(self, arcs: JobArcs) -> None:
-        """Keep the units that the minimum needs, and those that are settling, beyond the minimum as surplus."""
+    def _keep(self, arcs: JobArcs, lacking: Collection[str]) -> None:
+        """Keep the units that the minimum needs, and those that are settling, beyond the minimum as surplus. `lacking`: hubs that minima of
+        other jobs may need."""
         job, network = arcs.job, self._network
         # Room for new units is opened job by job, in the order of who comes first.
         network.upper[arcs.minimum] = job.protected
-        mine = _of_minimum(job)
+        mine = _of_minimum(job, {class_ for class_, hub in self._model.hubs.items() if hub in lacking})
         for pool in job.pools:
             for each in pool.held:
                 key = (job.key, pool.name)
@@ -190,16 +190,18 @@ class _Admission:
         self._minima.met[arcs.job.key] = met
 
     def _admit(self, arcs: JobArcs) -> None:
-        """Admit a job that waits: all of its minimum, or nothing; the first that does not fit keeps what it has found."""
+        """Admit a job that waits: all of its minimum, or nothing. One that does not fit keeps what it has found."""
         job, network = arcs.job, self._network
         pushed = self.fill(arcs)
         got = sum(units for _, units in pushed)
         if got == job.missing:
             self._close(arcs, got)
             return
-        # A minimum that no fleet of this size holds, or whose pods may be refused, would keep slices from all others for ever.
-        if not self._minima.waiting and all(pool.displaces for pool in job.firm) and fits_alone(job, self._model.classes):
-            self._minima.waiting, self._minima.withheld = job.key, got
+        # A minimum that no fleet of this size holds, or whose pods are refused, would keep slices from all others for ever.
+        keeps = job.fits and job.can_start and all(pool.withholds for pool in job.firm)
+        rest = self._keep_rest(arcs, job.missing - got) if keeps else {}
+        if keeps and (got or rest):
+            self._minima.waiting[job.key] = rest
             network.lower[arcs.minimum] = network.upper[arcs.minimum] = network.upper[arcs.entry] = got
             return
         for path, units in reversed(pushed):
@@ -207,10 +209,31 @@ class _Admission:
         # No surplus either: units below the minimum of a job that waits would train nothing.
         network.upper[arcs.entry] = 0
 
+    def _keep_rest(self, arcs: JobArcs, units: int) -> dict[str, int]:
+        """Keep from later minima what is left of classes in which the job lacks units, each larger than that. Small units would take it
+        again and again, before there is enough. Returns class -> room."""
+        network, found = self._network, dict[str, int]()
+        for (job, name), hub, lane in self._model.taken:
+            if job != arcs.job.key or not any(pool.name == name for pool in arcs.job.firm):
+                continue
+            for class_, arc in self._model.choices[hub, lane].items():
+                sink = self._model.sinks[class_, lane[0]]
+                room = min(network.room_shared(sink), network.room_shared(arc))
+                if units > 0 and network.shares(sink) and 0 < room < lane[0]:
+                    network.keep_back({sink: room})
+                    found[class_] = found.get(class_, 0) + room
+                    units -= 1
+        return found
 
-def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
+
+def _hubs(job: FlowJob) -> set[str]:
+    return {hub for pool in job.firm if pool.wanted for hub in pool.values}
+
+
+def _of_minimum(job: FlowJob, lacking: Collection[str]) -> dict[tuple[str, str], int]:
     """Return pool and class -> units of the minimum: of each pool those that its own minimum needs, then others. Those that are settling
-    come first, as they stay anyway, then the smallest, so that large ones can make room, and of these the best."""
+    come first, as they stay anyway, then those of classes that no other minimum lacks, the smallest, so that large ones can make room, and
+    of these the best."""
     found: dict[tuple[str, str], int] = {}
     own = {pool.name: min(pool.min, pool.has) for pool in job.firm}
     others = job.protected - sum(own.values())
@@ -219,6 +242,7 @@ def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
         for pool in sorted(job.firm, key=lambda pool: pool.largest)
         for each in sorted(pool.held, key=lambda each: (-each.value, each.class_))
     ]
+    held.sort(key=lambda place: place[1].class_ in lacking)
     for settles in (True, False):
         for pool, each in held:
             place = (pool.name, each.class_)
@@ -232,10 +256,3 @@ def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
             found[place] += units
             others -= units
     return found
-
-
-def fits_alone(job: FlowJob, classes: list[FlowClass]) -> bool:
-    """Return whether the minimum of a job that waits would fit if no other job had anything."""
-    model = Model([job], classes, bonuses([job]))
-    pushed = _Admission(model).fill(model.jobs[job.key])
-    return sum(units for _, units in pushed) == job.missing

@@ -79,6 +79,8 @@ class Model:
         """Class and size -> its node."""
         self._hubs: dict[tuple[str, Lane], int] = {}
         self.classes = sorted(classes, key=lambda class_: class_.name)
+        self._timid: list[tuple[int, list[tuple[int, int]]]] = []
+        """What no unit has of a class, and arcs, with their sizes, that share it."""
         self.hubs = {class_.name: class_.hub for class_ in self.classes}
         """Class -> its hub."""
         ordered = sorted(jobs, key=lambda job: job.order)
@@ -102,7 +104,7 @@ class Model:
                     unheld[each.class_] -= (each.units - (0 if pool.scavenged else min(each.units, job.replaceable))) * size
         for class_ in self.classes:
             arcs, own = [], sorted(lanes.get(class_.hub, ()))
-            timid = sum(not displaces for _, displaces in own)
+            timid: list[tuple[int, int]] = []
             for size in sorted({size for size, _ in own} | held.get(class_.name, set())):
                 node = self._nodes[class_.name, size] = self.network.node()
                 self.sinks[class_.name, size] = arc = self.network.arc(node, SINK, class_.room // size)
@@ -111,12 +113,16 @@ class Model:
                 size, displaces = lane
                 if (class_.hub, lane) not in self._hubs:
                     self._hubs[class_.hub, lane] = self.network.node()
-                most = class_.room if displaces else unheld[class_.name] // timid  # together no more than no unit has
-                end = self._nodes[class_.name, size]
-                arc = self.network.arc(self._hubs[class_.hub, lane], end, most // size)
+                most = class_.room if displaces else unheld[class_.name]
+                arc = self.network.arc(self._hubs[class_.hub, lane], self._nodes[class_.name, size], most // size)
+                if not displaces:
+                    timid.append((arc, size))
                 self.choices.setdefault((class_.hub, lane), {})[class_.name] = arc
             if len(arcs) > 1:
                 self.network.share(class_.room, arcs)
+            if timid:  # together no more than no unit has
+                self.network.share(unheld[class_.name], timid)
+                self._timid.append((unheld[class_.name], timid))
 
     def _add_job(self, job: FlowJob, bonus: Bonuses) -> None:
         network, node, first = self.network, self.network.node(), len(self.network.tails)
@@ -200,6 +206,14 @@ class Model:
         for hub in hubs:
             arc = self.network.arc(node, self._hubs[hub, lanes[hub]], pool.moving, MOVING)
             self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc
+
+    def divide_timid(self) -> None:
+        """Give each lane for which no unit leaves what the minima take, and an equal part of the rest: the cheapest flow knows no shared
+        room."""
+        for room, arcs in self._timid:
+            rest = room - sum(self.network.flow[arc] * size for arc, size in arcs)
+            for arc, size in arcs:
+                self.network.upper[arc] = self.network.flow[arc] + rest // len(arcs) // size
 
     def mixed(self) -> list[tuple[FlowClass, dict[Size, int]]]:
         """Return the classes that units of several sizes use: size -> the arc into the sink."""

@@ -57,7 +57,9 @@ class FlowPool:
     """Held units that would leave their slices for others if some are left over."""
     displaces: bool = True
     """Units may be asked to leave for its new ones. False: nothing says yet that its pods would be admitted, so they take what is free, or
-    is being left, and withhold nothing."""
+    is being left."""
+    withholds: bool = True
+    """Slices may stay free for its new ones, until there are enough for the minimum of the job. False: its pods are known to be refused."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """What one unit takes of the room of the classes of a hub, where that is not `size`."""
     share: int = MEAN
@@ -117,6 +119,8 @@ class FlowJob:
     """New units of its pools that are not scavenged, at most; None: no more than the maximum. Less than what the maximum leaves once some
     have left: units that leave count until they have gone."""
 
+    fits: bool = True
+    """Its minimum would fit if no other job had anything."""
     successors: int = 0
     """Units of its minimum that may leave at most, each once another one trains in its place, which takes a slice that no unit has."""
 
@@ -165,6 +169,11 @@ class FlowJob:
     def missing(self) -> int:
         """New units that its minimum and those of its pools need."""
         return max(self.min - self.has, sum(pool.missing for pool in self.firm))
+
+    @property
+    def can_start(self) -> bool:
+        """Whether all units of its minimum could start now if they had slices."""
+        return self.missing <= sum(pool.wanted for pool in self.firm) and all(pool.missing <= pool.wanted for pool in self.firm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +232,7 @@ class FlowPlan:
     missing: Mapping[str, int]
     """Admitted job -> units of its minimum for which there is nothing left."""
     withheld: Mapping[str, Mapping[str, int]]
-    """Job that waits first -> class -> units that no other minimum may take."""
+    """Job that waits for its minimum -> class -> room that no later minimum may take."""
     objective: int
     """What the flow made as large as it can be: it comes without what withheld slices are lent for."""
     lent: int

@@ -89,6 +89,10 @@ class Network:
         for arc, room in rooms.items():
             self._rooms[self._shared[arc][0]] -= room
 
+    def room_shared(self, arc: int) -> int:
+        """Return how much is left of the room that the arc shares with others; plenty if it shares none."""
+        return self._rooms[self._shared[arc][0]] if arc in self._shared else PLENTY
+
     def shares(self, arc: int) -> bool:
         """Return whether it shares room with others."""
         return arc in self._shared

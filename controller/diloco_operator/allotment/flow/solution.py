@@ -2,7 +2,7 @@
 
 1. Minima, by augmenting paths: see `minima`.
 2. The cheapest flow that keeps them: who gets which kind of slice, and who gets more than its minimum.
-3. What the first job that does not fit withholds is lent to units beyond a minimum.
+3. What jobs that do not fit withhold is lent to units beyond a minimum.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -46,14 +46,15 @@ class Solution:
     minima: Minima
     objective: int = 0
     lent: int = 0
-    withheld: dict[str, int] = field(default_factory=dict)
-    """Class -> units."""
+    withheld: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Job -> class -> room."""
 
     @classmethod
     def of(cls, jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> Solution:
         model = Model(jobs, classes, bonus)
         minima = meet_minima(model)
         _release(model, minima)
+        model.divide_timid()
         if mixed := mixed_classes(model):
             best_division(model, mixed)
         else:
@@ -72,8 +73,7 @@ class Solution:
         taken, replaced = (_by_pool(units) for units in self._new_units())
         keys = [(job, pool.name) for job, arcs in model.jobs.items() for pool in arcs.job.pools]
         pools = {key: PoolPlan(kept.get(key, {}), taken.get(key, {}), replaced.get(key, {})) for key in keys}
-        withheld = {self.minima.waiting: self.withheld} if self.minima.waiting else {}
-        return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, withheld, self.objective, self.lent)
+        return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, self.withheld, self.objective, self.lent)
 
     def _new_units(self) -> tuple[ByClass, ByClass]:
         """Return new units, and slices for units that would leave theirs."""
@@ -88,17 +88,18 @@ class Solution:
         self.objective, self.lent, self.withheld = -network.cost(), 0, {}
         if not self.minima.waiting:
             return
-        waiting = model.jobs[self.minima.waiting]
-        for (pool, hub, lane), classes in self._new_units()[0].items():
-            if pool[0] == self.minima.waiting:
+        self.withheld = {job: dict(rest) for job, rest in self.minima.waiting.items()}
+        for ((job, _), hub, lane), classes in self._new_units()[0].items():
+            if (here := self.withheld.get(job)) is not None:
                 for name, units in classes.items():
-                    self.withheld[name] = self.withheld.get(name, 0) + units
+                    here[name] = here.get(name, 0) + units * lane[0]
                     network.add(model.choices[hub, lane][name], -units)
                     network.add(model.sinks[name, lane[0]], -units)
                     network.add(BACK, -units)
-        for arc in waiting.arcs:
-            network.clear(arc)
-            network.lower[arc] = network.upper[arc] = 0
+        for job in self.minima.waiting:
+            for arc in model.jobs[job].arcs:
+                network.clear(arc)
+                network.lower[arc] = network.upper[arc] = 0
         network.lower[:] = network.flow
         network.forget_prices()
         self._share_again()

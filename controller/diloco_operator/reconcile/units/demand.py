@@ -75,6 +75,7 @@ def allotment_request(
             succeeds=pool.name not in restless,
             others=leaving.get(pool.name, 0),
             lasting=lasting.get(pool.name, 0),
+            refused=not may_start or context.refused_pods(pool.name) is not None,
             admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
             ready=ready,
         )
@@ -118,6 +119,7 @@ def _pool_demand(
     succeeds: bool,
     others: int,
     lasting: int,
+    refused: bool,
     admitted: bool,
     ready: bool,
 ) -> PoolDemand:
@@ -148,6 +150,7 @@ def _pool_demand(
         others=others,
         lasting=lasting,
         name=pool.name,
+        refused=refused and wanted > 0,
         admitted=admitted and wanted > 0,
         ready=ready,
         succeeds=succeeds,

@@ -77,7 +77,7 @@ def test_what_pods_of_others_leave_of_a_host_is_used() -> None:
 def test_a_pod_of_others_that_comes_later_evicts_no_unit_and_takes_the_place_of_new_ones() -> None:
     world = World(a_gpu_node("a")).job("small", a_pool(shape=gpus(2), max=2), min=2).settle()
     world.fleet.replace_use(None, PodUse("team", "notebook", "a", Resources(pods=1, devices=((GPU, 3),))))
-    world.job("more", a_pool(shape=gpus(2), max=1)).job("one", a_pool(shape=gpus(1), max=1)).settle()
+    world.job("more", a_pool(shape=gpus(2), max=1)).job("one", a_pool(shape=gpus(1), max=1), priority=1).settle()
     assert world.counts() == {"small": 2, "more": 0, "one": 1}  # 8 - 2 * 2 - 3 = 1
 
 

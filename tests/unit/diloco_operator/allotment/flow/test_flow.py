@@ -148,7 +148,8 @@ def test_what_is_withheld_is_lent_to_units_beyond_minima() -> None:
 
 
 def test_a_minimum_that_is_more_than_there_is_keeps_nothing() -> None:
-    plan = solve(a_problem({"v5p/a": 4}, a_job("huge", a_pool("v5p", 9), min=9), a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
+    huge = a_job("huge", a_pool("v5p", 9), min=9, fits=False)
+    plan = solve(a_problem({"v5p/a": 4}, huge, a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
     assert (set(plan.admitted), dict(plan.withheld)) == ({"small"}, {})
 
 
@@ -216,19 +217,31 @@ def test_a_job_asks_about_its_pods_only_if_it_wins_beside_those_that_get_ready()
     assert (set(asks), set(prepares)) == ({("second", "pool-0")}, {"first"})
 
 
-def test_a_job_gets_ready_if_slices_would_be_kept_for_its_minimum() -> None:
-    """It lacks one of two slices, and the free one goes to a job that needs no more, unless it is kept."""
+def test_a_job_for_whose_minimum_slices_are_kept_gets_ready() -> None:
+    """It lacks one of two slices, and the free one would go to a job that needs no more."""
     old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), min=1)
     asks = a_job("asks", a_pool("v5p", 2, displaces=False, prepares=True), min=2, priority=9)
     plan, _, prepares = answer(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
-    assert (set(plan.admitted), set(prepares)) == ({"old", "small"}, {"asks"})
+    assert (set(plan.admitted), plan.withheld, set(prepares)) == ({"old"}, {"asks": {"v5p/a": 1}}, {"asks"})
 
 
-def test_a_job_whose_pods_may_be_refused_withholds_nothing() -> None:
+def test_a_job_withholds_while_its_pods_may_be_refused_and_asks_and_once_they_are_refused_it_withholds_nothing() -> None:
     old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), min=1)
-    asks = a_job("asks", a_pool("v5p", 2, displaces=False), min=2, priority=9)
-    plan = solve(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
-    assert (set(plan.admitted), dict(plan.withheld)) == ({"old", "small"}, {})
+    for refused in (False, True):
+        asks = a_job("asks", a_pool("v5p", 2, displaces=False, withholds=not refused), min=2, priority=9)
+        plan, asked, _ = answer(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
+        assert asked == {("asks", "pool-0")}, "it asks again: once its pods are admitted, slices stay free for it"
+        assert plan.withheld == ({} if refused else {"asks": {"v5p/a": 1}})
+        assert plan.admitted == ({"old", "small"} if refused else {"old"})
+
+
+def test_several_jobs_that_wait_withhold_and_the_first_takes_what_later_ones_would() -> None:
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), a_pool("h100", held={"h100/a": 1}), min=2)
+    second = a_job("second", a_pool("v5p", 2), a_pool("h100", 2), min=4, created=1.0)
+    small = [a_job(f"small-{hub}", a_pool(hub, 1), min=1, created=2.0) for hub in ("v5p", "h100")]
+    plan = solve(a_problem({"v5p/a": 2, "h100/a": 2}, old, a_job("first", a_pool("v5p", 2), min=2), second, *small))
+    assert plan.withheld == {"first": {"v5p/a": 1}, "second": {"h100/a": 1}}
+    assert plan.admitted == {"old"}
 
 
 def test_a_unit_that_is_settling_stays_even_if_it_is_surplus_or_scavenged() -> None:

@@ -58,7 +58,7 @@ def test_what_is_withheld_for_large_units_is_lent_to_small_ones() -> None:
     waiting = a_job("waiting", a_pool("gpu", 2, size=4), min=2)
     small = a_job("small", a_pool("gpu", 99, {"gpu/a": 4}), min=4, created=-1.0)
     plan = solve(a_problem({"gpu/a": 8}, waiting, small))
-    assert plan.withheld == {"waiting": {"gpu/a": 1}}
+    assert plan.withheld == {"waiting": {"gpu/a": 4}}
     assert units(plan, "small") == {"gpu/a": 8}  # 4 of its minimum, and 4 on what is withheld
 
 

@@ -1,0 +1,122 @@
+"""Jobs that wait for a minimum of several slices are not passed for ever by those behind them. The operator runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from builders.cluster_scenes import operated
+from builders.fake_cluster import NS, FakeCluster
+from builders.jobs import Obj, gpu_pool, tpu_pool
+from builders.nodes import a_gpu_node
+from diloco_operator.api import names
+
+pytestmark = pytest.mark.slow
+
+
+async def urgent(cluster: FakeCluster) -> None:
+    """The PriorityClass `urgent`, of value 1000."""
+    meta = {"metadata": {"name": "urgent"}, "value": 1000}
+    await cluster.api.create(names.PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **meta})
+
+
+async def apply(cluster: FakeCluster, name: str, *pools: Obj, min: int = 1, priority_class: str = "") -> None:
+    spec: Obj = {"priorityClassName": priority_class} if priority_class else {}
+    await cluster.apply(name, *pools, min=min, spec=spec)
+
+
+async def waits(cluster: FakeCluster, name: str) -> None:
+    await cluster.when(name, lambda status: {unit["state"] for unit in status.get("units", ())} == {"Pending"}, what="waiting")
+
+
+@pytest.mark.parametrize(("priority_class", "slices"), [("urgent", 2), ("urgent", 4), ("", 2)])
+@operated()
+async def test_a_job_of_several_slices_starts_although_small_ones_come_whenever_a_slice_is_freed(
+    cluster: FakeCluster, priority_class: str, slices: int
+) -> None:
+    """It needs all slices, each of which a job of one unit has. Of equal priority it is the older one."""
+    await urgent(cluster)
+    await cluster.add_slices(*(f"np-{index}" for index in range(slices)))
+    for index in range(slices):
+        await apply(cluster, f"small-{index}")
+        await cluster.trains(f"small-{index}", 1)
+    await asyncio.sleep(65)
+    await apply(cluster, "big", min=slices, priority_class=priority_class)
+    await waits(cluster, "big")
+    await asyncio.sleep(65)
+    for index in range(slices):
+        await cluster.complete((NS, f"small-{index}"))
+        await apply(cluster, f"late-{index}")
+        await asyncio.sleep(65)
+    await cluster.trains("big", slices)
+    assert {name: await cluster.units(name) for name in (f"late-{index}" for index in range(slices))} == {
+        f"late-{index}": {"v6e-0": ("", "Pending")} for index in range(slices)
+    }
+
+
+@pytest.mark.parametrize("hosts", [2, 8])
+@operated()
+async def test_free_hosts_go_to_the_job_of_higher_priority_when_units_have_several_sizes(cluster: FakeCluster, hosts: int) -> None:
+    await urgent(cluster)
+    await cluster.add([a_gpu_node(f"gpu-{index}") for index in range(hosts)])
+    await apply(cluster, "first", gpu_pool(hosts=2, acceleratorsPerHost=8, max=hosts // 2), min=hosts // 2)
+    await cluster.trains("first", hosts // 2)
+    await apply(cluster, "small", gpu_pool(hosts=1, acceleratorsPerHost=8, max=1))
+    await asyncio.sleep(5)
+    await apply(cluster, "big", gpu_pool(hosts=2, acceleratorsPerHost=8, max=hosts // 2), min=hosts // 2, priority_class="urgent")
+    for name in ("small", "big"):
+        await waits(cluster, name)
+    await asyncio.sleep(65)
+    await cluster.complete((NS, "first"))
+    await cluster.trains("big", hosts // 2)
+    await waits(cluster, "small")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("priority_class", ["", "urgent"])
+@operated()
+async def test_a_minimum_comes_before_surplus_in_whatever_order_the_pools_of_the_other_job_stand(
+    cluster: FakeCluster, priority_class: str, turned: bool
+) -> None:
+    """The other job has its minimum without the host that this one needs."""
+    await urgent(cluster)
+    await cluster.add([a_gpu_node(f"gpu-{index}") for index in range(2)])
+    await cluster.add_slices("np-0", "np-1", "np-2")
+    pools = [gpu_pool(hosts=1, acceleratorsPerHost=8, max=1), tpu_pool("v6e", "tpu-v6e", "2x2", max=3)]
+    await cluster.apply("many", *(reversed(pools) if turned else pools), min=3, max=4)
+    await cluster.trains("many", 4)
+    await asyncio.sleep(65)
+    await apply(cluster, "two-hosts", gpu_pool(hosts=2, acceleratorsPerHost=8, max=1), priority_class=priority_class)
+    await cluster.trains("two-hosts", 1)
+    assert len(await cluster.trains("many", 3)) == 3
+
+
+@operated()
+async def test_a_unit_of_several_hosts_starts_although_units_of_one_come_whenever_a_host_is_freed(cluster: FakeCluster) -> None:
+    await urgent(cluster)
+    await cluster.add([a_gpu_node(f"gpu-{index}") for index in range(2)])
+    one = gpu_pool(hosts=1, acceleratorsPerHost=8, max=1)
+    for index in range(2):
+        await apply(cluster, f"small-{index}", one)
+        await cluster.trains(f"small-{index}", 1)
+    await apply(cluster, "big", gpu_pool(hosts=2, acceleratorsPerHost=8, max=1), priority_class="urgent")
+    await waits(cluster, "big")
+    await asyncio.sleep(65)
+    for index in range(2):
+        await apply(cluster, f"late-{index}", one)
+        await cluster.complete((NS, f"small-{index}"))
+        await asyncio.sleep(65)
+    await cluster.trains("big", 1)
+
+
+@operated(slices=["a", "b"])
+async def test_no_slice_stays_free_for_a_minimum_that_is_larger_than_the_cluster(cluster: FakeCluster) -> None:
+    await urgent(cluster)
+    for index in range(2):
+        await apply(cluster, f"small-{index}")
+        await cluster.trains(f"small-{index}", 1)
+    await apply(cluster, "huge", min=3, priority_class="urgent")
+    await waits(cluster, "huge")
+    await cluster.complete((NS, "small-0"))
+    await apply(cluster, "late")
+    await cluster.trains("late", 1)
