@@ -14,9 +14,11 @@ import gc
 import itertools
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
@@ -71,11 +73,16 @@ def _seconds(call: Callable[[], object], repeat: int = 1) -> float:
 
 
 def instructions_of(call: Callable[[], object]) -> int:
-    """Return bytecode instructions of one call."""
-    monitoring, count = sys.monitoring, itertools.count()
+    """Return bytecode instructions of one call, without those of other threads."""
+    monitoring, count, here = sys.monitoring, itertools.count(), threading.get_ident()
+
+    def executed(code: CodeType, offset: int) -> None:
+        if threading.get_ident() == here:
+            next(count)
+
     monitoring.use_tool_id(monitoring.PROFILER_ID, "instructions")
     try:
-        monitoring.register_callback(monitoring.PROFILER_ID, monitoring.events.INSTRUCTION, lambda code, offset: next(count))
+        monitoring.register_callback(monitoring.PROFILER_ID, monitoring.events.INSTRUCTION, executed)
         monitoring.set_events(monitoring.PROFILER_ID, monitoring.events.INSTRUCTION)
         call()
         monitoring.set_events(monitoring.PROFILER_ID, monitoring.events.NO_EVENTS)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
@@ -14,6 +15,18 @@ def test_each_pass_is_the_same_work_however_many_were_before() -> None:
     for _ in range(300):  # numbers below 257 are objects that Python keeps; no count may come from them to others
         reference.pass_seconds()
     assert instructions_of(reference.pass_seconds) == first
+
+
+def test_what_other_threads_do_meanwhile_is_not_counted() -> None:
+    ends = threading.Event()
+    other = threading.Thread(target=lambda: [ends.wait(0) for _ in iter(ends.is_set, True)])
+    alone = instructions_of(reference.pass_seconds)
+    other.start()
+    try:
+        assert {instructions_of(reference.pass_seconds) for _ in range(5)} == {alone}
+    finally:
+        ends.set()
+        other.join()
 
 
 @pytest.mark.parametrize("collects", [True, False])
