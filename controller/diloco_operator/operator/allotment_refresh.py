@@ -15,6 +15,7 @@ from typing import Protocol
 from diloco_operator.allotment import Allotment
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.api.names import JobKey
+from diloco_operator.operator.decision_log import allotted
 
 log = logging.getLogger(__name__)
 
@@ -116,4 +117,6 @@ class AllotmentRefresh:
     def _wake_all(self, jobs: Iterable[str]) -> None:
         for job in jobs:
             namespace, name, _ = job.split("/", 2)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("allotted to job %s/%s: %s", namespace, name, allotted(self._allotment.of(job)))
             self._wake((namespace, name))

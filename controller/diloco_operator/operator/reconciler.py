@@ -36,6 +36,7 @@ from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
+from diloco_operator.operator import decision_log
 from diloco_operator.operator.allotment_refresh import AllotmentRefresh
 from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.certificate_writes import certificate_writes
@@ -356,6 +357,8 @@ class Reconciler:
         self._refresh.now(context.id)
         unsure = context.unsure
         observed, allotted = self._observed(context, cached.bare), self._allotment.of(context.id)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("found %s", decision_log.found(observed))
         view = self._allotment.view(context.id)
         if offloaded:  # the event loop goes on to change what the view reads
             view = view.apart()
@@ -420,6 +423,8 @@ class Reconciler:
             self._expectations.expect_delete(key, delete.resource, delete.namespace, delete.name, delete.uid)
 
     def _log(self, plan: Plan) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("decided: %s", decision_log.decided(plan))
         for event in plan.events:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from builders.cluster_scenes import operated
@@ -107,6 +108,30 @@ async def test_a_unit_of_several_hosts_starts_although_units_of_one_come_wheneve
         await cluster.complete((NS, f"small-{index}"))
         await asyncio.sleep(65)
     await cluster.trains("big", 1)
+
+
+@operated(slices=["a", "b"])
+async def test_the_log_at_level_debug_tells_what_each_pass_found_and_decided_and_who_was_allotted_what(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "diloco_operator")
+    await urgent(cluster)
+    for index in range(2):
+        await apply(cluster, f"small-{index}")
+        await cluster.trains(f"small-{index}", 1)
+    await apply(cluster, "big", min=2, priority_class="urgent")
+    await waits(cluster, "big")
+    await cluster.complete((NS, "small-0"))
+    await cluster.settle()
+    said = caplog.messages
+    for line in (
+        "found generation 1; pods: none; report of the syncer: none",
+        "allotted to job default/small-0: 1 free for pool v6e",
+        "allotted to job default/big: asks about pods of v6e; 1 free stay for its minimum",
+        "decided: ask whether pods of v6e are admitted; write status Queued; want slices: 2 of v6e",
+    ):
+        assert any(line in each for each in said), (line, "\n".join(said))
+    assert any(each.startswith("decided: create Pod small-0-v6e-0-a1-0") for each in said), said
 
 
 @operated(slices=["a", "b"])

@@ -1,0 +1,62 @@
+"""What a reconcile decides and what a job is allotted, in one line each, for the log at level debug. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from diloco_operator.allotment import Allotted
+from diloco_operator.fleet.use import first_and_more
+from diloco_operator.plan import Plan
+from diloco_operator.reconcile import ObservedState
+
+
+def found(observed: ObservedState) -> str:
+    """Say what a reconcile has seen: what it decides on and what changes most."""
+    job, report = observed.job, observed.report
+    phases = Counter(pod.phase for pod in observed.pods)
+    pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
+    heard = f"step {report.t}" if report is not None else "none"
+    revoked = f"; revoked: {', '.join(sorted(observed.revoked))}" if observed.revoked else ""
+    return f"generation {job.generation}; pods: {pods}; report of the syncer: {heard}{revoked}"
+
+
+def decided(plan: Plan) -> str:
+    """Say what is done about it."""
+    return "; ".join(_done(plan)) or "nothing"
+
+
+def _done(plan: Plan) -> Iterator[str]:
+    creates = [f"{create.resource.kind} {create.obj['metadata']['name']}" for create in plan.creates]
+    if creates:
+        yield f"create {first_and_more(creates[0], len(creates))}"
+    if plan.certificates:
+        yield f"issue {sum(len(wanted.leaves) for wanted in plan.certificates)} certificates"
+    for patch in plan.patches[:_SHOWN]:
+        yield f"patch {patch.resource.kind} {patch.name}"
+    for delete in plan.deletes[:_SHOWN]:
+        yield f"delete {delete.resource.kind} {delete.name} ({delete.why})"
+    if left := len(plan.patches[_SHOWN:]) + len(plan.deletes[_SHOWN:]):
+        yield f"{left} more"
+    if plan.pod_checks:
+        yield f"ask whether pods of {', '.join(check.pool for check in plan.pod_checks)} are admitted"
+    if plan.status is not None:
+        yield f"write status {plan.status.status.get('state', '')}"
+    if plan.request is not None and (wanted := {pool.name: pool.wanted for pool in plan.request.pools if pool.wanted}):
+        yield f"want slices: {', '.join(f'{count} of {pool}' for pool, count in wanted.items())}"
+    if plan.requeue_after is not None:
+        yield f"look again in {plan.requeue_after:.1f} s"
+
+
+_SHOWN = 4
+"""Of a kind of write; a job may have hundreds."""
+
+
+def allotted(result: Allotted) -> str:
+    """Say what a job gets and gives."""
+    parts = [f"{len(slices)} free for pool {pool}" for pool, slices in result.granted.items() if slices]
+    parts += [f"{unit} leaves for {winner}" for unit, winner in sorted(result.revoked.items())]
+    parts += [f"asks about pods of {', '.join(sorted(result.checks))}"] if result.checks else []
+    parts += ["is to make what its units share"] if result.prepares else []
+    parts += [f"{len(result.withheld)} free stay for its minimum"] if result.withheld else []
+    return "; ".join(parts) or "nothing"
