@@ -49,7 +49,7 @@ def _done(plan: Plan) -> Iterator[str]:
 
 
 _SHOWN = 4
-"""Of a kind of write; a job may have hundreds."""
+"""Writes of one kind that are named; a job may have hundreds."""
 
 
 def allotted(result: Allotted) -> str:
