@@ -38,9 +38,8 @@ SMOKE = Size(3, 3, 1, 120, 8)
 
 
 def same_admission(plan: FlowPlan, exact: Best) -> bool:
-    withheld = sum(sum(found.values()) for found in plan.withheld.values())
-    admitted = (plan.admitted, dict(plan.missing), withheld)
-    return admitted == (exact.admitted, dict(exact.missing), exact.withheld)
+    withheld = {job: sum(rooms.values()) for job, rooms in plan.withheld.items()}
+    return (plan.admitted, dict(plan.missing), withheld) == (exact.admitted, dict(exact.missing), dict(exact.withheld))
 
 
 def compare(problems: Iterator[FlowProblem]) -> tuple[list[float], int]:
