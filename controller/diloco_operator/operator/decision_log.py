@@ -12,7 +12,7 @@ from diloco_operator.reconcile import ObservedState
 
 
 def found(observed: ObservedState) -> str:
-    """Say what a reconcile has seen: what it decides on and what changes most."""
+    """Say what a reconcile has seen."""
     job, report = observed.job, observed.report
     phases = Counter(pod.phase for pod in observed.pods)
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"

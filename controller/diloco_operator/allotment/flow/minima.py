@@ -31,7 +31,8 @@ class Minima:
     missing: dict[str, int] = field(default_factory=dict)
     """Admitted job -> units of its minimum that have none."""
     waiting: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Jobs that do not fit, and keep what they have found from later minima -> class -> room beside it that is too little for a unit."""
+    """Jobs that do not fit, and keep what they have found from later minima -> class -> room that they keep beside it, too little for one
+    of their units."""
 
 
 def meet_minima(model: Model) -> Minima:

@@ -58,7 +58,7 @@ class PodTemplateBase:
     job: Job
     pool: Pool
     labels: Mapping[str, str]
-    """The user's."""
+    """Those of the job, and of the pool's template."""
     spec: Obj
     """Without what differs from pod to pod."""
     containers: Sequence[Obj]
