@@ -18,7 +18,7 @@ class Follows(enum.Enum):
     NOT_WANTED = "The job wants fewer units."
     RETURNS_AT_ONCE = "It drains because a user wanted it so, and starts again as soon as its pods have gone."
     UNTIL_RESUMED = "It drains because the job is suspended."
-    SLICE_LEFT = "While it drains, its slice may go to others: it does not come back there."
+    SLICE_LEFT = "While it drains, its slice may go to others: it comes back where the allotment lets it."
     NEXT_ELSEWHERE = "Its next attempt starts on another slice."
     QUOTA_LEFT = "Others may use its quota until it asks anew."
     PLATFORM_ENDS = "The platform takes its place away: what drains for it ends as a disruption."

@@ -550,7 +550,6 @@ class UnitReason(enum.StrEnum):
         "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share.",
         Follows.NOT_MISSED,
         Follows.SLICE_LEFT,
-        Follows.NEXT_ELSEWHERE,
         Follows.QUOTA_LEFT,
         Follows.NO_FAILURE,
     )

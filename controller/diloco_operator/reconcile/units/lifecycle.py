@@ -392,7 +392,8 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
 def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
     """Return the end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with
     the state."""
-    elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE)
+    # A slice that was left is free for all jobs, in their order: a unit that came back to it unasked might have to leave it at once.
+    elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE) or follows(record.reason, Follows.SLICE_LEFT)
     if not follows(record.reason, Follows.PLATFORM_ENDS):
         return End(EndKind.DRAINED, record.reason, why, now, leave_slice=elsewhere)
     began = record.since if record.since is not None else now

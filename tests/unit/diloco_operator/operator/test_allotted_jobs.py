@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from builders.cluster_scenes import operated
-from builders.fake_cluster import NS, FakeCluster
+from builders.fake_cluster import NS, STOP, FakeCluster
 from builders.jobs import tpu_pool
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
@@ -101,6 +101,30 @@ async def test_an_operator_that_restarts_keeps_a_slice_for_the_job_that_waits_fo
     async with cluster.operating():
         await until(cluster, "young", ["Training"])
         assert await states(cluster, "old") == ["Training"]
+
+
+ALL: Obj = {"suspend": False, "learners": {"max": 4}}
+"""The job of the next test wants all four slices."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fewer", [{"suspend": True}, {"learners": {"max": 1}}], ids=["suspended", "scaled down"])
+@operated(slices=["a", "b", "c", "d"])
+async def test_units_that_left_their_slices_start_again_only_on_those_that_they_may_keep(cluster: FakeCluster, fewer: Obj) -> None:
+    await apply(cluster, "old", 4)
+    await until(cluster, "old", ["Training"] * 4)
+    await asyncio.sleep(100)  # longer than a unit may keep slices that it has just got
+    await apply(cluster, "young", 4)
+    await cluster.edit("old", **fewer)
+    await asyncio.sleep(STOP - 0.05)
+    await cluster.edit("old", **ALL)  # just before the pods have ended
+    await until(cluster, "young", ["Training"] * 2)
+    await until(cluster, "old", ["Pending", "Pending", "Training", "Training"])
+    await cluster.settle(200)
+    # Two for each job. A unit that leaves for `young` makes no attempt after its first; of those that stay each makes one more at most.
+    units = (await cluster.status("old"))["units"]
+    assert [unit["attempt"] for unit in units if unit["state"] == "Pending"] == [1, 1]
+    assert all(unit["attempt"] <= 2 for unit in units)
 
 
 async def until_said(cluster: FakeCluster, name: str, text: str) -> Obj:
