@@ -47,7 +47,9 @@ def the_quick_start(*, named_class: bool = True) -> Obj:
 
 
 def a_job_on(pool: Obj) -> Obj:
-    return a_manifest("lm", min=1, max=1, pools=[{**pool, "learners": {"max": 1}}], spec=ON_LATE)
+    """One unit of the pool, with a process for each of its GPUs."""
+    processes = {} if "topology" in pool else {"processesPerHost": 4 if pool["accelerator"] == "nvidia-gb200" else 8}
+    return a_manifest("lm", min=1, max=1, pools=[{**pool, **processes, "learners": {"max": 1}}], spec=ON_LATE)
 
 
 def gfd_nodes(count: int, product: str = "NVIDIA-H100-80GB-HBM3", **labels: str) -> list[Obj]:
@@ -85,7 +87,8 @@ KINDS = [
     Kind("gke-standard-tpu", a_tpu_slice("np-v5p", 2), a_job_on(tpu_pool()), placed=2),
     Kind(
         "gke-standard-gpu",
-        [a_gpu_node("h100", taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])],
+        # Learners come once the syncer has a node, and it tolerates no accelerator's taint.
+        [a_gpu_node("h100", taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]), a_node("system-0")],
         a_job_on(gpu_pool()),
         placed=1,
     ),

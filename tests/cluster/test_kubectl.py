@@ -142,7 +142,7 @@ def test_explain_tells_what_to_write(plane: ControlPlane) -> None:
     told = " ".join(plane.kubectl("explain", "dilocojob.spec.pools").stdout.split())
     for words in (
         "The kinds of hardware that a learner may run on, in order of preference.",
-        "accelerator <string> -required- Kind of hardware, a row of the accelerator catalogue. Immutable. Built in are tpu-v4, tpu-v5e,",
+        "accelerator <string> -required- Kind of hardware. Immutable. Built in are tpu-v4, tpu-v5e,",
         "Topology of the slice that one unit occupies, such as 2x2x2. Required for TPUs, and for them only.",
         "enum: Reserved, OnDemand, Spot, FlexStart, ....",
         'Pod template; its container named "learner" is the training program.',

@@ -100,7 +100,7 @@ class PlacedReason(ConditionReason):
         "CannotStart",
         FALSE,
         Severity.WARNING,
-        "There are slices, but the job cannot start until a person acts, so others may take them; `Training` says what to do.",
+        "The job cannot start until a person acts, so its units take no slices; `Training` says what to do.",
     )
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."
@@ -584,6 +584,7 @@ class PoolReason(enum.StrEnum):
     NO_FREE_SLICE = "NoFreeSlice", Lack.SLICES, "Every slice that fits the pool is in use or not ready."
     NO_MATCHING_NODES = "NoMatchingNodes", Lack.SLICES, "No node of this accelerator and shape exists."
     PODS_REFUSED = "PodsRefused", Lack.ADMISSION, "The API server refuses pods of its units; the message of the unit says why."
+    CANNOT_START = "CannotStart", Lack.NOTHING, "The job cannot start until a person acts, so its units take no slices; see `Training`."
     JOB_AT_MAXIMUM = "JobAtMaximum", Lack.ROOM_IN_JOB, "The job already has `learners.max` units."
     WAITING_FOR_NODES = "WaitingForNodes", Lack.GRANT, "No slice is free, and nodes were asked for."
     WAITING_FOR_QUOTA = "WaitingForQuota", Lack.GRANT, "Kueue has not given quota to units of the pool yet."

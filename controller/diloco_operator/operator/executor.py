@@ -267,9 +267,7 @@ class Executor:
                 return False
             result.existed += 1
             return True
-        kind = create.resource.kind
-        do = f"give the job another name, or delete that {kind} if nothing needs it"
-        message = f"{kind} {namespace}/{name} exists and does not belong to this job; {do}"
+        message = f"{create.resource.kind} {namespace}/{name} exists and does not belong to this job"
         result.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message), create))
         unsent(create.resource, namespace, name)
         return False

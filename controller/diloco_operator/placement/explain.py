@@ -98,6 +98,11 @@ def pods_refused(outcome: PoolOutcome, units: Sequence[str]) -> PoolOutcome:
     )
 
 
+def cannot_start(outcome: PoolOutcome) -> PoolOutcome:
+    """Say that the pool takes no slices, whether there are some or not."""
+    return replace(outcome, reason=PoolReason.CANNOT_START, why="the job cannot start until a person acts, see Training", helps=())
+
+
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
     """Add one more thing that would help."""
     return replace(outcome, helps=(*outcome.helps, Remedy(remedy)))

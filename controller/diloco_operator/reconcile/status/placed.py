@@ -33,7 +33,7 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         return Statement(PlacedReason.MINIMUM_PLACED, placed_words.not_all_placed(hardware))
     if context.spec_refused:
         return Statement(PlacedReason.SPEC_INVALID, placed_words.nothing_starts(hardware))
-    if scaling.placed + scaling.given_back >= least:
+    if scaling.given_back:
         return Statement(PlacedReason.CANNOT_START, placed_words.cannot_start(hardware))
     if scaling.placed + scaling.rejected + scaling.barred >= least:
         rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)

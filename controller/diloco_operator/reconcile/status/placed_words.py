@@ -55,7 +55,7 @@ def pods_refused(hardware: Hardware, units: Mapping[str, str]) -> str:
 
 
 def cannot_start(hardware: Hardware) -> str:
-    return f"{hardware.of_least()}; there is more for it, which others may take until the job can start: see Training"
+    return f"{hardware.of_least()}; it takes none until the job can start, see Training"
 
 
 def no_grantor(hardware: Hardware, why: str) -> str:

@@ -21,7 +21,7 @@ from diloco_operator.fleet.avoidance import FleetWithout
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, UnplacedUnit, place
-from diloco_operator.placement.explain import pods_refused
+from diloco_operator.placement.explain import cannot_start, pods_refused
 from diloco_operator.placement.request import PoolOutcome
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
@@ -66,8 +66,8 @@ class Scaling:
     """Units that have hardware."""
     rejected: int = 0
     """Units that have a slice, but whose pods the API server rejected."""
-    given_back: int = 0
-    """Units whose slice others may take, because the job cannot start until a person acts."""
+    given_back: bool = False
+    """Others may take the slices of units without pods, because the job cannot start until a person acts."""
     barred: int = 0
     """Units that have no slice, and for which no others leave theirs, because a dry run of their pods was refused."""
     pod_checks: list[PodCheck] = field(default_factory=list)
@@ -97,7 +97,7 @@ def scale(
     every = job_request(context, records, avoid)
     request = for_placement(context, every)
     placement = _place(context, request, records, avoid)
-    scaling = Scaling(dict(records), avoid=avoid)
+    scaling = Scaling(dict(records), avoid=avoid, given_back=gives_back and blocked is not None)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
@@ -105,11 +105,11 @@ def scale(
     scaling.desired = desired_units(context)
     scaling.possible = possible_units(context, records)
     for assignment in placement.assigned:
-        scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked, gives_back=gives_back)
+        scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
         # One that waits for a grantor is left out by placement because it has no slice; `_delegate` judges it.
         if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
-            scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
+            scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left, blocked)
     _delegate(context, scaling, every, placement, pods, blocked)
     # Slices for these would be taken from others, and given back at the next refusal.
     refused = [
@@ -132,7 +132,7 @@ def scale(
         scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]
     if scaling.request.may_move:
         scaling.deadlines += unquiet(context, scaling.records.values()).values()
-    _show_missing(context, scaling, placement)
+    _show_missing(context, scaling, placement, blocked)
     _forget_unneeded(scaling, placement)
     _check_pods(context, scaling, placement, pods)
     return scaling
@@ -201,8 +201,6 @@ def _assign(
     assignment: PlacedUnit,
     busy: Mapping[str, Mapping[str, str]],
     blocked: str | None,
-    *,
-    gives_back: bool,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or new_unit(assignment.unit, assignment.pool, context.now)
     if state_of(record) is State.WAITING_FOR_GRANTOR:  # its attempt never ran: the slice was there before the nodes that it asked for
@@ -223,8 +221,7 @@ def _assign(
     if blocked is not None or blocker or context.finishing:
         if blocker and blocked is None:
             return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=False), context.now)
-        if blocked is not None and gives_back:
-            scaling.given_back += 1
+        if blocked is not None and scaling.given_back:
             scaling.placed -= 1
             why = wait_words.slice_is_free(blocked)
             return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why, slice="")
@@ -301,7 +298,9 @@ def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Un
     return transition(record, event, now, record.reason, record.message, **(kept | changes))
 
 
-def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
+def _unassign(
+    context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit, blocked: str | None
+) -> UnitStatusRecord:
     if record.running:
         return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, left.message)
     if record.not_before is not None and context.now < record.not_before and left.waits:
@@ -310,7 +309,7 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
     if left.waits and (rejection := context.rejection((UNIT, record.name))) is not None:
         return _refused(context, scaling, record, UnitEvent.LEFT_OUT, rejection)
     if left.waits:
-        return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left), context.now)
+        return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left, blocked), context.now)
     why, said = not_needed(record, left.message)
     return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=said)
 
@@ -330,16 +329,22 @@ def _refused(
 
 
 def _without_refused(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused: Collection[str]) -> list[PoolOutcome]:
-    """Return why pools do not have more units. A slice that only its own refused pods do not use is none that a pool lacks."""
+    """Return why pools do not have more units. A slice that only its own refused pods do not use is none that a pool lacks, and one that
+    asks for none lacks none."""
     found = []
     for outcome in outcomes:
+        if scaling.given_back and outcome.lack.of_slices:
+            found.append(cannot_start(outcome))
+            continue
         units = [unit for unit in refused if scaling.records[unit].pool == outcome.pool]
         found.append(pods_refused(outcome, units) if units and outcome.lack.of_slices else outcome)
     return found
 
 
-def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:
+def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit, blocked: str | None) -> tuple[UnitReason, str]:
     """Return why a unit has no slice: reason and sentence."""
+    if blocked is not None and scaling.given_back:
+        return UnitReason.WAITING_FOR_SYNCER, wait_words.slice_is_free(blocked)
     refused = context.refused_pods(left.pool)
     if refused is None:
         return left.reason, left.message
@@ -347,7 +352,7 @@ def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) 
     return UnitReason.PODS_REFUSED, wait_words.no_unit_leaves_for_it(left.message, refused.message)
 
 
-def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:
+def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement, blocked: str | None) -> None:
     """Show the units that the minima ask for even if they never had hardware, each with its reason."""
     learners = context.spec.learners
     waits = sum((r.state in _WAITING and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
@@ -359,7 +364,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
             continue
         pool = context.pools[left.pool]
         if left.waits and (short > 0 or assigned[left.pool] < pool.learners.min):
-            scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, *_why_waits(context, scaling, left))
+            scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, *_why_waits(context, scaling, left, blocked))
             assigned[left.pool] += 1
             short -= 1
 

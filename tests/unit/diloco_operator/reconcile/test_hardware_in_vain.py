@@ -12,9 +12,7 @@ from builders.stage import Stage
 
 QUOTA = 'pods "x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1'
 NO_CLASS = 'running PreFilter plugin "VolumeBinding": storageclass.storage.k8s.io "fats" not found'
-GIVEN_BACK = (
-    "0 of 1 unit has hardware, learners.min is 1; there is more for it, which others may take until the job can start: see Training"
-)
+GIVEN_BACK = "0 of 1 unit has hardware, learners.min is 1; it takes none until the job can start, see Training"
 
 
 def a_stage(**spec: Any) -> Stage:
