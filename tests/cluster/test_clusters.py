@@ -152,10 +152,7 @@ KINDS = [
         [a_node("mi300x-0", labels={"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, devices={"amd.com/gpu": "8"})],
         a_job_on(gpu_pool("mi300x", accelerator="amd-mi300x-192gb")),
         says=["PodsRefused", 'violates PodSecurity "restricted:latest"'],
-        finds=[
-            ("pod-security", "error", "it enforces restricted, and programs on amd-mi300x-192gb need baseline"),
-            ("pools", "warning", "NoFreeSlice"),
-        ],
+        finds=[("pod-security", "error", "it enforces restricted, and programs on amd-mi300x-192gb need baseline")],
         labels={ENFORCE: "restricted"},
     ),
     Kind("restricted", gfd_nodes(1), a_job_on(gpu_pool()), placed=1, labels={ENFORCE: "restricted"}),
