@@ -12,10 +12,9 @@ from builders.kube_jobs import install_chart
 @pytest.fixture(scope="session")
 def jobs_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a plane for tests of jobs alone: the chart is in it, its API server is stopped, and nodes fail. These count as lost after 25 s,
-    which is half of the usual time and more than two heartbeats. As on OpenShift, who lets an object block the deletion of its owner needs
-    a right for that. Tests that use it are in the xdist group "many-learners", so one process has it."""
-    blocks = ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]
-    with start(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="25s", api_server_args=blocks) as running:
+    which is half of the usual time and more than two heartbeats. Tests that use it are in the xdist group "many-learners", so one process
+    has it."""
+    with start(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="25s") as running:
         install_chart(running, progressInterval="500ms", deadNodeForceDelete="1s")
         yield running
 

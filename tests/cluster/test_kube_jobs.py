@@ -384,7 +384,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
             assert "deletionTimestamp" not in kept["metadata"], "ttlSecondsAfterFinished deletes the job, and not the model"
     asked = requests(plane, since)
     assert refused(asked) == []
-    # An admission plugin of this plane asks for it when a pod is created, and no request of its own.
+    # Where OwnerReferencesPermissionEnforcement is on, as on OpenShift, it asks for this when a pod is created; no request is for it.
     enforced: Right = ("diloco.dev", "dilocojobs/finalizers", "", "update")
     assert enforced in rights
     assert sorted(rights - used(asked, rights)) == [enforced], "these rights were not needed"
