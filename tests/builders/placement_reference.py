@@ -6,11 +6,11 @@ Lexicographic, as the rules are: each minimum in its turn, then the value of all
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from diloco_operator.allotment.flow import FlowJob, FlowPlan, FlowPool, FlowProblem
+from diloco_operator.allotment.flow import FlowClass, FlowJob, FlowPlan, FlowPool, FlowProblem
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
@@ -27,7 +27,7 @@ class Best:
     admitted: frozenset[str]
     missing: Mapping[str, int]
     withheld: Mapping[str, int]
-    """Job that waits -> units that it keeps from others."""
+    """Job that waits -> units that it keeps from others, and room beside them that is too little for one."""
     objective: int
 
 
@@ -164,8 +164,8 @@ def best(problem: FlowProblem) -> Best:
             continue
         del rules.programme.rows[before:]
         may_start = least <= sum(pool.wanted for pool in job.firm) and all(pool.min <= pool.wanted for pool in job.firm)
-        if job.fits and may_start and all(pool.withholds for pool in job.firm) and (units := _withhold(rules, job, least)):
-            withheld[job.key] = units
+        if job.fits and may_start and all(pool.withholds for pool in job.firm) and (kept := _withhold(rules, job, least)):
+            withheld[job.key] = kept
         else:
             rules.programme.row(rules.units(job.key, job.pools), most=0)
     objective = rules.programme.largest(_objective(rules, met, set(withheld)))
@@ -203,7 +203,8 @@ def _fill(rules: Rules, job: FlowJob, lacks: Mapping[str, int], wanted: int) -> 
 
 
 def _withhold(rules: Rules, job: FlowJob, least: int, room: int | None = None) -> int:
-    """As much of the minimum as there are slices for, or what takes so much room."""
+    """Keep as much of the minimum as there are slices for, and of classes in which it lacks units what is left of each if that is less than
+    one of them; or what takes so much room. Returns units, and the room beside them."""
     programme = rules.programme
     terms: Terms = {}
     takes: Terms = {}
@@ -220,7 +221,32 @@ def _withhold(rules: Rules, job: FlowJob, least: int, room: int | None = None) -
         return room
     units = programme.largest(terms) or 0
     programme.row(terms, least=units, most=units)
-    return units
+    return units + _keep_rest(rules, job, least - units)
+
+
+def _keep_rest(rules: Rules, job: FlowJob, units: int) -> int:
+    programme = rules.programme
+    rests: Terms = {}
+    uses: Terms = {}
+    for class_ in rules.problem.classes:
+        size = max((pool.size for pool in job.firm if pool.wanted and class_.hub in pool.values), default=1)
+        if size > min(_sizes(rules.problem, class_), default=size):  # smaller units would take it again and again
+            rest = programme.variable(f"{job.key} rest of {class_.name}", size - 1)
+            use = programme.variable(f"{job.key} uses rest of {class_.name}", 1)
+            programme.row({rest: 1, use: 1 - size}, most=0)
+            rules.takes[class_.name][rest] = 1  # the row of the class has these terms
+            rests[rest] = uses[use] = 1
+    programme.row(uses, most=units)
+    room = programme.largest(rests) or 0
+    programme.row(rests, least=room, most=room)
+    return room
+
+
+def _sizes(problem: FlowProblem, class_: FlowClass) -> Iterator[int]:
+    for job in problem.jobs:
+        for pool in job.pools:
+            if class_.hub in pool.values or any(each.class_ == class_.name for each in pool.held):
+                yield pool.size
 
 
 def _objective(rules: Rules, met: Mapping[str, int], waiting: set[str]) -> Terms:

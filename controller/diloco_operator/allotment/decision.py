@@ -1,8 +1,9 @@
 """One decision over jobs that are connected through slices: the flow is asked, and its counts become slices. Pure.
 
-Where units of several sizes share hosts, the flow is not always the best there is, and what it finds while a unit is there may be less than
-what it finds once the unit has gone. Such units would leave, come back and leave for ever. So a decision by which units leave is made once
-more as it will be then, and as if all stayed; they leave only if the first yields more.
+Where hosts are in parts, or units of several hosts take some that wishes of others tell apart, a plan of counts is not always the best
+there is, and what is found while a unit is there may be less than what is found once it has gone. Such units would leave, come back and
+leave for ever. So a decision by which units leave is made once more as it will be then, and as if all stayed; they leave only if the first
+yields more.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 See docs/decisions/0207-allotment.md.
@@ -37,7 +38,7 @@ class _Made(NamedTuple):
     """What was decided."""
 
     allotted: dict[str, Allotted]
-    is_mixed: bool
+    is_approximate: bool
     yields: Yield
 
     @property
@@ -49,7 +50,7 @@ class _Made(NamedTuple):
 def decide(component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> Steps[dict[str, Allotted]]:
     """Who gets and gives what. `component`: the bits of the requirements by which the jobs are connected."""
     made = yield from _Decision(component, requests, supply).steps()
-    if not made.leaving or not made.is_mixed:
+    if not made.leaving or not made.is_approximate:
         return made.allotted
     gone = made.leaving
     stay = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
@@ -119,7 +120,7 @@ class _Decision:
         while True:
             outcome = yield from carry_out(question, *found)
             if not outcome.barred:
-                return _Made(outcome.allotted, is_mixed(question), yield_of(question, found[0]))
+                return _Made(outcome.allotted, is_approximate(question), yield_of(question, found[0]))
             for location, numbers in outcome.barred.items():
                 self._barred[location] = self._barred.get(location, frozenset()) | numbers
             question, found = yield from self._ask(groups)
@@ -189,16 +190,10 @@ class Yield(NamedTuple):
     """The value of all units, with what it costs to leave for those that stay, less what the shares of jobs cost."""
 
 
-def is_mixed(question: Question) -> bool:
-    """Whether units of several sizes take from one stock, or one is a host in parts, or slices that wishes tell apart. Else the flow is
-    exact, and what is best with a bonus for what is held is best again once it is held."""
-    return any(
-        len({size for number, size in stock.sizes.items() if stock.meets(number) or stock.held}) > 1
-        or stock.host is not None
-        or stock.for_group
-        or stock.is_spread
-        for stock in question.stocks.values()
-    )
+def is_approximate(question: Question) -> bool:
+    """Whether a stock is a host in parts, or slices that wishes tell apart. Else the plan is exact, and what is best with a bonus for what
+    is held is best again once it is held."""
+    return any(stock.host is not None or stock.for_group or stock.is_spread for stock in question.stocks.values())
 
 
 def yield_of(question: Question, plan: FlowPlan) -> Yield:

@@ -13,8 +13,7 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.model import JobArcs, Model
@@ -30,9 +29,8 @@ class Minima:
     """Admitted job -> units of its minimum that have slices."""
     missing: dict[str, int] = field(default_factory=dict)
     """Admitted job -> units of its minimum that have none."""
-    waiting: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Jobs that do not fit, and keep what they have found from later minima -> class -> room that they keep beside it, too little for one
-    of their units."""
+    waiting: list[str] = field(default_factory=list)
+    """Jobs that do not fit, and keep what they have found from later minima."""
 
 
 def meet_minima(model: Model) -> Minima:
@@ -47,19 +45,11 @@ class _Admission:
         self._dead: set[int] = {SOURCE}
         """Nodes from which no path leads to the sink, and none will: flow is only added."""
         self._minima = Minima()
-        self._occupied: dict[int, int] = {}
-        """Arc into the sink -> room, of classes that units of several sizes use, that units have which no minimum needs."""
 
     def run(self) -> Minima:
-        network = self._network
         running = [arcs for arcs in self._model.jobs.values() if arcs.job.runs]
-        lacking = Counter(hub for arcs in self._model.jobs.values() if arcs.job.missing for hub in _hubs(arcs.job))
         for arcs in running:
-            self._keep(arcs, lacking - Counter(_hubs(arcs.job) if arcs.job.missing else ()))
-        for (pool, class_), arc in self._model.kept.items():
-            size = self._model.sizes[pool, class_]
-            if network.shares(sink := self._model.sinks[class_, size]) and (units := network.upper[arc] - network.flow[arc]):
-                self._occupied[sink] = self._occupied.get(sink, 0) + units * size
+            self._keep(arcs)
         for arcs in running:
             got = sum(units for _, units in self.fill(arcs))
             self._close(arcs, got)
@@ -70,13 +60,12 @@ class _Admission:
                 self._admit(arcs)
         return self._minima
 
-    def _keep(self, arcs: JobArcs, lacking: Collection[str]) -> None:
-        """Keep the units that the minimum needs, and those that are settling, beyond the minimum as surplus. `lacking`: hubs that minima of
-        other jobs may need."""
+    def _keep(self, arcs: JobArcs) -> None:
+        """Keep the units that the minimum needs, and those that are settling, beyond the minimum as surplus."""
         job, network = arcs.job, self._network
         # Room for new units is opened job by job, in the order of who comes first.
         network.upper[arcs.minimum] = job.protected
-        mine = _of_minimum(job, {class_ for class_, hub in self._model.hubs.items() if hub in lacking})
+        mine = _of_minimum(job)
         for pool in job.pools:
             for each in pool.held:
                 key = (job.key, pool.name)
@@ -101,34 +90,8 @@ class _Admission:
         assert not units, "a unit that stays has its slice"
 
     def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
-        """Add new units for the minimum, as many as there are slices for. Where units of several sizes share hosts, no path exchanges a
-        large unit for small ones, so several orders are tried; the first that meets the minimum counts, else that which comes nearest.
-        Returns what was added to the flow: paths, and units on each."""
-        best: list[tuple[Path, int]] = []
-        for count, order in enumerate(self._orders(arcs)):
-            found = self._fill(arcs, order)
-            if sum(units for _, units in found) == arcs.job.missing:
-                return found
-            # The last first: a path may lead back over an arc that an earlier one has filled.
-            for path, units in reversed(found):
-                self._network.push(path, -units)
-            if not count or sum(units for _, units in found) > sum(units for _, units in best):
-                best = found
-        for path, units in best:
-            self._network.push(path, units)
-        return best
-
-    def _orders(self, arcs: JobArcs) -> Iterator[Sequence[str]]:
-        """Orders of pools. Empty: wherever the shortest paths lead."""
-        yield ()
-        sizes = {pool.name: pool.largest for pool in arcs.job.firm}
-        if len(set(sizes.values())) > 1:
-            yield sorted(sizes, key=lambda name: -sizes[name])
-            yield sorted(sizes, key=lambda name: sizes[name])
-
-    def _fill(self, arcs: JobArcs, order: Sequence[str]) -> list[tuple[Path, int]]:
-        """Add what the minima of its pools need, the largest units first, as small ones find room beside them; then the rest, in this
-        order."""
+        """Add new units for the minimum, as many as there are slices for: those that its pools ask for first. Returns what was added to the
+        flow: paths, and units on each."""
         job, network = arcs.job, self._network
         wanted = job.missing
         network.upper[arcs.minimum] = job.protected + wanted
@@ -137,13 +100,8 @@ class _Admission:
         if arcs.rest is not None:
             # Else units of other pools would fill the minimum, and a pool's own minimum would find no room in it.
             network.upper[arcs.rest] = wanted - sum(pool.missing for pool in job.firm)
-            largest = {pool.name: pool.largest for pool in job.firm}
-            for _, arc in sorted(arcs.own.items(), key=lambda each: -largest[each[0]]):
+            for arc in arcs.own.values():
                 pushed += self._push(arcs, [arc], closed | {arcs.start, arcs.rest_node}, wanted, set())
-        for name in order:
-            first = [arc for arc in (arcs.rest, arcs.by_pool[name]) if arc is not None]
-            left = wanted - sum(units for _, units in pushed)
-            pushed += self._push(arcs, first, closed | {arcs.start, arcs.rest_node}, left, set())
         reached: set[int] = set()
         pushed += self._push(arcs, [], closed, wanted - sum(units for _, units in pushed), reached)
         if not pushed:
@@ -151,25 +109,10 @@ class _Admission:
         return pushed
 
     def _push(self, arcs: JobArcs, first: list[int], closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
-        """Send units along paths that begin with these arcs, behind the one of all new units. Returns the paths.
-
-        Where units of several sizes share hosts, all take what is free, if that is enough, and leave alone what units have: no later step
-        would exchange one for the other."""
+        """Send units along paths that begin with these arcs, behind the one of all new units. Returns the paths."""
         network = self._network
         begin = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, arcs.minimum, arcs.new, *first) if arc is not None]
         start = network.heads[first[-1]] if first else arcs.start
-        if self._occupied:
-            network.keep_back(self._occupied)
-            pushed = self._along(begin, start, closed, wanted, set())
-            network.keep_back({arc: -room for arc, room in self._occupied.items()})
-            if sum(units for _, units in pushed) == wanted:
-                return pushed
-            for path, units in reversed(pushed):
-                network.push(path, -units)
-        return self._along(begin, start, closed, wanted, reached)
-
-    def _along(self, begin: Path, start: int, closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
-        network = self._network
         pushed: list[tuple[Path, int]] = []
         while wanted > 0 and network.room(begin) > 0 and (found := network.shortest(start, SINK, closed, reached)) is not None:
             path = [*begin, *found]
@@ -198,11 +141,8 @@ class _Admission:
         if got == job.missing:
             self._close(arcs, got)
             return
-        # A minimum that no fleet of this size holds, or whose pods are refused, would keep slices from all others for ever.
-        keeps = job.fits and job.can_start and all(pool.withholds for pool in job.firm)
-        rest = self._keep_rest(arcs, job.missing - got) if keeps else {}
-        if keeps and (got or rest):
-            self._minima.waiting[job.key] = rest
+        if got and job.keeps:
+            self._minima.waiting.append(job.key)
             network.lower[arcs.minimum] = network.upper[arcs.minimum] = network.upper[arcs.entry] = got
             return
         for path, units in reversed(pushed):
@@ -210,31 +150,10 @@ class _Admission:
         # No surplus either: units below the minimum of a job that waits would train nothing.
         network.upper[arcs.entry] = 0
 
-    def _keep_rest(self, arcs: JobArcs, units: int) -> dict[str, int]:
-        """Keep from later minima what is left of classes in which the job lacks units, each larger than that. Small units would take it
-        again and again, before there is enough. Returns class -> room."""
-        network, found = self._network, dict[str, int]()
-        for (job, name), hub, lane in self._model.taken:
-            if job != arcs.job.key or not any(pool.name == name for pool in arcs.job.firm):
-                continue
-            for class_, arc in self._model.choices[hub, lane].items():
-                sink = self._model.sinks[class_, lane[0]]
-                room = min(network.room_shared(sink), network.room_shared(arc))
-                if units > 0 and network.shares(sink) and 0 < room < lane[0]:
-                    network.keep_back({sink: room})
-                    found[class_] = found.get(class_, 0) + room
-                    units -= 1
-        return found
 
-
-def _hubs(job: FlowJob) -> set[str]:
-    return {hub for pool in job.firm if pool.wanted for hub in pool.values}
-
-
-def _of_minimum(job: FlowJob, lacking: Collection[str]) -> dict[tuple[str, str], int]:
+def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
     """Return pool and class -> units of the minimum: of each pool those that its own minimum needs, then others. Those that are settling
-    come first, as they stay anyway, then those of classes that no other minimum lacks, the smallest, so that large ones can make room, and
-    of these the best."""
+    come first, as they stay anyway, then the best."""
     found: dict[tuple[str, str], int] = {}
     own = {pool.name: min(pool.min, pool.has) for pool in job.firm}
     others = job.protected - sum(own.values())
@@ -243,7 +162,6 @@ def _of_minimum(job: FlowJob, lacking: Collection[str]) -> dict[tuple[str, str],
         for pool in sorted(job.firm, key=lambda pool: pool.largest)
         for each in sorted(pool.held, key=lambda each: (-each.value, each.class_))
     ]
-    held.sort(key=lambda place: place[1].class_ in lacking)
     for settles in (True, False):
         for pool, each in held:
             place = (pool.name, each.class_)

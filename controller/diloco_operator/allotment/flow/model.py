@@ -10,11 +10,11 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.objective import Bonuses, segments, share_of
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool, PoolKey
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool, PoolKey, unheld
 from diloco_operator.allotment.flow.residual import PLENTY, SINK, SOURCE, Network
 
 type Size = int
@@ -79,8 +79,6 @@ class Model:
         """Class and size -> its node."""
         self._hubs: dict[tuple[str, Lane], int] = {}
         self.classes = sorted(classes, key=lambda class_: class_.name)
-        self._timid: list[tuple[int, list[tuple[int, int]]]] = []
-        """What no unit has of a class, and arcs, with their sizes, that share it."""
         self.hubs = {class_.name: class_.hub for class_ in self.classes}
         """Class -> its hub."""
         ordered = sorted(jobs, key=lambda job: job.order)
@@ -88,10 +86,9 @@ class Model:
         for job in ordered:
             self._add_job(job, bonus)
 
-    def _add_classes(self, jobs: Iterable[FlowJob]) -> None:
+    def _add_classes(self, jobs: Sequence[FlowJob]) -> None:
         lanes: dict[str, set[Lane]] = {}
         held: dict[str, set[Size]] = {}
-        unheld = {class_.name: class_.room for class_ in self.classes}  # or left for successors: their jobs lose nothing
         for job in jobs:
             for pool in job.pools:
                 for hub in pool.values:
@@ -99,30 +96,20 @@ class Model:
                     if pool.moving:
                         lanes[hub].add((pool.size_in(hub), True))
                 for each in pool.held:
-                    size = pool.size_in(self.hubs[each.class_])
-                    held.setdefault(each.class_, set()).add(size)
-                    unheld[each.class_] -= (each.units - (0 if pool.scavenged else min(each.units, job.replaceable))) * size
+                    held.setdefault(each.class_, set()).add(pool.size_in(self.hubs[each.class_]))
+        free = unheld(jobs, self.classes, successors=True)
         for class_ in self.classes:
-            arcs, own = [], sorted(lanes.get(class_.hub, ()))
-            timid: list[tuple[int, int]] = []
+            own = sorted(lanes.get(class_.hub, ()))
             for size in sorted({size for size, _ in own} | held.get(class_.name, set())):
                 node = self._nodes[class_.name, size] = self.network.node()
-                self.sinks[class_.name, size] = arc = self.network.arc(node, SINK, class_.room // size)
-                arcs.append((arc, size))
+                self.sinks[class_.name, size] = self.network.arc(node, SINK, class_.room // size)
             for lane in own:
                 size, displaces = lane
                 if (class_.hub, lane) not in self._hubs:
                     self._hubs[class_.hub, lane] = self.network.node()
-                most = class_.room if displaces else unheld[class_.name]
+                most = class_.room if displaces else free[class_.name]
                 arc = self.network.arc(self._hubs[class_.hub, lane], self._nodes[class_.name, size], most // size)
-                if not displaces:
-                    timid.append((arc, size))
                 self.choices.setdefault((class_.hub, lane), {})[class_.name] = arc
-            if len(arcs) > 1:
-                self.network.share(class_.room, arcs)
-            if timid:  # together no more than no unit has
-                self.network.share(unheld[class_.name], timid)
-                self._timid.append((unheld[class_.name], timid))
 
     def _add_job(self, job: FlowJob, bonus: Bonuses) -> None:
         network, node, first = self.network, self.network.node(), len(self.network.tails)
@@ -206,21 +193,6 @@ class Model:
         for hub in hubs:
             arc = self.network.arc(node, self._hubs[hub, lanes[hub]], pool.moving, MOVING)
             self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc
-
-    def divide_timid(self) -> None:
-        """Give each lane for which no unit leaves what the minima take, and an equal part of the rest: the cheapest flow knows no shared
-        room."""
-        for room, arcs in self._timid:
-            rest = room - sum(self.network.flow[arc] * size for arc, size in arcs)
-            for arc, size in arcs:
-                self.network.upper[arc] = self.network.flow[arc] + rest // len(arcs) // size
-
-    def mixed(self) -> list[tuple[FlowClass, dict[Size, int]]]:
-        """Return the classes that units of several sizes use: size -> the arc into the sink."""
-        sinks: dict[str, dict[Size, int]] = {}
-        for (name, size), arc in self.sinks.items():
-            sinks.setdefault(name, {})[size] = arc
-        return [(class_, found) for class_ in self.classes if len(found := sinks.get(class_.name, {})) > 1]
 
     def chosen(self) -> dict[tuple[str, Lane], dict[str, int]]:
         """Return hub and lane -> class -> units that go there from the hub."""

@@ -5,7 +5,7 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 type PoolKey = tuple[str, str]
@@ -171,6 +171,12 @@ class FlowJob:
         return max(self.min - self.has, sum(pool.missing for pool in self.firm))
 
     @property
+    def keeps(self) -> bool:
+        """Whether slices stay free for its minimum until there are enough. A minimum that no fleet of this size holds, or whose pods are
+        refused, would keep slices from all others for ever."""
+        return self.fits and self.can_start and all(pool.withholds for pool in self.firm)
+
+    @property
     def can_start(self) -> bool:
         """Whether all units of its minimum could start now if they had slices."""
         return self.missing <= sum(pool.wanted for pool in self.firm) and all(pool.missing <= pool.wanted for pool in self.firm)
@@ -237,3 +243,18 @@ class FlowPlan:
     """What the flow made as large as it can be: it comes without what withheld slices are lent for."""
     lent: int
     """What withheld slices are lent for, in the same units."""
+    gap: float = 0.0
+    """How far the plan may be from the best one, as a share of what that is worth; 0: it is the best."""
+
+
+def unheld(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], *, successors: bool) -> dict[str, int]:
+    """Return class -> room that no unit has. `successors`: or that units of a minimum would leave for others, so that their jobs lose
+    nothing."""
+    hubs = {class_.name: class_.hub for class_ in classes}
+    free = {class_.name: class_.room for class_ in classes}
+    for job in jobs:
+        for pool in job.pools:
+            for each in pool.held:
+                leaving = min(each.units, job.replaceable) if successors and not pool.scavenged else 0
+                free[each.class_] -= (each.units - leaving) * pool.size_in(hubs[each.class_])
+    return free

@@ -18,7 +18,6 @@ from diloco_operator.allotment.flow.residual import SINK, SOURCE, Network
 def cheapest_flow(network: Network) -> None:
     """Leave the cheapest flow from the source to the sink in the network, whatever its amount. Raises `networkx.NetworkXUnfeasible` if no
     flow keeps the lower bounds."""
-    network.forget_prices()
     small = _Small(network)
     small.contract()
     for index in range(len(network.tails)):

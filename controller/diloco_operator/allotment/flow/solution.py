@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from diloco_operator.allotment.flow.groups import best_division, mixed_classes
 from diloco_operator.allotment.flow.minima import Minima, meet_minima
 from diloco_operator.allotment.flow.model import Lane, Model
 from diloco_operator.allotment.flow.objective import Bonuses
@@ -28,6 +27,7 @@ def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
     missing: dict[str, int] = {}
     withheld: dict[str, dict[str, int]] = {}
     objective = lent = 0
+    gap = 0.0
     for plan in plans:
         pools.update(plan.pools)
         admitted |= plan.admitted
@@ -35,7 +35,8 @@ def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
         withheld.update({job: dict(classes) for job, classes in plan.withheld.items()})
         objective += plan.objective
         lent += plan.lent
-    return FlowPlan(pools, frozenset(admitted), missing, withheld, objective, lent)
+        gap = max(gap, plan.gap)
+    return FlowPlan(pools, frozenset(admitted), missing, withheld, objective, lent, gap)
 
 
 @dataclass(slots=True)
@@ -54,11 +55,7 @@ class Solution:
         model = Model(jobs, classes, bonus)
         minima = meet_minima(model)
         _release(model, minima)
-        model.divide_timid()
-        if mixed := mixed_classes(model):
-            best_division(model, mixed)
-        else:
-            cheapest_flow(model.network)
+        cheapest_flow(model.network)
         solution = cls(model, minima)
         solution.lend()
         return solution
@@ -88,7 +85,7 @@ class Solution:
         self.objective, self.lent, self.withheld = -network.cost(), 0, {}
         if not self.minima.waiting:
             return
-        self.withheld = {job: dict(rest) for job, rest in self.minima.waiting.items()}
+        self.withheld = {job: {} for job in self.minima.waiting}
         for ((job, _), hub, lane), classes in self._new_units()[0].items():
             if (here := self.withheld.get(job)) is not None:
                 for name, units in classes.items():
@@ -101,22 +98,11 @@ class Solution:
                 network.clear(arc)
                 network.lower[arc] = network.upper[arc] = 0
         network.lower[:] = network.flow
-        network.forget_prices()
-        self._share_again()
         while (found := network.cheapest(SOURCE, SINK)) is not None and found[0] < 0:
             path = [Arc(BACK, forward=True), *found[1]]
             units = network.room(path)
             network.push(path, units)
             self.lent -= found[0] * units
-
-    def _share_again(self) -> None:
-        """Lend what was withheld for units of one size to units of another."""
-        network = self.model.network
-        for class_, sinks in self.model.mixed():
-            for size, arc in sinks.items():
-                network.upper[arc] = class_.room // size
-            left = class_.room - sum(network.flow[arc] * size for size, arc in sinks.items())
-            network.share(left, [(arc, size) for size, arc in sinks.items()])
 
 
 type ByClass = dict[tuple[PoolKey, str, Lane], dict[str, int]]

@@ -8,13 +8,13 @@ See docs/decisions/0213-values-and-moves.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from diloco_operator.allotment.flow.lasting import lasting
+from diloco_operator.allotment.flow.exact import best_plan, takes_several_sizes
 from diloco_operator.allotment.flow.objective import Bonuses, bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowProblem
-from diloco_operator.allotment.flow.solution import merged
+from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowProblem, unheld
+from diloco_operator.allotment.flow.solution import Solution, merged
 
 TRIES = 3
 """So often those are looked for that cannot have their successors; then no unit of a minimum moves."""
@@ -52,33 +52,65 @@ def _competing(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowC
 
 
 def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses) -> FlowPlan:
+    several_sizes = takes_several_sizes(jobs, classes)
+    solved = _without_own_gain if several_sizes else _flow
     jobs = _with_free_slices(jobs, classes)
     for _ in range(TRIES):
-        plan = lasting(jobs, classes, bonus)
+        plan = solved(jobs, classes, bonus)
         early = _without_successors(jobs, classes, plan)
         if not early:
             return plan
         jobs = [replace(job, successors=0) if job.key in early else job for job in jobs]
-    return lasting([replace(job, successors=0) for job in jobs], classes, bonus)
+    return solved([replace(job, successors=0) for job in jobs], classes, bonus)
+
+
+def _flow(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
+    return Solution.of(jobs, classes, bonus).plan()
+
+
+def _without_own_gain(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
+    """Solve so that no unit leaves only for units of another size of its own job: what may move is limited, and these would not count."""
+    plan = best_plan(jobs, classes, bonus)
+    for _ in range(TRIES):
+        places = {place for place in _left(jobs, plan) if _takes(plan, *place)}
+        if not places:
+            break
+        jobs = [_staying(job, places) for job in jobs]
+        other = best_plan(jobs, classes, bonus)
+        if (other.admitted, other.missing) != (plan.admitted, plan.missing):
+            break  # a minimum comes before rest
+        plan = other
+    return plan
+
+
+def _left(jobs: Iterable[FlowJob], plan: FlowPlan) -> Iterator[tuple[str, str]]:
+    """Yield job and class where units of a job that has limited moves leave."""
+    for job in jobs:
+        for pool in job.pools if job.most_new is not None else ():
+            for each in pool.held:
+                if plan.pools[job.key, pool.name].kept.get(each.class_, 0) < each.units:
+                    yield job.key, each.class_
+
+
+def _takes(plan: FlowPlan, job: str, class_: str) -> bool:
+    return any(key == job and class_ in placed.taken for (key, _), placed in plan.pools.items())
+
+
+def _staying(job: FlowJob, places: Container[tuple[str, str]]) -> FlowJob:
+    """Return the job as if none of its units might be asked to leave these places."""
+
+    def stays(each: FlowHeld) -> FlowHeld:
+        return replace(each, settling=each.units) if (job.key, each.class_) in places else each
+
+    return replace(job, pools=tuple(replace(pool, held=tuple(map(stays, pool.held))) for pool in job.pools))
 
 
 def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[FlowJob]:
     """Return the jobs, of which those have no successors that could take no slice which no unit has: on a full fleet one flow is enough."""
     hubs = {class_.name: class_.hub for class_ in classes}
-    free = _unheld(jobs, classes)
+    free = unheld(jobs, classes, successors=False)
     open_ = {hubs[name] for name, room in free.items() if room > 0}
     return [job if any(hub in open_ for pool in job.firm for hub in pool.values) else replace(job, successors=0) for job in jobs]
-
-
-def _unheld(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, int]:
-    """Class -> room that no unit has."""
-    hubs = {class_.name: class_.hub for class_ in classes}
-    free = {class_.name: class_.room for class_ in classes}
-    for job in jobs:
-        for pool in job.pools:
-            for each in pool.held:
-                free[each.class_] -= each.units * pool.size_in(hubs[each.class_])
-    return free
 
 
 def replaced(job: FlowJob, plan: FlowPlan) -> int:
@@ -94,7 +126,7 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
         return set()
     moving = [job for job in able if replaced(job, plan)]
     hubs = {class_.name: class_.hub for class_ in classes}
-    free = _unheld(jobs, classes)
+    free = unheld(jobs, classes, successors=False)
     timid = dict.fromkeys(free, 0)
     left = dict.fromkeys(free, 0)
     sizes: dict[str, set[int]] = {name: set() for name in free}

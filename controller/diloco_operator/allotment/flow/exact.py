@@ -1,0 +1,418 @@
+"""The best plan for jobs that compete, where units of several sizes take from one class: whole numbers in place of a flow. Pure.
+
+The rules are those of the flow, one after the other: minima in their turn, then units beyond them by priority, then what all is worth, then
+what withheld slices are lent for. What one step has found bounds the next ones.
+
+See docs/decisions/0210-units-of-several-sizes.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from diloco_operator.allotment.flow.integers import ENOUGH, Integers, Terms, added
+from diloco_operator.allotment.flow.objective import Bonuses, segments, share_of
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowPool, PoolKey, PoolPlan, unheld
+
+type Size = int
+type _Places = dict[PoolKey, PoolPlan]
+type Lane = tuple[str, Size, bool]
+"""Hub, size, and whether units may be asked to leave: the same to all new units of one lane is which class of the hub they take."""
+
+
+def takes_several_sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> bool:
+    """Return whether units of several sizes use one class. Else a flow is exact."""
+    return any(len(found) > 1 for found in _sizes(jobs, classes).values())
+
+
+def _sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, set[Size]]:
+    """Map each class to the sizes of units that use it."""
+    found: dict[str, set[Size]] = {class_.name: set() for class_ in classes}
+    of_hub: dict[str, list[str]] = {}
+    hubs = {class_.name: class_.hub for class_ in classes}
+    for name, hub in hubs.items():
+        of_hub.setdefault(hub, []).append(name)
+    for job in jobs:
+        for pool in job.pools:
+            for hub in pool.values:
+                for name in of_hub.get(hub, ()):
+                    found[name].add(pool.size_in(hub))
+            for each in pool.held:
+                found[each.class_].add(pool.size_in(hubs[each.class_]))
+    return found
+
+
+def best_plan(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
+    """`jobs`: in the order in which they are served."""
+    return _Exact(jobs, classes, bonus).plan()
+
+
+@dataclass(slots=True)
+class _Counts:
+    """The variables of one job."""
+
+    kept: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Pool -> class -> units that stay."""
+    new: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Pool -> hub -> new units."""
+    moved: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Pool -> hub -> slices for units that would leave theirs."""
+    value: dict[int, int] = field(default_factory=dict)
+    """What each unit is worth."""
+    beyond: list[tuple[int, int, int]] = field(default_factory=list)
+    """Segments of its shares: variable, bonus of a unit, cost of a unit."""
+    least: int = -1
+    """The row that keeps the units of its minimum."""
+    newcomers: int = -1
+    """The row that keeps new units of its minimum."""
+    own: dict[str, int] = field(default_factory=dict)
+    """Pool -> the row that keeps new units of its own minimum."""
+
+
+class _Exact:
+    """Made once, in `plan`."""
+
+    def __init__(self, jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> None:
+        self._jobs = jobs
+        self._classes = classes
+        self._hubs = {class_.name: class_.hub for class_ in classes}
+        self._bonus = bonus
+        self._sizes = _sizes(jobs, classes)
+        self._sums = Integers()
+        self._takes: dict[str, dict[int, int]] = {class_.name: {} for class_ in classes}
+        """Class -> what takes its room."""
+        self._lanes: dict[Lane, dict[str, int]] = {}
+        """Lane -> class -> new units of the lane that take slices of it."""
+        self._entering: dict[Lane, list[int]] = {}
+        """Lane -> what enters it."""
+        self._counts: dict[str, _Counts] = {}
+        self._met: dict[str, int] = {}
+        self._missing: dict[str, int] = {}
+        self._waiting: dict[str, dict[str, int]] = {}
+        """Job that keeps slices for its minimum -> class -> variable of room that it keeps beside them, too little for one of its units."""
+        self._kept_rests: list[int] = []
+        """The rows that keep this room."""
+        self._by_key = {job.key: job for job in jobs}
+        for job in jobs:
+            self._counts[job.key] = self._count(job)
+        self._bound_rooms()
+        self._bonuses: dict[int, int] = {}
+        """Segments of shares -> what priority adds to a unit, as a small number: HiGHS counts in floating point."""
+        self._worths: dict[int, int] = {}
+        for counts in self._counts.values():
+            self._worths |= counts.value
+            for units, bonus_of_unit, cost in counts.beyond:
+                if bonus_of_unit:
+                    self._bonuses[units] = bonus_of_unit
+                if cost:
+                    self._worths[units] = -cost
+        if self._bonuses:
+            divisor = math.gcd(*self._bonuses.values())
+            self._bonuses = {units: each // divisor for units, each in self._bonuses.items()}
+            self._bonus_row = self._sums.row(self._bonuses)
+
+    # --- what any plan keeps -----------------------------------------------------------------------------------------------
+    def _count(self, job: FlowJob) -> _Counts:
+        counts, sums = _Counts(), self._sums
+        for pool in job.pools:
+            kept = counts.kept[pool.name] = {}
+            for each in sorted(pool.held, key=lambda each: each.class_):
+                unit = kept[each.class_] = sums.variable(each.units, each.settling)
+                counts.value[unit] = each.value
+                self._takes[each.class_][unit] = pool.size_in(self._hubs[each.class_])
+            new = counts.new[pool.name] = self._enter(pool, pool.values, pool.wanted, displaces=pool.displaces)
+            counts.value |= {unit: pool.values[hub] for hub, unit in new.items()}
+            better = pool.values if pool.better is None else [hub for hub in pool.values if hub in pool.better]
+            moved = counts.moved[pool.name] = self._enter(pool, better, min(pool.moving, pool.has), displaces=True)
+            counts.value |= dict.fromkeys(moved.values(), 1)  # one gets a better slice only if that costs no unit anything
+            if kept and not pool.scavenged:
+                sums.row(added(kept.values()), least=min(pool.min, pool.has))
+        firm, scavenging = job.firm, [pool for pool in job.pools if pool.scavenged]
+        sums.row(self._units(counts, job.pools), most=max(job.max, job.staying))
+        if job.has:
+            sums.row(self._kept(counts, firm), least=job.protected - job.replaceable)
+            if job.most_new is not None:
+                sums.row(self._new(counts, firm), most=job.most_new)
+        counts.newcomers = sums.row(self._new(counts, firm))
+        counts.own = {pool.name: sums.row(self._new(counts, (pool,))) for pool in firm if pool.missing}
+        counts.least = self._share(job, counts, firm, scavenged=False)
+        if scavenging:
+            self._share(job, counts, scavenging, scavenged=True)
+        return counts
+
+    def _enter(self, pool: FlowPool, hubs: Iterable[str], most: int, *, displaces: bool) -> dict[str, int]:
+        """Return hub -> variable of units that take slices of the hub's classes."""
+        there = set(self._hubs.values())
+        found: dict[str, int] = {}
+        for hub in sorted(hubs) if most else ():
+            if hub in there:
+                found[hub] = self._sums.variable(most)
+                self._entering.setdefault((hub, pool.size_in(hub), displaces), []).append(found[hub])
+        if len(found) > 1:
+            self._sums.row(added(found.values()), most=most)
+        return found
+
+    def _share(self, job: FlowJob, counts: _Counts, pools: Sequence[FlowPool], *, scavenged: bool) -> int:
+        """Divide the units beyond the minimum into the segments of a share. Returns the row that says how many the minimum has."""
+        most = min(max(job.max, job.staying), sum(pool.has + pool.wanted for pool in pools))
+        units = self._units(counts, pools)
+        share = share_of(pools)
+        for segment in segments(pools, most):
+            beyond = self._sums.variable(segment.units)
+            units[beyond] = -1
+            counts.beyond.append((beyond, self._bonus.of(job, share, scavenged=scavenged), segment.cost))
+        return self._sums.row(units, least=0, most=0)
+
+    def _bound_rooms(self) -> None:
+        free = unheld(self._jobs, self._classes, successors=True)
+        timid: dict[str, dict[int, int]] = {}
+        for lane, entering in self._entering.items():
+            hub, size, displaces = lane
+            classes = self._lanes[lane] = {}
+            for class_ in self._classes:
+                if class_.hub == hub:
+                    most = class_.room if displaces else free[class_.name]
+                    units = classes[class_.name] = self._sums.variable(max(0, most // size))
+                    self._takes[class_.name][units] = size
+                    if not displaces:
+                        timid.setdefault(class_.name, {})[units] = size
+            self._sums.row(added(entering) | dict.fromkeys(classes.values(), -1), least=0, most=0)
+        self._rooms = {class_.name: self._sums.row(self._takes[class_.name], most=class_.room) for class_ in self._classes}
+        for name, terms in timid.items():
+            self._sums.row(terms, most=free[name])
+
+    def _kept(self, counts: _Counts, pools: Iterable[FlowPool]) -> dict[int, int]:
+        return added(*(counts.kept[pool.name].values() for pool in pools))
+
+    def _new(self, counts: _Counts, pools: Iterable[FlowPool]) -> dict[int, int]:
+        return added(*(counts.new[pool.name].values() for pool in pools))
+
+    def _units(self, counts: _Counts, pools: Sequence[FlowPool]) -> dict[int, int]:
+        return self._kept(counts, pools) | self._new(counts, pools)
+
+    # --- the steps ---------------------------------------------------------------------------------------------------------
+    def plan(self) -> FlowPlan:
+        running = [job for job in self._jobs if job.runs]
+        for job in running:
+            self._met[job.key] = job.protected
+            self._hold(job, job.protected, 0)
+        found = self._sums.solve()
+        assert found, "what is there can stay"
+        self._in_turn([job for job in running if job.missing], self._fill)
+        self._in_turn([job for job in self._jobs if not job.runs], self._wait)
+        objective = self._best()
+        places = self._places()
+        if not self._waiting:
+            return self._planned(places, objective, 0, {})
+        withheld = {key: self._withheld(key, places) for key in self._waiting}
+        kept = objective - self._worth_of(self._waiting)
+        self._give_up_withheld(places)
+        lent = self._best() - kept
+        return self._planned(self._places(), objective, lent, withheld)
+
+    def _in_turn(self, jobs: Sequence[FlowJob], otherwise: Callable[[FlowJob], None]) -> None:
+        """Meet the minima of these jobs, each as far as those before it allow. `otherwise`: what is done with one that does not fit."""
+        begin = 0
+        while begin < len(jobs):
+            fits = self._longest_that_fits(jobs, begin)
+            for place, job in enumerate(jobs[begin:], start=begin):
+                self._ask(job, all_of_it=place < fits)
+                if place < fits:
+                    self._met[job.key] = job.protected + job.missing
+            if fits < len(jobs):
+                otherwise(jobs[fits])
+            begin = fits + 1
+
+    def _longest_that_fits(self, jobs: Sequence[FlowJob], begin: int) -> int:
+        """Return up to which job all minima from this one on fit together. Mostly all of them do: else the first that does not is looked
+        for by halves."""
+        fits, fails = begin, len(jobs) + 1
+        while fits + 1 < fails:
+            tried = len(jobs) if fails > len(jobs) else (fits + fails) // 2
+            for place, job in enumerate(jobs[begin:], start=begin):
+                self._ask(job, all_of_it=place < tried)
+            if not self._sums.solve():
+                fails = tried
+            elif tried == len(jobs):
+                return tried
+            else:
+                fits = tried
+        return fits
+
+    def _ask(self, job: FlowJob, *, all_of_it: bool) -> None:
+        self._hold(job, job.protected + job.missing if all_of_it else job.protected, job.missing if all_of_it else 0)
+        for pool in job.firm:
+            self._own(job, pool, pool.missing if all_of_it else 0)
+
+    def _hold(self, job: FlowJob, units: int, new: int) -> None:
+        """Keep so many units for its minimum, of which so many are new."""
+        counts = self._counts[job.key]
+        self._sums.limit(counts.least, units, units)
+        self._sums.limit(counts.newcomers, new)
+
+    def _own(self, job: FlowJob, pool: FlowPool, units: int) -> None:
+        """Keep so many new units for the pool's own minimum."""
+        if pool.missing:
+            self._sums.limit(self._counts[job.key].own[pool.name], units)
+
+    # --- a minimum that does not fit ---------------------------------------------------------------------------------------
+    def _fill(self, job: FlowJob) -> None:
+        """Fill the minimum of a job that runs as far as there are slices: what its pools ask for first."""
+        counts, got = self._counts[job.key], 0
+        for pool in job.firm:
+            if pool.missing:
+                found = self._most(self._new(counts, (pool,)), pool.missing)
+                self._own(job, pool, found)
+                got += found
+        rest = job.missing - sum(pool.missing for pool in job.firm)
+        if rest > 0:
+            got = self._most(self._new(counts, job.firm), got + rest)
+        self._hold(job, job.protected + got, got)
+        self._met[job.key] = job.protected + got
+        self._missing[job.key] = job.missing - got
+
+    def _most(self, terms: Terms, enough: int) -> int:
+        """Return how much the terms can come to, or `enough` if that is less."""
+        goal = self._sums.variable(enough)
+        self._sums.row({**terms, goal: -1}, least=0)
+        self._sums.solve({goal: 1})
+        return self._sums.values[goal]
+
+    def _wait(self, job: FlowJob) -> None:
+        """Keep for a job that waits what there is for its minimum from those that come later; one that cannot start keeps nothing."""
+        counts, sums = self._counts[job.key], self._sums
+        for unit in self._units(counts, [pool for pool in job.pools if pool.scavenged or not job.keeps]):
+            sums.bound(unit, 0, 0)
+        for units, _, _ in counts.beyond:  # below its minimum it would train nothing
+            sums.bound(units, 0, 0)
+        if not job.keeps:
+            return
+        # Units of a pool beyond its own minimum are no more than what the job's minimum asks for beyond those of its pools.
+        rest = job.missing - sum(pool.missing for pool in job.firm)
+        beyond = {pool.name: sums.variable(rest) for pool in job.firm}
+        for pool in job.firm:
+            sums.row({**self._new(counts, (pool,)), beyond[pool.name]: -1}, most=pool.missing)
+        sums.row(added(beyond.values()), most=rest)
+        sums.limit(counts.least, 0, job.missing)
+        new = self._new(counts, job.firm)
+        got = sums.sum_of(new) if sums.solve(new) else 0
+        sums.limit(counts.least, got, got)
+        kept = self._keep_rest(job, job.missing - got)
+        if got or kept:
+            self._waiting[job.key] = kept
+
+    def _keep_rest(self, job: FlowJob, units: int) -> dict[str, int]:
+        """Keep what is left of classes in which the job lacks units, each larger than that: small units would take it again and again,
+        before there is enough. Returns class -> the variable of this room."""
+        sums, uses = self._sums, list[int]()
+        largest: dict[str, Size] = {}
+        for pool in job.firm:
+            for hub in pool.values if pool.wanted else ():
+                largest[hub] = max(largest.get(hub, 0), pool.size_in(hub))
+        rooms: dict[str, int] = {}
+        for class_ in self._classes:
+            size = largest.get(class_.hub, 1)
+            if size > min(self._sizes[class_.name], default=size):
+                rooms[class_.name] = sums.variable(min(size - 1, class_.room))
+                uses.append(sums.variable(1))
+                sums.row({rooms[class_.name]: 1, uses[-1]: 1 - size}, most=0)
+                sums.include(self._rooms[class_.name], rooms[class_.name])
+        if not rooms:
+            return {}
+        sums.row(added(uses), most=units)
+        total = added(rooms.values())
+        sums.solve(total)
+        if not (kept := sums.sum_of(total)):
+            for room in rooms.values():
+                sums.bound(room, 0, 0)
+            return {}
+        self._kept_rests.append(sums.row(total, least=kept))
+        return rooms
+
+    # --- what all is worth -------------------------------------------------------------------------------------------------
+    def _best(self) -> int:
+        """Make units beyond minima as many as can be, by priority, then what all is worth as much as can be. Returns the sum of both."""
+        sums = self._sums
+        if self._bonuses:
+            sums.solve(self._bonuses)
+            sums.limit(self._bonus_row, sums.sum_of(self._bonuses))
+        sums.solve(self._worths, ENOUGH)
+        return self._worth_of(self._counts)
+
+    def _worth_of(self, jobs: Iterable[str]) -> int:
+        """Return what these jobs' units are worth, with the bonuses of those beyond minima."""
+        values, found = self._sums.values, 0
+        for key in jobs:
+            counts = self._counts[key]
+            found += sum(value * values[unit] for unit, value in counts.value.items())
+            found += sum((bonus - cost) * values[units] for units, bonus, cost in counts.beyond)
+        return found
+
+    def _places(self) -> _Places:
+        """Divide new units between the classes of their lanes: they are the same to all units of a lane."""
+        values = self._sums.values
+        left = {lane: {name: values[units] for name, units in classes.items()} for lane, classes in self._lanes.items()}
+        found: _Places = {}
+        for job in self._jobs:
+            counts = self._counts[job.key]
+            for pool in job.pools:
+                kept = {name: values[units] for name, units in counts.kept[pool.name].items() if values[units]}
+                new = [
+                    _spread((values[units], left[hub, pool.size_in(hub), displaces]) for hub, units in entering[pool.name].items())
+                    for entering, displaces in ((counts.new, pool.displaces), (counts.moved, True))
+                ]
+                found[job.key, pool.name] = PoolPlan(kept, *new)
+        return found
+
+    def _withheld(self, key: str, places: _Places) -> dict[str, int]:
+        """Return class -> room that the job keeps."""
+        found = {name: here for name, room in self._waiting[key].items() if (here := self._sums.values[room])}
+        for pool in self._by_key[key].firm:
+            for name, units in places[key, pool.name].taken.items():
+                found[name] = found.get(name, 0) + units * pool.size_in(self._hubs[name])
+        return found
+
+    def _give_up_withheld(self, places: _Places) -> None:
+        """Let others have what jobs keep, for units beyond minima. All else stays as it is."""
+        sums, values = self._sums, self._sums.values
+        freed: dict[tuple[Lane, str], int] = {}
+        for row in self._kept_rests:
+            sums.limit(row)
+        for key, rooms in self._waiting.items():
+            for room in rooms.values():
+                sums.bound(room, 0, 0)
+            job, counts = self._by_key[key], self._counts[key]
+            for unit in self._new(counts, job.pools):
+                sums.bound(unit, 0, 0)
+            sums.limit(counts.least, 0, 0)
+            for pool in job.pools:
+                for name, units in places[key, pool.name].taken.items():
+                    hub = self._hubs[name]
+                    place = (hub, pool.size_in(hub), pool.displaces), name
+                    freed[place] = freed.get(place, 0) + units
+        for job in self._jobs:
+            counts = self._counts[job.key]
+            if job.key not in self._waiting:
+                for unit in counts.value:
+                    sums.at_least(unit, values[unit])
+        for lane, classes in self._lanes.items():
+            for name, units in classes.items():
+                sums.at_least(units, values[units] - freed.get((lane, name), 0))
+
+    def _planned(self, places: _Places, objective: int, lent: int, withheld: dict[str, dict[str, int]]) -> FlowPlan:
+        return FlowPlan(places, frozenset(self._met), self._missing, withheld, objective, lent, self._sums.gap)
+
+
+def _spread(units: Iterable[tuple[int, dict[str, int]]]) -> dict[str, int]:
+    """Return class -> units. `units`: how many there are, and what is left of their lane's classes, from which they are taken."""
+    found: dict[str, int] = {}
+    for count, left in units:
+        for name, room in left.items():
+            if here := min(count, room):
+                count -= here
+                left[name] -= here
+                found[name] = found.get(name, 0) + here
+        assert not count, "what enters a lane takes slices of its classes"
+    return found
