@@ -75,7 +75,7 @@ class Allotment:
 
     def refresh(self, most: int | None = None) -> set[str]:
         """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some. What concerns more than `most`
-        jobs is left for `in_steps`."""
+        jobs, or units of several sizes, is left for `in_steps`."""
         concerned: set[str] = set()
         if self._deferred is not None:
             return concerned
@@ -85,7 +85,7 @@ class Allotment:
         while now := self._stale & ~self._large:
             # From one bit on: what is not connected with it is decided apart, and stays as it is.
             component = self._component(now & -now)
-            if most is not None and (component & self._large or len(self._competing(component)) > most):
+            if most is not None and (component & self._large or self._takes_long(component, most)):
                 self._large |= component
             else:
                 self._stale &= ~component
@@ -301,6 +301,16 @@ class Allotment:
         """Return the jobs that can get or give slices with these requirements, and one more of each line at least."""
         jobs = [job for job in self._active if self._masks[job] & component]
         return [*jobs, *self._waiting.first(component, *self._most_units(component))]
+
+    def _takes_long(self, component: int, most: int) -> bool:
+        """Return whether more jobs compete than these, or units of several sizes: whole numbers take longer than a flow."""
+        jobs = self._competing(component)
+        sizes: dict[str, set[tuple[int, int]]] = {}
+        for job in jobs:
+            for pool in self._requests[job].pools:
+                shape = pool.requirements.shape
+                sizes.setdefault(shape.accelerator, set()).add((shape.slots, shape.chips_per_host))
+        return len(jobs) > most or any(len(found) > 1 for found in sizes.values())
 
     def _most_units(self, component: int) -> tuple[int, int]:
         """Return how many units find room at most: where slices are free or will be, and where units of others may have to leave."""

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 _DELAY = 0.01
 """Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
 AT_ONCE = 30
-"""An allotment over so many jobs takes a few milliseconds. A larger one is made beside the loop, once for all changes of a moment."""
+"""An allotment over so many jobs with units of one size takes a few milliseconds. Others are made beside the loop, once for all changes of
+a moment."""
 _TURN_STEPS = 100
 _TURN_SECONDS = 0.005
 """A turn of the loop has at most so many of these steps, and about so many seconds of them."""
@@ -75,6 +76,7 @@ class AllotmentRefresh:
                     if problem is not None:
                         work = functools.partial(answer, problem)
                         found = await self._beside(work) if self._beside is not None else work()
+                        _log_gap(len(problem.jobs), found[0].gap)
                         break
                     if loop.time() >= until:
                         break
@@ -120,3 +122,8 @@ class AllotmentRefresh:
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("allotted to job %s/%s: %s", namespace, name, allotted(self._allotment.of(job)))
             self._wake((namespace, name))
+
+
+def _log_gap(jobs: int, gap: float) -> None:
+    if gap:
+        log.info("the allotment of %d jobs is worth up to %.2f %% less than the best one: their units have several sizes", jobs, 100 * gap)
