@@ -335,10 +335,12 @@ class _Exact:
     def _best(self) -> int:
         """Make units beyond minima as many as can be, by priority, then what all is worth as much as can be. Returns the sum of both."""
         sums = self._sums
-        if self._bonuses:
-            sums.solve(self._bonuses)
+        if self._bonuses and sums.solve(self._bonuses):
             sums.limit(self._bonus_row, sums.sum_of(self._bonuses))
-        sums.solve(self._worths, ENOUGH)
+        if not sums.solve(self._worths, ENOUGH):
+            # No time was left. The last solution may be older than some of the bounds.
+            found = sums.solve()
+            assert found, "each step leaves a solution"
         return self._worth_of(self._counts)
 
     def _worth_of(self, jobs: Iterable[str]) -> int:

@@ -98,13 +98,14 @@ class Integers:
     def _fractions(self) -> list[float]:
         """Return the best solution in any numbers."""
         self._solver.setOptionValue("solve_relaxation", True)
+        self._begin()
         self._solver.run()
         self._solver.setOptionValue("solve_relaxation", False)
         return [round(value, 6) for value in self._solver.getSolution().col_value]
 
     def _run(self, gap: float) -> bool:
         self._solver.setOptionValue("mip_rel_gap", gap)
-        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + SECONDS)  # its clock goes on from one solve to the next
+        self._begin()
         self._solver.run()
         info = self._solver.getInfo()
         if info.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
@@ -113,6 +114,9 @@ class Integers:
         if self._goal and info.mip_gap > EXACT:
             self.gap = max(self.gap, info.mip_gap)
         return True
+
+    def _begin(self) -> None:
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + SECONDS)  # its clock goes on from one solve to the next
 
 
 def added(*terms: Iterable[int]) -> dict[int, int]:

@@ -34,10 +34,11 @@ def total(units: object) -> int:
     return sum(units.values())  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("sizes", [(1,), (1, 2, 4)])
 @settings(max_examples=examples(60))
-@given(SEEDS)
-def test_the_order_of_input_does_not_matter(seed: int) -> None:
-    problem = a_small_problem(seed)
+@given(seed=SEEDS)
+def test_the_order_of_input_does_not_matter(sizes: tuple[int, ...], seed: int) -> None:
+    problem = a_small_problem(seed, sizes=sizes)
     draw = random.Random(seed)
     classes, jobs = list(problem.classes), list(problem.jobs)
     draw.shuffle(classes)
