@@ -123,6 +123,7 @@ KUBE: Mapping[str, Benchmark] = {
     "mass-failure": Benchmark("benchmarks.kube.mass_failure", ("mass-failure",)),
     "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
     "tenant-flood": Benchmark("benchmarks.kube.tenant_flood", ("tenant-flood", "loop-lag-operator")),
+    "mixed-sizes": Benchmark("benchmarks.kube.mixed_sizes", ("mixed-sizes",)),
     "scale": Benchmark("benchmarks.kube.scale", ("scale-from-zero", "scale-to-zero")),
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
