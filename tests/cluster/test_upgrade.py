@@ -225,7 +225,9 @@ def play(cluster: Cluster, operator: OperatorReplica) -> None:
     cluster.create(mixed)
     cluster.until("mixed to train", lambda: cluster.units("mixed") == dict.fromkeys(LEFT["mixed"], "Training"), operator)
     cluster.ends("mixed-cpu-1-a1-0", Exit.REFUSED_LAYOUT)
-    cluster.ends("mixed-h100-1-a1-1", 1)
+    cluster.ends("mixed-h100-1-a1-1", 1)  # the first failure has no pause
+    cluster.until("h100-1 to train again", lambda: _attempt(cluster, "mixed", "h100-1") == ("Training", 2), operator)
+    cluster.ends("mixed-h100-1-a2-1", 1)
     cluster.until("all jobs to be as they are left", lambda: {job: cluster.units(job) for job in LEFT} == LEFT, operator)
 
 
@@ -272,7 +274,7 @@ def test_an_upgrade_restarts_and_rewrites_nothing_and_edits_are_rolled_out(clust
         before = cluster.objects()
 
         cluster.change("own-syncer", "spec.pools[0].template.spec.containers[0].image", "registry.example/train:2")
-        cluster.until("v6e-0 to train from the new image", lambda: _attempt(cluster) == ("Training", 2), operator)
+        cluster.until("v6e-0 to train from the new image", lambda: _attempt(cluster, "own-syncer", "v6e-0") == ("Training", 2), operator)
         after = cluster.objects()
         assert {name for name in before if after.get(name) != before[name]} == {
             "pods own-syncer-v6e-0-a1-0",
@@ -288,9 +290,9 @@ def test_an_upgrade_restarts_and_rewrites_nothing_and_edits_are_rolled_out(clust
         assert {name: cluster.objects().get(name) for name in learners} == {name: after[name] for name in learners}
 
 
-def _attempt(cluster: Cluster) -> tuple[str, int]:
-    """State and attempt of the one unit of own-syncer."""
-    [found] = cluster.job("own-syncer")["status"]["units"]
+def _attempt(cluster: Cluster, job: str, unit: str) -> tuple[str, int]:
+    """State and attempt of the unit."""
+    [found] = [each for each in cluster.job(job)["status"]["units"] if each["name"] == unit]
     return found["state"], found["attempt"]
 
 
