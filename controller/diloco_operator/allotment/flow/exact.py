@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.integers import ENOUGH, Integers, Terms, added
+from diloco_operator.allotment.flow.model import Lane, Size
 from diloco_operator.allotment.flow.objective import Bonuses, segments, share_of
 from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowPool, PoolKey, PoolPlan, unheld
 
-type Size = int
 type _Places = dict[PoolKey, PoolPlan]
-type Lane = tuple[str, Size, bool]
-"""Hub, size, and whether units may be asked to leave: the same to all new units of one lane is which class of the hub they take."""
+type _Entry = tuple[str, Lane]
+"""A hub, and the lane of new units that enter it: which class of the hub they take is the same to all of them."""
 
 
 def takes_several_sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> bool:
@@ -83,10 +83,9 @@ class _Exact:
         self._sums = Integers()
         self._takes: dict[str, dict[int, int]] = {class_.name: {} for class_ in classes}
         """Class -> what takes its room."""
-        self._lanes: dict[Lane, dict[str, int]] = {}
-        """Lane -> class -> new units of the lane that take slices of it."""
-        self._entering: dict[Lane, list[int]] = {}
-        """Lane -> what enters it."""
+        self._lanes: dict[_Entry, dict[str, int]] = {}
+        """Class -> new units of the lane that take slices of it."""
+        self._entering: dict[_Entry, list[int]] = {}
         self._counts: dict[str, _Counts] = {}
         self._met: dict[str, int] = {}
         self._missing: dict[str, int] = {}
@@ -149,7 +148,7 @@ class _Exact:
         for hub in sorted(hubs) if most else ():
             if hub in there:
                 found[hub] = self._sums.variable(most)
-                self._entering.setdefault((hub, pool.size_in(hub), displaces), []).append(found[hub])
+                self._entering.setdefault((hub, (pool.size_in(hub), displaces)), []).append(found[hub])
         if len(found) > 1:
             self._sums.row(added(found.values()), most=most)
         return found
@@ -169,7 +168,7 @@ class _Exact:
         free = unheld(self._jobs, self._classes, successors=True)
         timid: dict[str, dict[int, int]] = {}
         for lane, entering in self._entering.items():
-            hub, size, displaces = lane
+            hub, (size, displaces) = lane
             classes = self._lanes[lane] = {}
             for class_ in self._classes:
                 if class_.hub == hub:
@@ -362,7 +361,7 @@ class _Exact:
             for pool in job.pools:
                 kept = {name: values[units] for name, units in counts.kept[pool.name].items() if values[units]}
                 new = [
-                    _spread((values[units], left[hub, pool.size_in(hub), displaces]) for hub, units in entering[pool.name].items())
+                    _spread((values[units], left[hub, (pool.size_in(hub), displaces)]) for hub, units in entering[pool.name].items())
                     for entering, displaces in ((counts.new, pool.displaces), (counts.moved, True))
                 ]
                 found[job.key, pool.name] = PoolPlan(kept, *new)
@@ -379,7 +378,7 @@ class _Exact:
     def _give_up_withheld(self, places: _Places) -> None:
         """Let others have what jobs keep, for units beyond minima. All else stays as it is."""
         sums, values = self._sums, self._sums.values
-        freed: dict[tuple[Lane, str], int] = {}
+        freed: dict[tuple[_Entry, str], int] = {}
         for row in self._kept_rests:
             sums.limit(row)
         for key, rooms in self._waiting.items():
@@ -392,7 +391,7 @@ class _Exact:
             for pool in job.pools:
                 for name, units in places[key, pool.name].taken.items():
                     hub = self._hubs[name]
-                    place = (hub, pool.size_in(hub), pool.displaces), name
+                    place = (hub, (pool.size_in(hub), pool.displaces)), name
                     freed[place] = freed.get(place, 0) + units
         for job in self._jobs:
             counts = self._counts[job.key]

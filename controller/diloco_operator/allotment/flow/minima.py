@@ -80,7 +80,7 @@ class _Admission:
             network.lower[arcs.held] = job.protected - job.replaceable
 
     def _stay(self, arcs: JobArcs, ways: Sequence[Sequence[int | None]], last: list[int], units: int) -> None:
-        """Let so many units stay, along these arcs."""
+        """Keep this many units, along these arcs."""
         for way in ways if units else ():
             path = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, *way, *last) if arc is not None]
             here = min(units, self._network.room(path))
@@ -157,11 +157,7 @@ def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     own = {pool.name: min(pool.min, pool.has) for pool in job.firm}
     others = job.protected - sum(own.values())
-    held = [
-        (pool, each)
-        for pool in sorted(job.firm, key=lambda pool: pool.largest)
-        for each in sorted(pool.held, key=lambda each: (-each.value, each.class_))
-    ]
+    held = sorted(((pool, each) for pool in job.firm for each in pool.held), key=lambda place: (-place[1].value, place[1].class_))
     for settles in (True, False):
         for pool, each in held:
             place = (pool.name, each.class_)

@@ -78,11 +78,6 @@ class FlowPool:
         return self.sizes.get(hub, self.size)
 
     @property
-    def largest(self) -> int:
-        """What one unit takes of the room of a class, at most."""
-        return max((self.size, *self.sizes.values()))
-
-    @property
     def all_values(self) -> Iterator[int]:
         """Yield the values of new units and of those that it has."""
         yield from self.values.values()

@@ -106,7 +106,7 @@ def _staying(job: FlowJob, places: Container[tuple[str, str]]) -> FlowJob:
 
 
 def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[FlowJob]:
-    """Return the jobs, of which those have no successors that could take no slice which no unit has: on a full fleet one flow is enough."""
+    """Return the jobs without successors for those that could use no free slice: on a full fleet one solve is enough."""
     hubs = {class_.name: class_.hub for class_ in classes}
     free = unheld(jobs, classes, successors=False)
     open_ = {hubs[name] for name, room in free.items() if room > 0}

@@ -117,7 +117,7 @@ def scale(
         for unit, record in scaling.records.items()
         if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
     ]
-    outcomes = _without_refused(scaling, with_waiting(context, placement.pools, scaling.records), refused)
+    outcomes = _pool_outcomes(scaling, with_waiting(context, placement.pools, scaling.records), refused)
     scaling.placement = replace(placement, pools=tuple(outcomes))
     if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
@@ -328,7 +328,7 @@ def _refused(
     return transition(record, event, context.now, UnitReason.PODS_REFUSED, rejection.message, **changes)
 
 
-def _without_refused(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused: Collection[str]) -> list[PoolOutcome]:
+def _pool_outcomes(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused: Collection[str]) -> list[PoolOutcome]:
     """Return why pools do not have more units. A slice that only its own refused pods do not use is none that a pool lacks, and one that
     asks for none lacks none."""
     found = []
