@@ -43,7 +43,7 @@ test-core: setup  ## run the core of the cluster's tests, as CI does: install, q
 test-cluster: setup  ## run the tests with a real API server, Helm, nodes, Karpenter and Kueue
 	@hack/test-cluster.sh
 
-check: setup  ## check formatting, lints, types and import rules
+check: setup  ## check formatting, lints, types, import rules and what documents say
 	@hack/check.sh
 
 ci-full: setup  ## run everything: checks, all tests with all their examples, and every benchmark in a small size

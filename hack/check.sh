@@ -9,3 +9,5 @@ $bin/lint-imports
 # Built once from its Go module, in half a minute.
 hack/kube/assets.sh actionlint
 .tools/kube/bin/actionlint
+# What documents, docstrings and figures say of the code; the site's tests need a browser and a minute.
+$bin/pytest tests/unit/test_*.py tests/unit/hack/test_quote_figures.py --deselect tests/unit/test_site.py -q
