@@ -27,6 +27,7 @@ from diloco.jax.processes import initialize, world_of
 from diloco.jax.schedules import ProgressRate, schedule
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
+from diloco.jax.trained import FrozenLeaves
 from diloco.jax.unit_store import UnitStore
 from diloco.last_words import report_exceptions
 from diloco.learner.leave import LoopError, refused_layout
@@ -84,6 +85,7 @@ def join[Tree, State](
         framework="jax",
         environment=environment,
         updates=lambda: (store.updates,),
+        trained=FrozenLeaves(lambda: store.frozen_leaves).check,
         world=world_of(data_parallel),
         how_to_meet=_HOW_TO_MEET,
         inner=inner,

@@ -154,6 +154,11 @@ class TreeStore[Tree]:
         others."""
         return frozen_tensors(self._frozen_parts, self._frozen)
 
+    @property
+    def frozen_leaves(self) -> Mapping[str, Any]:
+        """The frozen leaves that the program gave last, by path. It may have donated them."""
+        return self._frozen
+
     def dtypes(self) -> Mapping[str, str]:
         """Return the types of the leaves, by canonical name."""
         return {name: self._types[part.parameter].name for name, part in self._parts.items()}
