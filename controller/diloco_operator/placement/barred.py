@@ -174,7 +174,11 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
     if requirements.locality is not Locality.ANY:
         one = "a zone" if requirements.locality is Locality.ZONE else "a network block"
         check(f"labels of {one}", SliceRequirements(shape, "", locality=requirements.locality), lambda _: "", _ANYWHERE)
-    return Part(f"{count} free, but not fitting: the pool asks for {', '.join(text + has for text, has in found)}", ", ".join(helps))
+    text = f"{count} free, but not fitting: the pool asks for {', '.join(asked + has for asked, has in found)}"
+    # A person who mends the labels of a tainted host would wait on.
+    tainted = _taints(requirements, slices)
+    also = f"; also {tainted.text}" if tainted.text else ""
+    return Part(text + also, ", ".join([*helps, *([tainted.help] if tainted.help else [])]))
 
 
 _ADDS_LABELS = "the namespace's default node selector (scheduler.alpha.kubernetes.io/node-selector) or the webhook that adds it"
@@ -187,13 +191,21 @@ def _label(slice_: Slice, key: str) -> str:
 
 def _tainted(requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
     """Return slices that are barred by nothing but taints."""
+    tainted = _taints(requirements, slices)
+    return Part(f"{count} free, but {tainted.text}", tainted.help)
+
+
+def _taints(requirements: SliceRequirements, slices: Sequence[Slice]) -> Part:
+    """Return the taints of slices that the pool does not tolerate; the text is empty when there are none."""
     where: dict[str, list[str]] = {}
     for slice_ in slices:
         for taint in requirements.untolerated(slice_):
             where.setdefault(str(taint), []).append(slice_.name)
+    if not where:
+        return Part("")
     named = [f"{taint} on {first_and_more(names[0], len(names))}" for taint, names in itertools.islice(where.items(), MAX_NAMED)]
     more = f" and {plural(len(where) - MAX_NAMED, 'more taint')}" if len(where) > MAX_NAMED else ""
-    text = f"{count} free, but tainted, and the pool's template does not tolerate it: {', '.join(named)}{more}"
+    text = f"tainted, and the pool's template does not tolerate it: {', '.join(named)}{more}"
     return Part(text, f"tolerate {', '.join(itertools.islice(where, MAX_NAMED))} in the pool's template")
 
 

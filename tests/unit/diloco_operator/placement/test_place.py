@@ -198,6 +198,18 @@ def test_free_slices_that_do_not_fit_say_which_demand_they_do_not_meet() -> None
     assert pool.why.endswith("1 of this job; 1 free, but not fitting: the pool asks for label zone=east (west has zone=west)")
 
 
+def test_free_slices_that_do_not_fit_and_are_tainted_are_told_of_both() -> None:
+    owned = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+    (pool,) = ask(
+        an_inventory(a_tpu_node("west", labels={"zone": "west"}, taints=[owned])), a_pool("a", 1, node_selector={"zone": "east"})
+    ).pools
+    assert pool.why.endswith(
+        "1 free, but not fitting: the pool asks for label zone=east (west has zone=west); also tainted, and the pool's template does not "
+        "tolerate it: team=vision:NoSchedule on west"
+    )
+    assert pool.helps[0].text == "leave out label zone=east, tolerate team=vision:NoSchedule in the pool's template"
+
+
 def test_taints_that_bar_free_slices_are_named_with_their_nodes() -> None:
     owned = {"key": "team", "value": "vision", "effect": "NoSchedule"}
     broken = {"key": "broken", "effect": "NoExecute"}
