@@ -35,8 +35,8 @@ class RequestTimeouts:
     """To open a connection."""
     retry_after: float = 20.0
     """All waits together that one request grants a busy server (status 429 with Retry-After)."""
-    write: float = 30.0
-    """One write of a plan. After that the request counts as lost: nothing is known of its effect."""
+    write: float = 35.0
+    """One write of a plan, longer than an admission webhook may take (30 s). After that nothing is known of its effect."""
     list_page: float = 60.0
     """One page of a list."""
     server: float = 60.0
@@ -182,7 +182,7 @@ class ReconcileTimeouts:
 
     postpone_status: float = 2.0
     """The status of a big job may be left to the next reconcile for so long."""
-    expectation: float = 30.0
+    expectation: float = 35.0
     """An expectation ends after this. Then the job's pods are listed, and nothing is decided while the cache has others."""
     stop: float = 10.0
     """When the process stops, running reconciles may take so long to end their writes."""

@@ -289,7 +289,7 @@ def test_no_answer_is_unavailable() -> None:
 
     [failure] = run_virtual(carry_out()).failures
     assert failure.transient
-    assert "no answer within 30 s" in str(failure)
+    assert "no answer within 35 s" in str(failure)
 
 
 def test_an_event_names_the_job_and_its_source() -> None:
