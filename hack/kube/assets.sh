@@ -3,7 +3,7 @@
 # .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those of a control plane, kubectl and Helm). Looked for in KUBEBUILDER_ASSETS (envtest's
 # convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
 # for the default set, 7 more for Karpenter and Kueue, 3 for Prometheus, seconds from Go's build cache).
-# KUBERNETES=1.34: the control plane of the oldest Kubernetes that we support.
+# KUBERNETES=1.34, KUEUE=0.16: the oldest of the two in the tests; without these, the newest.
 # See docs/decisions/0082-real-programs-in-tests.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
@@ -30,7 +30,7 @@ made_from() {
     helm3) echo "helm3 helm.sh/helm/v3/cmd/helm" ;;
     coredns) echo "coredns github.com/coredns/coredns" ;;
     karpenter) echo "karpenter sigs.k8s.io/karpenter/kwok" ;;
-    kueue) echo "kueue sigs.k8s.io/kueue/cmd/kueue" ;;
+    kueue) echo "kueue${KUEUE:+-$KUEUE} sigs.k8s.io/kueue/cmd/kueue" ;;
     jobset) echo "jobset sigs.k8s.io/jobset" ;;
     prometheus | promtool) echo "prometheus github.com/prometheus/prometheus/cmd/$1" ;;
     *)
@@ -67,20 +67,20 @@ manifests_of() {
   esac
 }
 
-copy_manifests() {  # PROGRAM FOLDER
+copy_manifests() {  # PROGRAM MODULE FOLDER
   local module folder source file
-  rm -rf "$2.$$"
-  mkdir "$2.$$"
+  rm -rf "$3.$$"
+  mkdir "$3.$$"
   while read -r module folder; do
-    source=$(cd "$here/$1" && "$go" list -m -f '{{.Dir}}' "$module")
+    source=$(cd "$here/$2" && "$go" list -m -f '{{.Dir}}' "$module")
     for file in "$source/$folder"/*.yaml; do
       case $(basename "$file") in
         kustom*) ;;
-        *) install -m 644 "$file" "$2.$$/" ;;
+        *) install -m 644 "$file" "$3.$$/" ;;
       esac
     done
   done < <(manifests_of "$1")
-  mv -T "$2.$$" "$2"
+  mv -T "$3.$$" "$3"
 }
 
 is_there() {  # PROGRAM PATH
@@ -124,7 +124,7 @@ missing=()
 for program in "${programs[@]}"; do
   made=$(made_from "$program")
   module=${made% *}
-  [ -d "$here/$module" ] || { echo "error: there is no hack/kube/$module, so KUBERNETES=$KUBERNETES is not a version that can be built" >&2; exit 1; }
+  [ -d "$here/$module" ] || { echo "error: there is no hack/kube/$module: KUBERNETES and KUEUE name versions beside the newest" >&2; exit 1; }
   pinned=$(cat "$here/$module/go.mod" "$here/$module/go.sum" | sha256sum | cut -c1-12)
   found=${XDG_CACHE_HOME:-$HOME/.cache}/diloco-operator/kube/$module-$pinned/$program
   if [ -n "$assets" ] && is_there "$program" "$assets/$program"; then
@@ -172,6 +172,6 @@ for program in "${missing[@]}"; do
     mv "$unfinished" "$target"
     echo "[$count/${#missing[@]}] $program built in $((SECONDS - started)) s" >&2
   fi
-  if ! is_there "$program" "$target"; then copy_manifests "$program" "$target-manifests"; fi
+  if ! is_there "$program" "$target"; then copy_manifests "$program" "$module" "$target-manifests"; fi
   exec 9>&-
 done
