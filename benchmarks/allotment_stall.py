@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from builders.allotted_jobs import V5P, SimplePool, World
 from builders.nodes import a_tpu_node
+from diloco_operator.allotment.decision import Steps
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.fleet import project_node
 from diloco_operator.operator.allotment_refresh import AT_ONCE
@@ -94,15 +95,18 @@ def settle(world: World, stalls: Stalls) -> None:
 def refresh(world: World, stalls: Stalls) -> set[str]:
     """Refresh as the operator does: a few jobs at once, many in steps, with the problems solved beside the loop."""
     concerned = stalls.note("refresh", lambda: world.allotment.refresh(AT_ONCE))
-    if not world.allotment.unfinished:
-        return concerned
-    steps = world.allotment.in_steps()
+    for component in world.allotment.unsettled():
+        concerned |= decide(world.allotment.in_steps(component), stalls)
+    return concerned
+
+
+def decide(steps: Steps[set[str]], stalls: Stalls) -> set[str]:
     found: Answer | None = None
     while True:
         try:
             problem = stalls.note("step", functools.partial(steps.send, found))
         except StopIteration as end:
-            return concerned | set(end.value)
+            return set(end.value)
         found = None
         if problem is not None:
             begin = time.perf_counter()

@@ -12,6 +12,8 @@ from typing import Self
 from builders.jobs import Obj
 from builders.nodes import an_inventory
 from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, PoolDemand
+from diloco_operator.allotment.decision import Steps
+from diloco_operator.allotment.flow import answer
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Shape, Slice
 from diloco_operator.fleet.resources import Resources
@@ -130,6 +132,8 @@ class World:
         self.fleet = an_inventory(*nodes)
         self.allotment = Allotment(self.fleet)
         self.jobs: dict[str, SimpleJob] = {}
+        self.made = 0
+        """Jobs that ever were."""
         self.woken: list[str] = []
         self.left = 0
         """Units that had to leave."""
@@ -137,7 +141,8 @@ class World:
     def job(self, name: str, *pools: SimplePool, min: int = 1, max: int | None = None, priority: int = 0) -> Self:
         """A new job, younger than all others. It has registered and got nothing yet."""
         most = max if max is not None else sum(pool.max for pool in pools)
-        self.jobs[name] = SimpleJob(name, pools, min, most, priority, created=float(len(self.jobs)))
+        self.jobs[name] = SimpleJob(name, pools, min, most, priority, created=float(self.made))
+        self.made += 1
         self.allotment.update(self.jobs[name].request())
         return self
 
@@ -208,3 +213,19 @@ class World:
 
 def a_pool(min: int = 0, max: int = 4, **fields: object) -> SimplePool:
     return replace(SimplePool(min=min, max=max), **fields)  # type: ignore[arg-type]
+
+
+def result_of(steps: Steps[set[str]]) -> set[str]:
+    return ended(steps)[0]
+
+
+def ended(steps: Steps[set[str]]) -> tuple[set[str], int]:
+    """The result, and the number of steps."""
+    found, count = None, 0
+    while True:
+        try:
+            problem = steps.send(found)
+        except StopIteration as end:
+            return set(end.value or ()), count
+        count += 1
+        found = answer(problem) if problem is not None else None

@@ -10,7 +10,7 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClasses
@@ -50,8 +50,12 @@ class Allotment:
         """Bits of the requirements that a change since the last refresh can concern."""
         self._large = 0
         """Bits of requirements that `refresh` left for `in_steps`, because they concern too many jobs."""
-        self._deferred: dict[str, AllotmentRequest | None] | None = None
-        """While `in_steps` runs: what jobs have and want by now, None if a job is gone."""
+        self._deciding = 0
+        """Bits of the requirements that `in_steps` decides on now."""
+        self._deferred: dict[str, AllotmentRequest | None] = {}
+        """What jobs that this concerns have and want by now, None if a job is gone."""
+        self._deferred_changes: dict[Location, None] = {}
+        """Slices that this concerns and that have changed meanwhile."""
         fleet.track_changes()
 
     # --- what changes ------------------------------------------------------------------------------------------------------
@@ -59,30 +63,33 @@ class Allotment:
         return self._request(job) is not None
 
     def update(self, request: AllotmentRequest) -> None:
-        """Replace what the job has and wants from now on. While `in_steps` runs, this and other changes wait for its end."""
+        """Replace what the job has and wants from now on. What concerns the slices that `in_steps` decides on waits for its end."""
         self._forget_revocations(request)
-        if self._deferred is None:
-            self._update(request)
-        else:
+        if self._must_wait(request):
             self._deferred[request.job] = request
+        else:
+            self._update(request)
 
     def remove(self, job: str) -> None:
         """Forget a job that is gone. What its last pods have is free when they have ended."""
-        if self._deferred is None:
-            self._remove(job)
-        else:
+        # As one that wants nothing: it gives back what it had, and those that waited for it are looked at again.
+        nothing = AllotmentRequest(job)
+        if self._must_wait(nothing):
             self._deferred[job] = None
+        elif job in self._requests:
+            self._update(nothing)
+            del self._requests[job], self._masks[job]
+            for node in self._results.pop(job, NOTHING_ALLOTTED).kept:
+                self._kept.pop(node, None)
 
     def refresh(self, most: int | None = None) -> set[str]:
         """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some. What concerns more than `most`
-        jobs, or units of several sizes, is left for `in_steps`."""
+        jobs, or units of several sizes, is left for `in_steps`, as is what `in_steps` decides on now."""
         concerned: set[str] = set()
-        if self._deferred is not None:
-            return concerned
         if most is None:
             self._large = 0
         self._take_changes()
-        while now := self._stale & ~self._large:
+        while now := self._stale & ~(self._large | self._deciding):
             # From one bit on: what is not connected with it is decided apart, and stays as it is.
             component = self._component(now & -now)
             if most is not None and (component & self._large or self._takes_long(component, most)):
@@ -95,39 +102,71 @@ class Allotment:
     @property
     def unfinished(self) -> bool:
         """Whether `refresh` left something for `in_steps`, or this runs."""
-        return bool(self._large) or self._deferred is not None
+        return bool(self._large or self._deciding)
 
-    def in_steps(self) -> Steps[set[str]]:
-        """Return what `refresh` does, in short steps. The caller answers the problems, wherever it likes. Between steps it may do other
-        things and call any other method of this object. What changes meanwhile counts from the end on: the result is right for the state at
-        the beginning, and until then the last one stands."""
-        # What has changed until here counts; what changes from here on waits for the end, so that all steps decide on one state.
+    def unsettled(self) -> list[int]:
+        """Return what changed, for `in_steps`: the bits of the requirements of jobs that are connected through slices which they could use.
+        What is not connected is decided apart."""
         self._take_changes()
-        self._deferred, self._large = {}, 0
+        found: list[int] = []
+        rest = self._stale
+        while rest:
+            found.append(self._component(rest & -rest))
+            rest &= ~found[-1]
+        return found
+
+    def in_steps(self, component: int) -> Steps[set[str]]:
+        """Return what `refresh` does for one of `unsettled`, in short steps. The caller answers the problems, wherever it likes. Between
+        steps it may do other things and call any other method of this object. What changes meanwhile in these slices and jobs counts from
+        the end on: the result is right for the state at the beginning, and until then the last one stands. All others go on."""
+        self._take_changes()
+        # It may have grown, or have been decided, since the caller asked for it.
+        component = self._deciding = self._component(component & self._stale)
+        self._large &= ~component
         concerned: set[str] = set()
         try:
-            while self._stale:
-                component = self._component(self._stale & -self._stale)
-                concerned |= yield from self._allot(component)
+            if component:
+                concerned = yield from self._allot(component)
                 # Not before the answer is whole: a caller that gives up in between leaves it to be decided again.
                 self._stale &= ~component
         finally:
             # Also when the caller gives up: what came meanwhile must count.
-            self._end_deferring(self._deferred)
+            self._end_deferring()
         return concerned
 
-    def _end_deferring(self, deferred: Mapping[str, AllotmentRequest | None]) -> None:
+    def _must_wait(self, request: AllotmentRequest) -> bool:
+        """Return whether a request concerns the slices that are being decided on, or waits already."""
+        job, deciding = request.job, self._deciding
+        if not deciding:
+            return False
+        if job in self._deferred or self._masks.get(job, 0) & deciding:
+            return True
+        if any(self._classes.meets(requirements, deciding) for requirements in requirements_of(request)):
+            return True
+        changed = _changed_nodes(self._requests.get(job), request)
+        classes = (self._classes.class_at(location) for location in self._locations(changed))
+        return any(class_ is not None and class_.mask & deciding for class_ in classes)
+
+    def _is_decided_on(self, location: Location) -> bool:
+        """Return whether the slice there is one of those that are being decided on, or has become one."""
+        class_, slice_ = self._classes.class_at(location), self._fleet.slice_at(location)
+        if class_ is not None and class_.mask & self._deciding:
+            return True
+        if slice_ is None or (class_ is not None and class_.members[location] == slice_):
+            return False
+        return self._classes.suits(slice_, self._deciding)
+
+    def _end_deferring(self) -> None:
+        deferred, changes = self._deferred, self._deferred_changes
         # First: what follows must change the state itself.
-        self._deferred = None
-        for location in self._fleet.take_changes():
-            self._stale |= self._read_slice(location)
+        self._deciding, self._deferred, self._deferred_changes = 0, {}, {}
+        self._read_slices(changes)
         for job, request in deferred.items():
             if request is None:
-                self._remove(job)
+                self.remove(job)
             else:
-                # Again: the result that came meanwhile may revoke a unit from the place that it has left by now.
-                self._forget_revocations(request)
-                self._update(request)
+                # `update`: the result that came meanwhile may revoke a unit from the place that it has left by now.
+                self.update(request)
 
     # --- what it says --------------------------------------------------------------------------------------------------------
     def of(self, job: str) -> Allotted:
@@ -160,7 +199,7 @@ class Allotment:
     # --- the parts -------------------------------------------------------------------------------------------------------------
     def _request(self, job: str) -> AllotmentRequest | None:
         """Return the last one, whether it counts already or not."""
-        return self._deferred[job] if self._deferred is not None and job in self._deferred else self._requests.get(job)
+        return self._deferred[job] if job in self._deferred else self._requests.get(job)
 
     def _update(self, request: AllotmentRequest) -> None:
         old = self._requests.get(request.job)
@@ -187,16 +226,6 @@ class Allotment:
                 self._active[request.job] = None
         self._hold(request.job, whole_nodes(old) if old is not None else frozenset(), whole_nodes(request))
         self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
-
-    def _remove(self, job: str) -> None:
-        old = self._requests.get(job)
-        if old is None:
-            return
-        # As one that wants nothing: it gives back what it had, and those that waited for it are looked at again.
-        self._update(AllotmentRequest(job))
-        del self._requests[job], self._masks[job]
-        for node in self._results.pop(job, NOTHING_ALLOTTED).kept:
-            self._kept.pop(node, None)
 
     def _forget_revocations(self, request: AllotmentRequest) -> None:
         """Forget what a unit got since it was revoked: it must leave what it had then, and nothing else."""
@@ -235,16 +264,21 @@ class Allotment:
         self._read(before ^ now)
 
     def _read(self, nodes: Iterable[str]) -> None:
-        for location in self._locations(nodes):
-            self._stale |= self._read_slice(location)
+        self._read_slices(self._locations(nodes))
 
     def _locations(self, nodes: Iterable[str]) -> dict[Location, None]:
         found = (self._fleet.location(node) for node in nodes)
         return {location: None for location in found if location is not None}
 
     def _take_changes(self) -> None:
-        for location in self._fleet.take_changes():
-            self._stale |= self._read_slice(location)
+        self._read_slices(self._fleet.take_changes())
+
+    def _read_slices(self, locations: Iterable[Location]) -> None:
+        for location in locations:
+            if self._deciding and self._is_decided_on(location):
+                self._deferred_changes[location] = None
+            else:
+                self._stale |= self._read_slice(location)
 
     def _read_slice(self, location: Location) -> int:
         """Read one slice anew. Returns the bits of the requirements that its change concerns."""
@@ -272,7 +306,6 @@ class Allotment:
 
     def _allot(self, component: int) -> Steps[set[str]]:
         """Allot in steps. The results change in the last one."""
-        had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
         jobs = self._competing(component)
         self._waiting.note(component, *self._most_units(component))
         found: dict[str, Allotted] = {}
@@ -280,6 +313,7 @@ class Allotment:
             requests = [self._requests[job] for job in jobs]
             found = yield from decide(component, requests, self._supply)
         concerned = set()
+        had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
         for job in had | found.keys():
             before, now = self.of(job), found.get(job, NOTHING_ALLOTTED)
             if now == NOTHING_ALLOTTED:
@@ -339,6 +373,12 @@ def whole_nodes(request: AllotmentRequest) -> frozenset[str]:
     """Find the nodes that it has as a whole."""
     whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
+
+
+def _changed_nodes(before: AllotmentRequest | None, now: AllotmentRequest) -> set[str]:
+    """Find the nodes that the job has in another way than before."""
+    whole = (whole_nodes(before) if before is not None else frozenset()) ^ whole_nodes(now)
+    return whole | {node for (node, _), _ in shares_of(before).items() ^ shares_of(now).items()}
 
 
 def places(request: AllotmentRequest | None) -> dict[str, tuple[str, ...]]:

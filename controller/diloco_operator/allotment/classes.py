@@ -103,6 +103,17 @@ class SliceClasses:
         del self._ids[requirements], self._requirements[number], self._fitting[number]
         return concerned & ~(1 << number)
 
+    def meets(self, requirements: SliceRequirements, mask: int) -> bool:
+        """Return whether these are among the requirements with these bits, which are a component, or slices meet some of them and these."""
+        if (number := self._ids.get(requirements)) is not None:
+            return bool(1 << number & mask)
+        classes = (class_ for class_ in self._classes.values() if class_.mask & mask and requirements.suits_kind(class_.kind))
+        return any(requirements.fits(slice_) for class_ in classes for slice_ in class_.members.values())
+
+    def suits(self, slice_: Slice, mask: int) -> bool:
+        """Return whether a slice meets some of the requirements with these bits."""
+        return any(self._requirements[number].suits(slice_) for number in bits(mask))
+
     def number(self, requirements: SliceRequirements) -> int:
         """Return the number of requirements that are in use; `1 << number` is its bit in masks."""
         return self._ids[requirements]

@@ -60,10 +60,14 @@ class AllotmentRefresh:
             self._task = asyncio.create_task(self._finish(), name="allotment")
 
     async def in_steps(self) -> None:
-        """Refresh all, in turns of the loop. What is to be solved is solved beside it."""
+        """Refresh all that changed, in turns of the loop. What is to be solved is solved beside it."""
+        for component in self._allotment.unsettled():
+            await self._decide(component)
+
+    async def _decide(self, component: int) -> None:
         loop = asyncio.get_running_loop()
         found: Answer | None = None
-        with closing(self._allotment.in_steps()) as steps:
+        with closing(self._allotment.in_steps(component)) as steps:
             while True:
                 until = loop.time() + _TURN_SECONDS
                 for _ in range(_TURN_STEPS):

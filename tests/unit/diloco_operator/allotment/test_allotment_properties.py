@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from builders.allotted_jobs import SimplePool, World
+from builders.allotted_jobs import SimplePool, World, result_of
 from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node, an_inventory
@@ -53,9 +55,14 @@ def add_job(world: World, data: st.DataObject, pools: st.SearchStrategy[SimplePo
     world.job(name, *chosen, min=data.draw(st.integers(0, most)), priority=data.draw(st.integers(0, 1)))
 
 
-def check_no_slice_twice(world: World) -> None:
+def check_no_slice_held_twice(world: World) -> None:
     held = [node for job in world.jobs.values() for node in job.nodes()]
     assert len(held) == len(set(held)), "two units on one slice"
+
+
+def check_no_slice_twice(world: World) -> None:
+    check_no_slice_held_twice(world)
+    held = [node for job in world.jobs.values() for node in job.nodes()]
     granted = [node for name in world.jobs for node in world.allotment.of(name).nodes]
     assert len(granted) == len(set(granted)), "one slice granted to two jobs"
     assert not set(granted) & set(held), "a slice in use is granted"
@@ -112,13 +119,19 @@ def check_minima(world: World) -> None:
                         assert other is job or not want.suits(slices[0]), f"{job.name} waits for its minimum beside surplus of {other.name}"
 
 
-def play(world: World, data: st.DataObject, pools: st.SearchStrategy[SimplePool], a_new_node: Obj) -> None:
+def play(
+    world: World,
+    data: st.DataObject,
+    pools: st.SearchStrategy[SimplePool],
+    a_new_node: Obj,
+    check: Callable[[World], None] = check_no_slice_twice,
+) -> None:
     """A few events, in any order, with jobs that act at any time."""
-    for step in range(data.draw(st.integers(1, 8))):
+    for _ in range(data.draw(st.integers(1, 8))):
         event = data.draw(st.sampled_from(["job", "job", "act", "act", "end", "node", "lose", "delete"]))
         names = sorted(world.jobs)
         if event == "job" and len(names) < 4:
-            add_job(world, data, pools, f"job-{step}")
+            add_job(world, data, pools, f"job-{world.made}")
         elif event == "act" and names:
             world.act(data.draw(st.sampled_from(names)))
         elif event == "end":
@@ -132,7 +145,7 @@ def play(world: World, data: st.DataObject, pools: st.SearchStrategy[SimplePool]
         elif event == "delete" and names:
             world.delete(data.draw(st.sampled_from(names)))
         world.allotment.refresh()
-        check_no_slice_twice(world)
+        check(world)
 
 
 @pytest.mark.slow
@@ -163,3 +176,27 @@ def test_units_of_one_and_two_hosts(hosts: int, data: st.DataObject) -> None:
     world.settle()
     check_no_slice_twice(world)
     assert not any(world.allotment.of(name).nodes or world.allotment.of(name).revoked for name in world.jobs), "something is left to do"
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(150))
+@given(tpu_nodes(), st.integers(0, 4), st.data())
+def test_whatever_changes_while_an_allotment_is_made_in_steps_counts(nodes: list[Obj], hosts: int, data: st.DataObject) -> None:
+    world = World(*nodes, *(a_gpu_node(f"gpu-{index}") for index in range(hosts)))
+    either = st.one_of(tpu_pools(), gpu_pools())
+    add_job(world, data, either, "job-a")
+    add_job(world, data, either, "job-b")
+    for _ in range(data.draw(st.integers(1, 3))):
+        for component in world.allotment.unsettled():
+            steps = world.allotment.in_steps(component)
+            next(steps, None)
+            # What is granted may have been taken meanwhile by what stood before; then it is not free, and not offered.
+            play(world, data, either, a_tpu_node("tpu-new"), check_no_slice_held_twice)
+            result_of(steps)
+        play(world, data, either, a_gpu_node("gpu-new"), check_no_slice_held_twice)
+    check_no_slice_twice(world)
+    check_as_from_nothing(world)
+    world.settle()
+    check_minima(world)
+    check_as_from_nothing(world)
+    check_occupancy(world)

@@ -6,13 +6,12 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from builders.allotted_jobs import SimplePool, World, a_pool
+from builders.allotted_jobs import SimplePool, World, a_pool, ended, result_of
 from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.allotment import NOTHING_ALLOTTED, allotment
 from diloco_operator.allotment.decision import Steps
-from diloco_operator.allotment.flow import answer
 from diloco_operator.allotment.flow_problem import Question, Questions
 from diloco_operator.allotment.waiting import only_waits
 from diloco_operator.fleet import Shape, project_node
@@ -175,20 +174,9 @@ def distinct(world: World, count: int) -> None:
         world.job(f"job-{index:03d}", a_pool(max=1 + index))
 
 
-def result_of(steps: Steps[set[str]]) -> set[str]:
-    return ended(steps)[0]
-
-
-def ended(steps: Steps[set[str]]) -> tuple[set[str], int]:
-    """The result, and the number of steps."""
-    found, count = None, 0
-    while True:
-        try:
-            problem = steps.send(found)
-        except StopIteration as end:
-            return set(end.value), count
-        count += 1
-        found = answer(problem) if problem is not None else None
+def in_steps(world: World) -> Steps[set[str]]:
+    (component,) = world.allotment.unsettled()
+    return world.allotment.in_steps(component)
 
 
 def test_an_allotment_over_many_different_jobs_is_left_for_steps() -> None:
@@ -196,7 +184,7 @@ def test_an_allotment_over_many_different_jobs_is_left_for_steps() -> None:
     distinct(world, 11)
     assert world.allotment.refresh(10) == set()
     assert world.allotment.unfinished
-    steps = world.allotment.in_steps()
+    steps = in_steps(world)
     assert ended(steps)[1] >= 11  # a step for each job at least
     assert not world.allotment.unfinished
     assert [name for name in sorted(world.jobs) if world.allotment.of(name).nodes] == ["job-000", "job-001", "job-002"]
@@ -217,7 +205,7 @@ def test_one_allotment_in_steps_serves_all_jobs_that_came() -> None:
             world.allotment.refresh(10)
         world.allotment.refresh(10)
         before = len(sizes)
-        result_of(world.allotment.in_steps())
+        result_of(in_steps(world))
     assert (before, sizes[before:]) == (10, [40])  # one for each of the first ten, and one for all
 
 
@@ -227,7 +215,7 @@ def test_until_the_last_step_the_former_allotment_stands_and_changes_count_after
     world.allotment.refresh()
     before = {name: world.allotment.of(name) for name in world.jobs}
     world.fleet.update_node(project_node(a_tpu_node("tpu-8")))
-    steps = world.allotment.in_steps()
+    steps = in_steps(world)
     next(steps)
     world.fleet.update_node(project_node(a_tpu_node("tpu-9")))
     world.job("late", a_pool(max=1), priority=5)
@@ -244,12 +232,40 @@ def test_until_the_last_step_the_former_allotment_stands_and_changes_count_after
     assert world.allotment.of("late").nodes
 
 
+def test_jobs_that_compete_for_other_slices_do_not_wait_for_the_end_of_the_steps() -> None:
+    world = World(*tpus(1), a_gpu_node("gpu-0"))
+    distinct(world, 3)
+    steps = in_steps(world)
+    next(steps)
+    world.job("other", a_pool(max=2, shape=WHOLE))
+    assert world.allotment.refresh() == {"other"}
+    world.fleet.update_node(project_node(a_gpu_node("gpu-1")))
+    assert world.allotment.refresh() == {"other"}
+    world.act("other")
+    assert world.counts()["other"] == 2
+    world.allotment.remove("other")
+    assert not world.allotment.knows("other")
+    assert result_of(steps) == {"job-000"}
+
+
+def test_a_job_that_wants_slices_of_both_waits_for_the_end_of_the_steps() -> None:
+    world = World(*tpus(1), a_gpu_node("gpu-0"))
+    distinct(world, 3)
+    steps = in_steps(world)
+    next(steps)
+    world.job("both", a_pool(max=1), a_pool(max=1, shape=WHOLE), min=2, priority=5)
+    assert world.allotment.refresh() == set()
+    result_of(steps)
+    world.allotment.refresh()
+    assert len(world.allotment.of("both").nodes) == 2
+
+
 def test_a_slice_that_a_job_takes_during_the_steps_is_offered_to_no_other() -> None:
     world = World(*tpus(1))
     world.job("first", a_pool(max=1)).job("second", a_pool(max=2))
     world.allotment.refresh()
     world.job("urgent", a_pool(max=1), priority=9)
-    steps = world.allotment.in_steps()
+    steps = in_steps(world)
     next(steps)
     assert world.act("first")  # by the allotment that stands
     result_of(steps)
@@ -261,7 +277,7 @@ def test_a_slice_that_a_job_takes_during_the_steps_is_offered_to_no_other() -> N
 def test_a_unit_that_moved_during_the_steps_does_not_leave_what_it_has_now() -> None:
     world = World(*tpus(2)).job("old", a_pool(max=2), min=0).settle()
     world.job("young", a_pool(max=1))
-    steps = world.allotment.in_steps()
+    steps = in_steps(world)
     next(steps)
     old = world.jobs["old"]
     (first, second) = sorted(old.units)
@@ -276,7 +292,7 @@ def test_a_unit_that_moved_during_the_steps_does_not_leave_what_it_has_now() -> 
 def test_steps_that_are_given_up_leave_the_allotment_usable() -> None:
     world = World(*tpus(1))
     distinct(world, 3)
-    steps = world.allotment.in_steps()
+    steps = in_steps(world)
     next(steps)
     steps.close()
     assert not world.allotment.unfinished

@@ -108,7 +108,7 @@ def test_one_allotment_in_short_turns_serves_all_of_many_jobs_that_come() -> Non
                 assert owners == {"crowd-0000", "crowd-0001"}
 
     with (
-        patch.object(Allotment, "in_steps", lambda self: steps.counted(in_steps(self))),
+        patch.object(Allotment, "in_steps", lambda self, component: steps.counted(in_steps(self, component))),
         patch.object(allotment_refresh, "AT_ONCE", before),
         patch.object(allotment_refresh, "_TURN_STEPS", 10),
     ):
