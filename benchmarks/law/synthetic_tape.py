@@ -1,7 +1,7 @@
 """A synthetic tape: how fast the units of a job are, when they are slow, and when they fail, drawn by a generator. A tape that happened is
 another thing (`diloco.tape.records`): this one says what shall happen.
 
-See docs/decisions/0281-synthetic-tapes.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Everything runs in one thread and in the order of virtual time, so that the same tape, job and models give the same bytes. Between units and
 syncer nothing takes time, and no sample that was trained is trained again: numbers are dealt out when a step ends.
 
-See docs/decisions/0281-synthetic-tapes.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

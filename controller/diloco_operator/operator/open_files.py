@@ -1,6 +1,6 @@
 """Files that the process may have open: with HTTP/1.1 each watch has a connection, which is one of them.
 
-See docs/decisions/0279-connections-of-watches.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. Knows nothing of objects.
 
-See docs/decisions/0086-reading-the-api.md. See docs/decisions/0279-connections-of-watches.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations
