@@ -3,7 +3,7 @@
 Each element goes to the rank that owns it, as of a broadcast, and the framework's collectives fill the others' replicas when all ranks take
 the copy at one local step.
 
-See docs/decisions/0268-peers-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A rank's part of its unit's state: it reads it as its leader orders, and keeps what comes of a copy until all ranks take it at once.
 
-See docs/decisions/0250-state-of-a-peer.md. See docs/decisions/0268-peers-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

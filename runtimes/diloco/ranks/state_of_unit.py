@@ -5,7 +5,7 @@ other one takes. A part is read of each rank at one of its own boundaries, and n
 local step, as ranks whose counts differ would not stay alike. Of parameters a rank is written what it owns. What is
 stored each rank writes itself.
 
-See docs/decisions/0250-state-of-a-peer.md. See docs/decisions/0268-peers-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations
