@@ -90,7 +90,11 @@ class Learners(ApiModel):
         le=MAX_LEARNERS,
         description="Learners that placement guarantees. With fewer contributing the job is Degraded.",
     )
-    max: int = Field(ge=1, le=MAX_LEARNERS, description="Most learners over all pools, without those that drain; `kubectl scale` sets it.")
+    max: int = Field(
+        ge=1,
+        le=MAX_LEARNERS,
+        description="Most learners over all pools; one that drains counts, unless its pool was removed. `kubectl scale` sets it.",
+    )
     restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
     outside: tuple[Annotated[str, StringConstraints(max_length=MAX_OUTSIDE_NAME)], ...] = Field(

@@ -56,7 +56,9 @@ def allotment_request(
             if chosen:
                 _occupy(context, record, occupied, shared)
             continue
-        leaving[record.pool] = leaving.get(record.pool, 0) + 1
+        # A pod that does not end must not keep the units of a renamed pool from starting.
+        if record.pool in context.pools or record.state is UnitState.COMPLETED:
+            leaving[record.pool] = leaving.get(record.pool, 0) + 1
         lasts = record.state is UnitState.COMPLETED or not follows(record.reason, Follows.SLICE_LEFT)
         if lasts:
             lasting[record.pool] = lasting.get(record.pool, 0) + 1

@@ -38,7 +38,7 @@ _KEEP_ORDER = {
 
 @dataclass(frozen=True, slots=True)
 class _Occupancy:
-    """Units of a pool that placement cannot move: those that drain or have finished still count."""
+    """Units of a pool that placement cannot move: those that have finished still count, as do those that drain, unless the pool has gone."""
 
     taken: int
     failed: int
@@ -59,7 +59,7 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     for record in records.values():
         by_pool.setdefault(record.pool, []).append(record)
     learners = context.spec.learners
-    occupancy = {name: _occupancy(mine) for name, mine in by_pool.items()}
+    occupancy = {name: _occupancy(mine, removed=name not in context.pools) for name, mine in by_pool.items()}
     taken = sum(occupancy.taken for occupancy in occupancy.values())
     most_new = _most_new(context, records)
     # Scavenged pools come last, as in the allotment: they take what no other job wants.
@@ -93,10 +93,10 @@ def _with_slices(pool: PoolRequest) -> PoolRequest:
     return replace(pool, units=tuple(unit for unit in pool.units if unit.slice))
 
 
-def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
+def _occupancy(mine: list[UnitStatusRecord], *, removed: bool = False) -> _Occupancy:
     failed = [r for r in mine if r.state is UnitState.FAILED]
     return _Occupancy(
-        taken=sum(r.state in (UnitState.DRAINING, UnitState.COMPLETED) for r in mine),
+        taken=sum(r.state is UnitState.COMPLETED or (r.state is UnitState.DRAINING and not removed) for r in mine),
         failed=len(failed),
         grows=not any(follows(r.reason, Follows.WOULD_REPEAT) for r in failed),
     )

@@ -123,6 +123,13 @@ def test_units_of_a_removed_pool_drain_and_leave_status() -> None:
     assert stage.states() == {"v5p-0": "Training"}
 
 
+def test_units_of_a_renamed_pool_start_while_the_old_ones_drain() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "name": "new"}])
+    stage.step()
+    assert stage.states() == {"v5p-0": "Draining", "new-0": "Starting"}
+
+
 @pytest.mark.slow
 def test_changed_template_replaces_units_one_after_the_other() -> None:
     stage = trained(3)
