@@ -18,7 +18,7 @@ from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.placement.request import PoolRequest
+from diloco_operator.placement.request import JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 MAX_NAMED = 3
@@ -35,7 +35,9 @@ class Part(NamedTuple):
     """What a person can do about it; "": nothing but to have more hardware, or it ends by itself."""
 
 
-def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, *, in_accelerators: bool, least: int) -> list[Part]:
+def free_elsewhere(
+    job: JobRequest, pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, *, in_accelerators: bool, least: int
+) -> list[Part]:
     """Free slices that the pool cannot use, or that are kept for other jobs. `least`: units that a job without any must get together."""
 
     def many(slices: Iterable[Slice]) -> int:
@@ -60,8 +62,7 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
         else:
             small += many((slice_,))
             example = example or fleet.shortage(slice_, requirements.needs)
-    raise_it = "raise learners.min or the priority of this job"
-    found = [Part(f"{kept.total()} free, but kept for {_jobs(kept)}", raise_it)] if kept.total() else []
+    found = [Part(f"{kept.total()} free, but kept for {_jobs(kept)}", stronger_claim(job))] if kept.total() else []
     # `too_few_together` tells it of units of several hosts, by domain.
     if 0 < idle < least and pool.shape.slots == 1:
         found.append(Part(f"{idle} free, but too few for its minimum, which it gets as a whole"))
@@ -94,7 +95,7 @@ def too_few_together(pool: PoolRequest, left: Mapping[Domain, int]) -> Part:
     where = [f"{_domain(domain)}: {count}" for domain, count in shown]
     more = f"; {len(left) - len(shown)} more with fewer" if len(left) > len(shown) else ""
     one = "zone" if pool.locality is Locality.ZONE else "network block"
-    return Part(f"{free} in one {one} ({', '.join(where)}{more})", _ANYWHERE)
+    return Part(f"{free} in one {one} ({', '.join(where)}{more})", _ANYWHERE if sum(left.values()) >= pool.shape.slots else "")
 
 
 _ANYWHERE = "set locality of the pool to Any, if the program stands a slower network"
@@ -134,6 +135,11 @@ def with_ungranted(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
         if not winner and requirements.fits(slice_):
             found[requirements.domain(slice_)] += 1
     return dict(found.most_common())
+
+
+def stronger_claim(job: JobRequest) -> str:
+    """Say how the job gets slices that others have beyond their minimum."""
+    return f"raise {'learners.min or ' if job.min < job.max else ''}the priority of this job"
 
 
 def job_name(key: str) -> str:

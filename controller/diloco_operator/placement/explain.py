@@ -14,7 +14,17 @@ from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Holder, OddNodes, SliceCounts
 from diloco_operator.fleet.use import first_and_more
-from diloco_operator.placement.barred import MAX_NAMED, Part, free_elsewhere, job_name, nearby, scattered, too_few_together, with_ungranted
+from diloco_operator.placement.barred import (
+    MAX_NAMED,
+    Part,
+    free_elsewhere,
+    job_name,
+    nearby,
+    scattered,
+    stronger_claim,
+    too_few_together,
+    with_ungranted,
+)
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest, Remedy
 from diloco_operator.placement.requirements import SliceRequirements
 
@@ -55,8 +65,9 @@ def pool_outcome(
     if counts.total == 0:
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
         return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
-    parts = _taken(job, counts)
-    parts += free_elsewhere(pool, fleet, requirements, in_accelerators=counts.hosts > 0, least=0 if own else job.min)
+    starts = not own
+    parts = _taken(job, counts, _least(job, pool, counts) if starts else 0)
+    parts += free_elsewhere(job, pool, fleet, requirements, in_accelerators=counts.hosts > 0, least=job.min if starts else 0)
     together = with_ungranted(pool, fleet, requirements, left) if pool.shape.slots > 1 else {}
     if 0 < max(together.values(), default=0) < pool.shape.slots:
         parts.append(too_few_together(pool, together))
@@ -74,6 +85,21 @@ def _short(pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: 
     """Tell the outcome of a pool that would have more units if it had more slices."""
     helps = [Remedy(text) for text in dict.fromkeys(part.help for part in parts if part.help)][:_MOST_HELPS]
     return PoolOutcome(pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
+
+
+def with_nodes_for_all(job: JobRequest, outcomes: Sequence[PoolOutcome]) -> list[PoolOutcome]:
+    """Name, for a job without units, the other pools that need more nodes at once: it gets its minimum as a whole."""
+    short = {outcome.pool for outcome in outcomes if _MORE_NODES in outcome.helps}
+    most = {pool.name: pool.max for pool in job.pools}
+    found = []
+    for outcome in outcomes:
+        others = [pool.name for pool in job.pools if pool.name in short and (pool.min or job.min > most[outcome.pool])]
+        if (also := [name for name in others if name != outcome.pool]) and outcome.pool in short:
+            text = f"more nodes, also for {'pool' if len(also) == 1 else 'pools'} {', '.join(also)}"
+            helps = tuple(Remedy(text, is_more_nodes=True) if each == _MORE_NODES else each for each in outcome.helps)
+            outcome = replace(outcome, helps=helps)
+        found.append(outcome)
+    return found
 
 
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
@@ -121,13 +147,13 @@ def _at_maximum(pool: PoolRequest, placed: int) -> str:
 
 
 # --- slices that are not free ----------------------------------------------------------------------------------------------
-def _taken(job: JobRequest, counts: SliceCounts) -> list[Part]:
-    """Return who or what has the slices that are not free; each slice counts once."""
+def _taken(job: JobRequest, counts: SliceCounts, least: int) -> list[Part]:
+    """Return who or what has the slices that are not free; each slice counts once. `least`: how many the pool must get together."""
     parts = [Part(f"{counts.own} of this job")] if counts.own else []
     if counts.ending:
         parts.append(Part(f"{counts.ending} that pods of this job have not left yet", "wait until they have ended"))
     if counts.holders:
-        parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(counts.holders)))
+        parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(job, counts, least)))
     if counts.unusable_count:
         more = counts.unusable_count - len(counts.unusable)
         text = f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else "")
@@ -147,14 +173,27 @@ def _users(counts: SliceCounts) -> str:
     return f"{text} ({hosts.used} of {hosts.hosts} hosts of {hosts.slice} {'is' if hosts.used == 1 else 'are'} used: {named}{more})"
 
 
-def _help_of_holders(holders: Sequence[Holder]) -> str:
-    """Say what holders could do; nothing where slices come by themselves."""
+def _least(job: JobRequest, pool: PoolRequest, counts: SliceCounts) -> int:
+    """Return the slices, or accelerators, that the pool of a job without units must get at once, whatever the other pools get."""
+    units = max(pool.min, job.min - sum(other.max for other in job.pools if other is not pool))
+    return units * (pool.shape.hosts * pool.shape.chips_per_host if counts.hosts else pool.shape.slots)
+
+
+def _help_of_holders(job: JobRequest, counts: SliceCounts, least: int) -> str:
+    """Say what holders could do; nothing where slices come by themselves, or would be too few."""
+    holders = counts.holders
     if any(holder.leaving for holder in holders):
         return ""
     if any(holder.surplus for holder in holders):
-        return "raise learners.min or the priority of this job"
-    one = f"job {job_name(holders[0].job)}" if len(holders) == 1 else "one of these jobs"
-    return f"wait until {one} ends, or suspend it"
+        return stronger_claim(job)
+    free = counts.total - counts.own - counts.ending - counts.held - counts.unusable_count - counts.used
+    if free + counts.held < least:
+        return ""
+    if len(holders) == 1:
+        return f"wait until job {job_name(holders[0].job)} ends, or suspend it"
+    if free + holders[-1].slices >= least:  # the one with fewest is enough
+        return "wait until one of these jobs ends, or suspend it"
+    return "wait until enough of these jobs have ended, or suspend them"
 
 
 def _holders(job: JobRequest, holders: Sequence[Holder]) -> str:

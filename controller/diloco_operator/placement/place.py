@@ -16,7 +16,7 @@ from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.placement.domains import DomainRooms
-from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason
+from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason, with_nodes_for_all
 from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolRequest, UnitRequest, UnplacedUnit
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 
@@ -208,4 +208,4 @@ class _Placing:
                     reason = UnitReason.SCALED_DOWN if unit.name in undecided else unplaced_reason(outcome)
                     message = WAITS.format(pool.request.name) if follows(reason, Follows.POOL_SAYS_WHY) else outcome.causes
                     unplaced.append(UnplacedUnit(pool.request.name, unit.name, reason, message))
-        return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes))
+        return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes if own else with_nodes_for_all(self.job, outcomes)))

@@ -38,7 +38,7 @@ _KEEP_ORDER = {
 
 @dataclass(frozen=True, slots=True)
 class _Occupancy:
-    """Units of a pool that placement cannot move: those that have finished still count, as do those that drain, unless the pool has gone."""
+    """Units of a pool that placement cannot move: those that have finished count, as do those that drain, unless the pool has gone."""
 
     taken: int
     failed: int

@@ -30,6 +30,29 @@ def use(fleet: Inventory, name: str, node: str) -> None:
     fleet.replace_use(None, PodUse("default", name, node, Resources(devices=(("google.com/tpu", 4),))))
 
 
+# --- who has the slices -------------------------------------------------------------------------------------------------
+def waiting(fleet: Inventory, least: int, shape: Shape = H100) -> list[str]:
+    """What would help a job that must get so many units at once."""
+    pool = PoolRequest("a", shape, 0, least, tuple(UnitRequest(f"a-{i}") for i in range(least)))
+    return helps(place(JobRequest("ns/job", least, least, (pool,)), fleet).pools[0])
+
+
+def test_the_end_of_one_job_helps_only_if_it_leaves_enough_for_the_minimum() -> None:
+    fleet = an_inventory(*(a_gpu_node(f"gpu-{i}") for i in range(3)))
+    fleet.set_reservations("ns/large", {"gpu-0", "gpu-1"})
+    fleet.set_reservations("ns/small", {"gpu-2"})
+    # 24 GPUs in all; a unit takes 8, and the end of the smaller job leaves room for one.
+    assert waiting(fleet, 1) == ["wait until one of these jobs ends, or suspend it", "more nodes"]
+    assert waiting(fleet, 2) == ["wait until enough of these jobs have ended, or suspend them", "more nodes"]
+    assert waiting(fleet, 4) == ["more nodes"]
+
+
+def test_a_job_that_must_get_several_pools_at_once_names_those_that_need_nodes_too() -> None:
+    pools = tuple(PoolRequest(name, shape, 1, 1, (UnitRequest(f"{name}-0"),)) for name, shape in (("a", H100), ("b", CUBE)))
+    found = place(JobRequest("ns/job", 2, 2, pools), an_inventory()).pools
+    assert [helps(each) for each in found] == [["more nodes, also for pool b"], ["more nodes, also for pool a"]]
+
+
 # --- other topologies and sizes -----------------------------------------------------------------------------------------
 def test_free_slices_of_another_topology_are_named_with_their_number() -> None:
     found = outcome(an_inventory(*(a_tpu_node(f"tpu-{i}") for i in range(3))))

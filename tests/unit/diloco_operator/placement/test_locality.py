@@ -57,6 +57,11 @@ def test_unit_waits_and_says_so_when_enough_hosts_are_free_but_not_in_one_zone()
     assert pool.message.endswith(". What would help: set locality of the pool to Any, if the program stands a slower network; more nodes")
 
 
+def test_another_locality_is_no_remedy_where_there_are_too_few_hosts_in_all() -> None:
+    (pool,) = ask(an_inventory(a_host("a", "z1"), a_host("b", "z2")), a_pool(1, 4)).pools
+    assert pool.message.endswith("(zone z1: 1, zone z2: 1). What would help: more nodes")
+
+
 def test_pool_with_any_locality_takes_hosts_of_two_zones_but_prefers_one() -> None:
     fleet = an_inventory(a_host("a", "z1"), a_host("b", "z2"), a_host("c", "z2"))
     assert nodes_of(ask(fleet, a_pool(1, 2, Locality.ANY))) == {"u-0": ["b", "c"]}
