@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd
+from typing import NamedTuple
 
 from diloco_operator.allotment.classes import Located, SliceClass, bits
 from diloco_operator.allotment.hosts import HostUse, how_many
@@ -27,6 +28,20 @@ ROOM = 5040
 """Points of a whole host: a half, a third … a tenth, and a sixteenth are whole numbers of them."""
 type Face = tuple[SliceKind, int, tuple[tuple[int, Hashable], ...]]
 """Kind, and of the requirements with which units look for slices: their bits, and domains of units of several slices."""
+
+
+class Parts(NamedTuple):
+    """What units that take parts of a host get of it. Hosts that differ in nothing else, as by what other pods leave of their memory, are
+    the same to the flow."""
+
+    sizes: tuple[int, ...]
+    """Points that each takes."""
+    counts: tuple[int, ...]
+    """How many find room."""
+    alike: bool
+    """Such hosts are one stock: what fits by points can be divided between them."""
+
+
 type Barred = Mapping[Location, frozenset[int]]
 """Host in parts -> requirements of units for which there is no room on it, although the points allow it."""
 
@@ -154,8 +169,8 @@ class Stocks:
         self._found: dict[tuple[Face, object], Stock] = {}
         self._divided: dict[Face, list[Resources]] = {}
         """What units need that may take parts of its slices."""
-        self._alike: dict[tuple[Face, Resources], bool] = {}
-        """Whether hosts of this room are one stock."""
+        self._parts: dict[tuple[Face, Resources], Parts] = {}
+        """See `_parts_of`."""
         self._grouped: dict[Location, Stock] = {}
         for group in groups:
             stock = self._together(group)
@@ -214,11 +229,14 @@ class Stocks:
         if location in self._grouped:
             return self._grouped[location]
         place = self._face(class_), self._key(class_, location)
-        stock = self._found.get(place)
+        stock, room = self._found.get(place), class_.members[location].room
         if stock is None:
             stock = self._found[place] = self._new(place[0], location, place[1])
         if stock.first is None or location[1] < stock.first[1]:
             stock.first = location
+        if isinstance(place[1], Parts):
+            # Any of them would do; the least one does not depend on the order in which they came.
+            stock.room_of_each = min(stock.room_of_each, room) if stock.room_of_each != Resources() else room
         return stock
 
     def _face(self, class_: SliceClass) -> Face:
@@ -239,11 +257,16 @@ class Stocks:
         if not (needs := self._divided[face]):
             return None
         room = class_.members[location].room
-        if host is not None and (face, room) not in self._alike:
-            sizes = sorted({points(each, room) for each in needs} | {ROOM})
-            groups = any(self._requirements(number).shape.slots > 1 for number in bits(face[1]))
-            self._alike[face, room] = groups or not any(larger % smaller for smaller, larger in pairwise(sizes))
-        return room if host is None or self._alike[face, room] else location
+        if (face, room) not in self._parts:
+            self._parts[face, room] = self._parts_of(face, room, needs)
+        parts = self._parts[face, room]
+        return parts if host is None or parts.alike else location
+
+    def _parts_of(self, face: Face, room: Resources, needs: Sequence[Resources]) -> Parts:
+        sizes = tuple(points(each, room) for each in needs)
+        groups = any(self._requirements(number).shape.slots > 1 for number in bits(face[1]))
+        multiples = not any(larger % smaller for smaller, larger in pairwise(sorted({*sizes, ROOM})))
+        return Parts(sizes, tuple(how_many(each, room) for each in needs), groups or multiples)
 
     def _new(self, face: Face, location: Location, key: object) -> Stock:
         kind, mask, _ = face
@@ -251,7 +274,7 @@ class Stocks:
             return Stock(kind, mask)
         host = self._hosts(location) if key == location else None
         if host is None:
-            return Stock(kind, mask, ROOM, room_of_each=key if isinstance(key, Resources) else Resources())
+            return Stock(kind, mask, ROOM)
         for number in self._barred.get(location, ()):
             mask &= ~(1 << number)
         for number in bits(mask):

@@ -12,6 +12,8 @@ from builders.jobs import Obj
 from builders.nodes import a_gpu_node
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Shape
+from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.use import PodUse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,3 +112,17 @@ def test_any_jobs_come_to_rest_and_no_unit_of_surplus_waits_beside_hosts_that_wo
             rooms = Counter(labels[ZONE] for labels in fit)
             is_full = has >= pool.max or len(job.units) >= job.max
             assert is_full or max(rooms.values(), default=0) < pool.shape.hosts, f"{job.name} waits beside {rooms} for {pool.shape}"
+
+
+def test_hosts_of_which_other_pods_leave_different_amounts_are_the_same_to_units_of_several_hosts() -> None:
+    """The units that leave have one host and two, and the one that comes takes all three."""
+    world = World(*(a_gpu_node(f"g-{index}") for index in range(4)))
+    for index in range(4):
+        world.fleet.replace_use(None, PodUse("kube-system", f"agent-{index}", f"g-{index}", Resources(cpu=100 * index)))
+    free = {slice_.hosts[0].node: slice_ for slice_ in world.fleet.free(Shape("nvidia-h100-80gb", "", 8, 1))}
+    old = world.job("old", some(1, max=2), some(2, max=1)).jobs["old"]
+    old.units = {"0-0": (free["g-0"],), "0-1": (free["g-1"],), "1-0": (free["g-2"], free["g-3"])}
+    world.fleet.set_reservations("old", old.nodes(), old.shares())
+    world.allotment.update(old.request())
+    world.job("wide", some(3, max=1)).settle()
+    assert world.counts() == {"old": 1, "wide": 1}
