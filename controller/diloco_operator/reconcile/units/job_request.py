@@ -50,7 +50,8 @@ def request_on_record(context: ReconcileContext) -> AllotmentRequest:
     """Return what the job has and wants by its status."""
     known = {name: record for name, record in context.before.items() if record.pool in context.pools}
     records = without_places(context, known)
-    return allotment_request(context, for_placement(context, job_request(context, records)), records)
+    # As of one that may start: until its first reconcile others must not get what it waits for.
+    return allotment_request(context, for_placement(context, job_request(context, records)), records, may_start=True)
 
 
 def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:
