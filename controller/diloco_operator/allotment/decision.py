@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Hashable, Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from diloco_operator.allotment.classes import SliceClass
@@ -26,6 +27,7 @@ from diloco_operator.allotment.request import AllotmentRequest, Allotted
 from diloco_operator.allotment.stocks import Stocks
 from diloco_operator.allotment.supply import LaterSupply, Supply, staying, without
 from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.slices import Slice, is_divisible
 from diloco_operator.placement.requirements import SliceRequirements
 
 TRIES = 3
@@ -76,8 +78,10 @@ class _Decision:
         self._wanted = self._telling_apart()
         self._barred: dict[Location, frozenset[int]] = {}
         """See `stocks.Barred`."""
-        self._rooms: dict[tuple[int, ...], int] = {}
+        self._rooms: dict[int, int] = {}
         """See `_room_of`."""
+        self._shared: dict[int, list[tuple[int, int]]] = {}
+        """See `_shared_rooms`."""
 
     def _telling_apart(self) -> int:
         """Return the bits of the requirements that tell slices apart: with which units look for some now. Where units of several slices do,
@@ -146,34 +150,67 @@ class _Decision:
         return Applicant(request, numbers, preferred, request.runs or self._fits(request, numbers))
 
     def _fits(self, request: AllotmentRequest, numbers: Sequence[int]) -> bool:
-        """Return whether the minimum of a job would fit if no other job had anything. Where pools may take the same slices, one that is a
-        little too large may seem to fit."""
+        """Return whether the minimum of a job would fit if no other job had anything. Where slices that two pools share differ, as by the
+        zone that one of them asks for, one that is a little too large may seem to fit."""
         firm = [(pool, number) for pool, number in zip(request.pools, numbers, strict=True) if not pool.scavenged]
-        room = {number: self._room_of((number,)) for _, number in firm}
-        if any(pool.min > room[number] for pool, number in firm):
+        if any(pool.min > self._room_of(number) for pool, number in firm):
             return False
-        return request.min <= min(sum(min(pool.max, room[number]) for pool, number in firm), self._room_of(tuple(sorted(room))))
+        most = 0
+        for mask, room in self._shared_rooms(sum({1 << number for _, number in firm})):
+            # Minima first, then the smallest units: so most of them find room.
+            pools = [(_size(pool.requirements), pool, number) for pool, number in firm if mask >> number & 1]
+            left = room - sum(size * pool.min for size, pool, _ in pools)
+            if left < 0:
+                return False
+            most += sum(pool.min for _, pool, _ in pools)
+            for size, pool, number in sorted(pools, key=itemgetter(0)):
+                more = max(0, min(pool.max - pool.min, self._room_of(number) - pool.min, left // size))
+                most += more
+                left -= more * size
+        return request.min <= most
 
-    def _room_of(self, numbers: tuple[int, ...]) -> int:
-        """Return for how many units with one of these requirements the whole fleet has room."""
-        if numbers not in self._rooms:
-            classes = list(self._supply.within(sum(1 << number for number in numbers)))
-            alone = [_room_in(classes, number, self._supply.requirements(number)) for number in numbers]
-            self._rooms[numbers] = sum(max(room.get(place, 0) for room in alone) for place in set().union(*alone))
-        return self._rooms[numbers]
+    def _room_of(self, number: int) -> int:
+        """Return for how many units with these requirements alone the whole fleet has room."""
+        if number not in self._rooms:
+            self._rooms[number] = _room_in(self._supply.within(1 << number), number, self._supply.requirements(number))
+        return self._rooms[number]
+
+    def _shared_rooms(self, numbers: int) -> list[tuple[int, int]]:
+        """Group requirements, by their bits, whose slices are partly the same; and what there is for each group, as `_size` counts."""
+        if numbers not in self._shared:
+            found: list[tuple[int, int]] = []
+            for class_ in self._supply.within(numbers):
+                mask, room = class_.mask & numbers, sum(map(_accelerators, class_.members.values()))
+                joined = [each for each in found if each[0] & mask]
+                found = [each for each in found if not each[0] & mask]
+                for other, more in joined:
+                    mask, room = mask | other, room + more
+                found.append((mask, room))
+            self._shared[numbers] = found
+        return self._shared[numbers]
 
 
-def _room_in(classes: Iterable[SliceClass], number: int, requirements: SliceRequirements) -> dict[Hashable, int]:
-    """Map each class, or for units of several slices each domain, to how many units of these requirements it has room for."""
+def _room_in(classes: Iterable[SliceClass], number: int, requirements: SliceRequirements) -> int:
+    """Count the units that find room in the classes, those of several slices within a domain."""
     found: dict[Hashable, int] = {}
     shape = requirements.shape
     for class_ in classes:
-        if class_.mask >> number & 1:
-            rooms = Counter(slice_.room for slice_ in class_.members.values()) if shape.divides else None
-            places = sum(how_many(requirements.needs, room) * count for room, count in rooms.items()) if rooms else len(class_.members)
-            place = class_.domains.get(number, class_)
-            found[place] = found.get(place, 0) + places
-    return {place: places // shape.slots for place, places in found.items()}
+        rooms = Counter(slice_.room for slice_ in class_.members.values()) if shape.divides else None
+        places = sum(how_many(requirements.needs, room) * count for room, count in rooms.items()) if rooms else len(class_.members)
+        place = class_.domains.get(number, class_)
+        found[place] = found.get(place, 0) + places
+    return sum(places // shape.slots for places in found.values())
+
+
+def _size(requirements: SliceRequirements) -> int:
+    """Return what a unit takes at least: accelerators, and where hosts are never divided slices."""
+    shape = requirements.shape
+    return max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots
+
+
+def _accelerators(slice_: Slice) -> int:
+    """Return what a slice has, as `_size` counts."""
+    return max(1, slice_.kind.chips_per_host) if is_divisible(slice_.kind.accelerator) else 1
 
 
 # --- How much a decision yields, compared with another one of the same jobs -------------------------------------------

@@ -145,3 +145,32 @@ async def test_no_slice_stays_free_for_a_minimum_that_is_larger_than_the_cluster
     await cluster.complete((NS, "small-0"))
     await apply(cluster, "late")
     await cluster.trains("late", 1)
+
+
+@operated()
+async def test_no_host_stays_free_for_pools_that_share_hosts_and_whose_minimum_is_larger_than_the_cluster(cluster: FakeCluster) -> None:
+    """Two units of two hosts and four of one would need eight hosts of six."""
+    await cluster.add([a_gpu_node(f"gpu-{index}") for index in range(6)])
+    wide, narrow = gpu_pool("wide", hosts=2, acceleratorsPerHost=8, max=2), gpu_pool("narrow", hosts=1, acceleratorsPerHost=8, max=4)
+    await cluster.apply("huge", wide, narrow, min=6, max=6)
+    await waits(cluster, "huge")
+    await cluster.apply("late", narrow, wide, min=5, max=6)
+    await cluster.trains("late", 5)
+
+
+@operated(slices=["a", "b"], runs=False)
+async def test_a_slice_that_stays_free_for_a_minimum_does_so_while_the_operator_restarts(cluster: FakeCluster) -> None:
+    """Of those that wait the operator looks at the one of lower priority first, by its name."""
+    await urgent(cluster)
+    await cluster.start()
+    await apply(cluster, "small")
+    await cluster.trains("small", 1)
+    await apply(cluster, "big", min=2, priority_class="urgent")
+    await waits(cluster, "big")
+    await apply(cluster, "another")
+    await waits(cluster, "another")
+    await cluster.restart()
+    await waits(cluster, "another")
+    await cluster.complete((NS, "small"))
+    await cluster.trains("big", 2)
+    await cluster.stop()
