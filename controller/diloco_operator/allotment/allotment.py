@@ -375,7 +375,7 @@ def whole_nodes(request: AllotmentRequest) -> frozenset[str]:
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
 
 
-def _changed_nodes(before: AllotmentRequest | None, now: AllotmentRequest) -> set[str]:
+def _changed_nodes(before: AllotmentRequest | None, now: AllotmentRequest) -> frozenset[str]:
     """Find the nodes that the job has in another way than before."""
     whole = (whole_nodes(before) if before is not None else frozenset()) ^ whole_nodes(now)
     return whole | {node for (node, _), _ in shares_of(before).items() ^ shares_of(now).items()}
