@@ -27,8 +27,7 @@ def place(job: JobRequest, fleet: Fleet) -> Placement:
     placing = _Placing.of(job, fleet)
     placing.meet_pool_minima()
     placing.keep_running()
-    placing.grow(job.min)
-    placing.grow(job.max)
+    placing.grow()
     return placing.placement()
 
 
@@ -162,17 +161,17 @@ class _Placing:
             room -= len(waiting[:room])
             waiting = [pool for pool in waiting if pool.undecided and pool.room > 0]
 
-    def grow(self, target: int) -> None:
-        """Add units up to `target` in all, in the order of the pools."""
+    def grow(self) -> None:
+        """Add units, in the order of the pools."""
         for pool in self.pools:
-            self._add(pool, target - self.job.reserved - self.placed)
+            self._add(pool, len(pool.new))
 
     def _keep(self, pool: _Pool) -> None:
         unit = pool.undecided.pop(0)
         pool.placed[unit.name] = self.kept[unit.name]
 
     def _add(self, pool: _Pool, count: int) -> None:
-        for _ in range(min(count, pool.room_for_new, self.room - self.job.reserved, len(pool.new))):
+        for _ in range(min(count, len(pool.new), pool.room_for_new, self.room - self.job.reserved)):
             slices = self.free.next(pool.request, pool.requirements)
             if not slices:
                 return
