@@ -9,12 +9,14 @@ See docs/decisions/0161-parameters-of-a-unit.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import is_, methodcaller
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from diloco.learner.leave import LoopError
 from diloco.torch.optimizers import some
@@ -32,6 +34,7 @@ class TrainedParameters:
         self._parameters = parameters
         self._names = {id(parameter): name for name, parameter in parameters.all().items()}
         self._optimizers = optimizers
+        self._others = _OtherOptimizers(self._names, optimizers)
         self._remember()
 
     def check(self) -> None:
@@ -44,7 +47,7 @@ class TrainedParameters:
         if found := self._found():
             raise LoopError(
                 f"the program trains other parameters than it joined with: {'; '.join(found)}. Units would end with different models. "
-                "Make every layer and every optimizer before join; for layers that are frozen at first and trained later, join with "
+                "Make every layer and every optimizer before join, which gets them; for layers that are frozen at first and trained later, join with "
                 "trained=lambda name: True"
             )
         self._remember()  # a layer without gradients, or another place for the same parameters
@@ -70,6 +73,7 @@ class TrainedParameters:
             and len(given) == len(self._given)
             and all(map(is_, given, self._given))
             and not any(parameter.requires_grad for parameter in self._resting)
+            and not self._others.trained
         )
 
     def _found(self) -> list[str]:
@@ -90,11 +94,33 @@ class TrainedParameters:
             "{} joined, and the model has them no more": gone,
             "an optimizer trains {}, frozen in join": unfrozen,
             "an optimizer trains what the model does not have ({})": strangers,
+            "an optimizer that did not join trains {}": list(self._others.trained),
         }
         return [sentence.format(some(names)) for sentence, names in found.items() if names]
 
     def _in_optimizers(self) -> list[torch.Tensor]:
         return [one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]]
+
+
+class _OtherOptimizers:
+    """Watches the steps of all optimizers of the process. One that did not join has its own moments, which no unit that begins gets."""
+
+    def __init__(self, names: Mapping[int, str], joined: Sequence[torch.optim.Optimizer]) -> None:
+        """`names`: of the model's parameters, by identity. Optimizers inside of those that joined, such as SAM's base, are theirs."""
+        inside = (value for optimizer in joined for value in vars(optimizer).values() if isinstance(value, torch.optim.Optimizer))
+        self.trained: dict[str, None] = {}
+        """Names of parameters that an optimizer which did not join has updated."""
+        known = weakref.WeakSet([*joined, *inside])
+        trained = self.trained
+
+        def stepped(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if torch.compiler.is_compiling() or optimizer in known:
+                return
+            trained.update({names[id(one)]: None for group in optimizer.param_groups for one in group["params"] if id(one) in names})
+            known.add(optimizer)
+
+        handle = register_optimizer_step_post_hook(stepped)
+        weakref.finalize(self, handle.remove)
 
 
 def _shard_again(module: torch.nn.Module) -> None:

@@ -56,6 +56,14 @@ def put_a_new_head(net: nn.Sequential, optimizer: torch.optim.Optimizer) -> None
     net[1] = nn.Linear(4, 2)
 
 
+def train_with_another_optimizer(net: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    """The one that joined steps on, over gradients that are gone."""
+    other = torch.optim.AdamW(net[1].parameters(), lr=0.01)
+    net(torch.ones(2, 3)).square().mean().backward()
+    other.step()
+    other.zero_grad()
+
+
 def add_an_adapter(net: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
     net[1].register_parameter("scale", nn.Parameter(torch.ones(2)))
 
@@ -67,6 +75,7 @@ CHANGES: dict[str, tuple[Change, bool, str]] = {
         True,
         r"an optimizer trains 0\.weight, 0\.bias, frozen in join",
     ),
+    "trains with another optimizer": (train_with_another_optimizer, False, r"an optimizer that did not join trains 1\.weight, 1\.bias"),
     "puts a new head": (put_a_new_head, False, r"there are others in the place of 1\.weight, 1\.bias, which joined"),
     "adds a parameter": (add_an_adapter, False, r"1\.scale came after join"),
     "adds a layer": (lambda net, optimizer: net.append(nn.Linear(2, 2)), False, r"2\.weight, 2\.bias came after join"),
@@ -138,4 +147,15 @@ def test_what_changes_nothing_that_is_trained_is_allowed() -> None:
     net.average = copy.deepcopy(net).requires_grad_(False)  # a module of the model, as a teacher is
     net[1].weight.requires_grad_(False)
     net[0].requires_grad_(True)  # no optimizer has it
+    parameters.check()
+
+
+def test_optimizers_of_other_models_and_those_inside_of_one_that_joined_are_allowed() -> None:
+    net, critic = model(), nn.Linear(2, 1)
+    outer = torch.optim.SGD(net[1].parameters(), lr=0.01)
+    outer.base = torch.optim.AdamW(net[1].parameters(), lr=0.01)  # type: ignore[attr-defined] # as SAM has it
+    parameters = TrainedParameters(net, ModuleStore(net).parameters, [outer])
+    critic(net(torch.ones(2, 3))).square().mean().backward()
+    torch.optim.SGD(critic.parameters(), lr=0.01).step()
+    outer.base.step()  # type: ignore[attr-defined]
     parameters.check()
