@@ -47,8 +47,8 @@ class TrainedParameters:
         if found := self._found():
             raise LoopError(
                 f"the program trains other parameters than it joined with: {'; '.join(found)}. Units would end with different models. "
-                "Make every layer and every optimizer before join, which gets them; for layers that are frozen at first and trained later, join with "
-                "trained=lambda name: True"
+                "Make every layer and every optimizer before join, which gets them; for layers that are frozen at first and trained "
+                "later, join with trained=lambda name: True"
             )
         self._remember()  # a layer without gradients, or another place for the same parameters
 
