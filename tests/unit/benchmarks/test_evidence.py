@@ -56,7 +56,7 @@ def test_the_interval_of_the_models_needs_more_than_the_published_cells_have() -
     assert of_a_link(Method.BFLOAT16, 1.0) == pytest.approx(3.4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_clock_of_the_paper_gives_what_its_ablation_has_and_ours_merges_all_in_each_arm() -> None:
     for arm in ARMS:
         paper, ours = (table5.simulate(arm, pacing, 400.0, seed=1) for pacing in (Pacing.PAPER, Pacing.OURS))
@@ -65,15 +65,15 @@ def test_the_clock_of_the_paper_gives_what_its_ablation_has_and_ours_merges_all_
         assert (100 * ours.goodput, ours.contributions) == pytest.approx(PREDICTED_OURS, abs=0.1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("extra", [table4.EXTRA[0], *map(full, table4.EXTRA[1:])])
+@pytest.mark.full
+@pytest.mark.parametrize("extra", table4.EXTRA)
 def test_extra_learners_save_nearly_all_that_they_can(extra: float) -> None:
     alone = table4.simulate(0.0, 1500, seed=1).seconds
     assert table4.simulate(extra, 1500, seed=1).seconds / alone == pytest.approx(table4.ideal(extra), rel=0.03)
     assert table4.ideal(extra) == pytest.approx(table4.PUBLISHED[extra], abs=0.006), "the published figures have two digits"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_joining_is_free_until_the_link_is_busy() -> None:
     assert fig12.simulate(fig12.PREDICTED_FREE, seeds=2, seed=1).free
     assert not fig12.simulate(fig12.PREDICTED_FREE + 2, seeds=2, seed=1).free

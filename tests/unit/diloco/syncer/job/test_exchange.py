@@ -332,7 +332,8 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
     timeouts = Timeouts(farewell=0.2, linger=0.1, final_retry=0.1)
     with LocalSyncer(place, timeouts) as syncer, ScriptedLearner(syncer, unit="u") as learner:
         learner.join().seed().say(FromLearner(alive=Alive(pause="evaluation\n", pause_left=WAIT_TIMEOUT)))
-        learner.step(1, step_seconds=0.01)  # the syncer asks it for its last work, and waits a second for the answer
+        learner.step(1, step_seconds=0.01)
+        learner.push(learner.pulled())
         learner.hear("done")
         # It was told the end; now it evaluates for longer than the farewell of 0.2 s.
         waits_until = syncer.call(lambda: (syncer.syncer.engine.shutdown_grace.until or 0.0) - time.monotonic())
