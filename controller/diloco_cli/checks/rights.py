@@ -25,10 +25,11 @@ _NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
     (names.SERVICES, "", "get list watch create delete"),
     (names.VOLUME_CLAIMS, "", "get list watch create patch"),
     (names.EVENTS, "", "list create patch"),
+    (names.CLAIM_TEMPLATES, "", "get create"),
     *((each.resource, "", f"list watch {each.verbs}".strip()) for each in WATCHES if each.resource != names.EVENTS),
 )
 """What the operator needs in each namespace that it watches: kind, subresource and verbs, as in the chart's roles."""
-_CLUSTER_WIDE = ((names.NODES, "list watch"), (names.PRIORITY_CLASSES, "list watch"))
+_CLUSTER_WIDE = tuple((each, "list watch") for each in (names.NODES, names.PRIORITY_CLASSES, names.RESOURCE_SLICES))
 
 _EXPORT = (
     (names.DILOCO_JOBS, "", "get"),

@@ -20,6 +20,8 @@ CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinit
 _DEFAULT_CLASS = "standard"
 """What claims without a class get: this is a cluster that has a default one."""
 
+_DRA = "resource.k8s.io"
+
 
 def _default_secret(obj: Obj) -> None:
     obj.setdefault("type", "Opaque")
@@ -71,4 +73,7 @@ def builtin_kinds() -> list[Kind]:
         # Without a version no update: two replicas that write blindly would both lead.
         Kind(Resource("coordination.k8s.io", "v1", "Lease", "leases"), unconditional_update=False),
         Kind(Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)),
+        Kind(Resource(_DRA, "v1", "ResourceSlice", "resourceslices", namespaced=False), selectable={"spec.driver": ("spec", "driver")}),
+        Kind(Resource(_DRA, "v1", "ResourceClaim", "resourceclaims"), status=True),
+        Kind(Resource(_DRA, "v1", "ResourceClaimTemplate", "resourceclaimtemplates")),
     ]

@@ -18,7 +18,7 @@ from diloco_operator.accelerators.catalogue import (
 )
 from diloco_operator.accelerators.dialects import Sign, only_cloud, signs, spoken_labels
 from diloco_operator.accelerators.labels import NodeLabels
-from diloco_operator.accelerators.model import CPU, MAX_NAME, NAME_PATTERN, Accelerator, Access, Family
+from diloco_operator.accelerators.model import CPU, MAX_NAME, NAME_PATTERN, NVIDIA_GPU, Accelerator, Access, Family
 from diloco_operator.accelerators.topology import chip_count, parse_topology
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "CPU",
     "MAX_NAME",
     "NAME_PATTERN",
+    "NVIDIA_GPU",
     "Accelerator",
     "Access",
     "Family",

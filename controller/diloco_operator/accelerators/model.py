@@ -11,6 +11,8 @@ from diloco_operator.accelerators.topology import MESH, torus
 
 CPU = "cpu"
 """The kind for machines without accelerators."""
+NVIDIA_GPU = "nvidia.com/gpu"
+"""The resource of whole GPUs of NVIDIA."""
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 """What names of kinds match."""
 MAX_NAME = 63

@@ -19,9 +19,8 @@ from diloco_operator.accelerators.labels import (
     NFD_PCI,
     NVIDIA_FEATURE_DISCOVERY,
 )
-from diloco_operator.accelerators.model import AS_ROOT, CPU, Accelerator, Family, host_accelerator, tpu_2d, tpu_3d
+from diloco_operator.accelerators.model import AS_ROOT, CPU, NVIDIA_GPU, Accelerator, Family, host_accelerator, tpu_2d, tpu_3d
 
-_NVIDIA = "nvidia.com/gpu"
 _GKE_TPU_SIZES = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
 _GPU_MACHINES = "https://cloud.google.com/compute/docs/gpus"
 _EC2 = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
@@ -64,7 +63,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-l4",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-l4"),
         # The memory excludes g6f and gr6f, which have a part of an L4.
         KARPENTER_AWS_GPU.of("l4", qualifier="22888"),
@@ -89,7 +88,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-a100-40gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-tesla-a100"),
         KARPENTER_AWS_GPU.of("a100", qualifier="40960"),
         EKS_AUTO_MODE_GPU.of("a100", qualifier="40960"),
@@ -102,7 +101,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-a100-80gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-a100-80gb"),
         KARPENTER_AWS_GPU.of("a100", qualifier="81920"),
         EKS_AUTO_MODE_GPU.of("a100", qualifier="81920"),
@@ -122,7 +121,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-h100-80gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-h100-80gb"),
         KARPENTER_AWS_GPU.of("h100"),
         EKS_AUTO_MODE_GPU.of("h100"),
@@ -135,7 +134,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-h100-mega-80gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-h100-mega-80gb"),
         host_sizes=(1, 2, 4, 8),
         peak=989,
@@ -144,7 +143,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-h200-141gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-h200-141gb"),
         KARPENTER_AWS_GPU.of("h200"),
         EKS_AUTO_MODE_GPU.of("h200"),
@@ -157,7 +156,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-b200",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-b200"),
         KARPENTER_AWS_GPU.of("b200"),
         EKS_AUTO_MODE_GPU.of("b200"),
@@ -170,7 +169,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-b300",
-        _NVIDIA,
+        NVIDIA_GPU,
         KARPENTER_AWS_GPU.of("b300"),
         EKS_AUTO_MODE_GPU.of("b300"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-B300-SXM6-AC"),
@@ -183,7 +182,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-gb200",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-gb200"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-GB200"),
         INSTANCE_TYPE.of("p6e-gb200.36xlarge", "Standard_ND128isr_NDR_GB200_v6", "BM.GPU.GB200.4"),
@@ -203,7 +202,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-gb300",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-gb300"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-GB300"),
         INSTANCE_TYPE.of("p6e-gb300.36xlarge", "Standard_ND128isr_GB300_v6", "BM.GPU.GB300.4"),
@@ -216,7 +215,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-gh200-96gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         # The name counts the memory of its CPU.
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-GH200-480GB"),
         taints=("kubernetes.io/arch",),
@@ -227,7 +226,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-h100-nvl-94gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-H100-NVL"),
         INSTANCE_TYPE.of("Standard_NC40ads_H100_v5", "Standard_NC80adis_H100_v5"),
         host_sizes=(1, 2, 4, 8),
@@ -238,7 +237,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-h100-pcie-80gb",
-        _NVIDIA,
+        NVIDIA_GPU,
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-H100-PCIe"),
         host_sizes=(1, 2, 4, 8),
         # 1513 TFLOP/s with sparsity.
@@ -248,7 +247,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-l40s",
-        _NVIDIA,
+        NVIDIA_GPU,
         KARPENTER_AWS_GPU.of("l40s"),
         EKS_AUTO_MODE_GPU.of("l40s"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-L40S"),
@@ -270,7 +269,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-a10g",
-        _NVIDIA,
+        NVIDIA_GPU,
         KARPENTER_AWS_GPU.of("a10g"),
         EKS_AUTO_MODE_GPU.of("a10g"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-A10G"),
@@ -282,7 +281,7 @@ ROWS = (
     ),
     host_accelerator(
         "nvidia-rtx-pro-6000",
-        _NVIDIA,
+        NVIDIA_GPU,
         GKE_GPU.of("nvidia-rtx-pro-6000"),
         KARPENTER_AWS_GPU.of("rtx-pro-server-6000"),
         EKS_AUTO_MODE_GPU.of("rtx-pro-server-6000"),

@@ -47,6 +47,11 @@ QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
 LIMIT_RANGES = Resource("", "v1", "LimitRange", "limitranges")
 EVENTS = Resource("", "v1", "Event", "events")
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
+DRA = "resource.k8s.io"
+"""Dynamic resource allocation, in this version since Kubernetes 1.34."""
+RESOURCE_SLICES = Resource(DRA, "v1", "ResourceSlice", "resourceslices", namespaced=False)
+RESOURCE_CLAIMS = Resource(DRA, "v1", "ResourceClaim", "resourceclaims")
+CLAIM_TEMPLATES = Resource(DRA, "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 MANAGER = f"{GROUP}/operator"
@@ -126,6 +131,15 @@ NODE_HOSTNAME = "kubernetes.io/hostname"
 NODE_REGION = "topology.kubernetes.io/region"
 NODE_ZONE = "topology.kubernetes.io/zone"
 
+GPU_DRIVER = "gpu.nvidia.com"
+"""NVIDIA's DRA driver of GPUs, and the DeviceClass of whole ones that comes with it."""
+GPU_SLICES = f"spec.driver={GPU_DRIVER}"
+"""Field selector of its ResourceSlices."""
+EXTENDED_RESOURCE_CLAIM = f"{DRA}/extended-resource-claim"
+"""Annotation of a ResourceClaim that kube-scheduler made for a pod which requests the devices as an extended resource."""
+ACCELERATOR_CLAIM = "diloco-accelerators"
+"""What a learner pod calls the claim for its accelerators; a template with a claim of this name brings its own."""
+
 LEARNER_CONTAINER = "learner"
 """The container of a pool's template that is the training program."""
 EXPORT_CONTAINER = "export"
@@ -159,6 +173,7 @@ a time, whichever comes first."""
 MAX_DNS_LABEL = 63
 MAX_NAME = 253
 _UNIT_DIGITS = 9
+MAX_CLAIMED_DIGITS = 3
 MAX_ATTEMPT = 100_000_000
 """Attempts of a unit: their numbers are part of names. An attempt every second would take three years."""
 
@@ -246,6 +261,18 @@ def host_list_name(job: str, unit: str, attempt: int, hosts: int) -> str:
 def lists_hosts(name: str, hosts: int) -> bool:
     """Return whether a ConfigMap with this name lists so many hosts."""
     return name.endswith(f"-hosts-{hosts}")
+
+
+def claim_template_name(job: str, job_uid: str, pool: str, accelerators: int) -> str:
+    """Return the ResourceClaimTemplate of a pool's hosts. Its name says all that its content depends on: none can be changed. Another job
+    has another one, be it of the same name: what a deleted one had goes later than it."""
+    return _with_ending(job, f"-{pool}-{_group_mark(job_uid)}-x{accelerators}", MAX_NAME)
+
+
+def accelerators_claimed(template: str) -> int:
+    """Return how many accelerators a template of `claim_template_name` claims; 0: it is none."""
+    _, mark, count = template.rpartition("-x")
+    return int(count) if mark and count.isascii() and count.isdecimal() and len(count) <= MAX_CLAIMED_DIGITS else 0
 
 
 def syncer_pod_name(job: str) -> str:

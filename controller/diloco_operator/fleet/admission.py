@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from diloco_operator.fleet.node import Toleration
-from diloco_operator.fleet.resources import Resources, resources_of
+from diloco_operator.fleet.resources import Resources, learner_resources
 from diloco_operator.kube.fields import Fields, objects, string, strings
 
 _OF_EVERY_POD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -46,7 +46,7 @@ class KnownAdmission(NamedTuple):
 
 def admitted_pod(spec: Fields) -> AdmittedPod:
     """Project the spec of a pod that is stored. Raises `MalformedField`."""
-    return _shared(frozenset(strings(spec, "nodeSelector", "spec").items()), frozenset(tolerations_of(spec)), resources_of(spec))
+    return _shared(frozenset(strings(spec, "nodeSelector", "spec").items()), frozenset(tolerations_of(spec)), learner_resources(spec))
 
 
 def tolerations_of(spec: Fields) -> tuple[Toleration, ...]:

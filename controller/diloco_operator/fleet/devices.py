@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diloco_operator.accelerators import CATALOGUE, is_incidental
+from diloco_operator.accelerators import CATALOGUE, NVIDIA_GPU, is_incidental
+from diloco_operator.api import names
 
 type Devices = tuple[tuple[str, int], ...]
 """Extended resources with their amounts, sorted by name."""
@@ -32,6 +33,16 @@ def telling(devices: Devices) -> Devices:
 def has_accelerators(devices: Devices) -> bool:
     """Return whether any of them is an accelerator of the catalogue."""
     return any(amount > 0 and any(kind.resource == name for kind in CATALOGUE.values()) for name, amount in devices)
+
+
+def claimed_devices(spec: Mapping[str, object]) -> Devices:
+    """Return the accelerators that a learner pod of this spec claims: as many as the operator's template says, and one at least where a
+    pool's template brings a claim of its own for them. Other claims do not count."""
+    claims = spec.get("resourceClaims")
+    for claim in claims if isinstance(claims, list) else ():
+        if isinstance(claim, dict) and claim.get("name") == names.ACCELERATOR_CLAIM:
+            return ((NVIDIA_GPU, max(1, names.accelerators_claimed(str(claim.get("resourceClaimTemplateName"))))),)
+    return ()
 
 
 def _count(quantity: object) -> int:

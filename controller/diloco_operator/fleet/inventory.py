@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from diloco_operator.accelerators import CATALOGUE, Sign
+from diloco_operator.accelerators import CATALOGUE, NVIDIA_GPU, Sign
 from diloco_operator.api import names
 from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
@@ -112,7 +112,7 @@ class Inventory:
         self._await_transition(node)
         entry = self._locations.get(node.name)
         # These make the slice. Otherwise each change of readiness would assemble a pool of 512 hosts anew, once for each of its nodes.
-        if old is not None and (old.labels, old.devices, old.taints) == (node.labels, node.devices, node.taints):
+        if old is not None and _made_of(old) == _made_of(node):
             self._nodes[node.name] = node
             if entry is not None and old.allocatable != node.allocatable:
                 entry.room_known = False
@@ -391,6 +391,10 @@ def _pool(node: NodeView) -> str:
     return node.labels.get(names.NODE_POOL, "")
 
 
+def _made_of(node: NodeView) -> tuple[object, ...]:
+    return node.labels, node.devices, node.taints, node.product
+
+
 def _silent(node: NodeView, kind: SliceKind) -> str:
     """Return why nothing can start on a node whose device plugin does not offer its accelerators; "" if it does."""
     resource = CATALOGUE[kind.accelerator].resource
@@ -398,6 +402,11 @@ def _silent(node: NodeView, kind: SliceKind) -> str:
         return ""
     vendor = resource.partition("/")[0]
     others = [name for name, amount in telling(node.devices) if amount > 0 and name.partition("/")[0] == vendor]
-    none = "no device plugin has reported any, and what only DRA offers is no slice"
+    if node.product:
+        none = f"DRA offers {node.product} there, which is not what its labels say"
+    elif resource == NVIDIA_GPU:
+        none = "no device plugin has reported any, and no ResourceSlice offers any"
+    else:
+        none = "no device plugin has reported any, and what only DRA offers is no slice"
     why = f"it offers {others[0]}, which is no whole accelerator" if others else none
     return f"node {node.name} offers no {resource} now: {why}"

@@ -48,11 +48,11 @@ def oddity(node: NodeView, kind: SliceKind | None) -> Oddity | None:
     """Find what is odd about a node of this kind (`kind_of`); None: nothing."""
     if kind is not None and kind.accelerator != CPU:
         return None
-    identified = identify(node.labels)
+    identified = identify(node.kind_labels)
     if identified is not None:
         accelerator, labels = identified
         topology = labels.topology_of(node.labels)
         has = f"topology {topology}, which {accelerator.name} does not come in" if topology else "no label with the topology of its slice"
         return Oddity(accelerator.resource, has, "correct the label, or add the kind to the operator's catalogue file")
-    unknown = unknown_accelerator(node.labels, (name for name, _ in telling(node.devices)))
+    unknown = unknown_accelerator(node.kind_labels, (name for name, _ in telling(node.devices)))
     return Oddity(*unknown) if unknown is not None else None

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from diloco_operator.accelerators.labels import NVIDIA_FEATURE_DISCOVERY
 from diloco_operator.fleet.devices import Devices, offered_devices
 from diloco_operator.fleet.resources import Resources, allocatable
 from diloco_operator.kube.client import Obj
@@ -73,6 +74,14 @@ class NodeView:
     announced_end: float | None
     """The earliest time in one of its annotations that announce its end; seconds since the epoch."""
     host: Host
+    product: str = ""
+    """DRA alone offers its accelerators, most of them under this name, as GPU feature discovery writes it; "": its device plugin offers
+    what it has. `device_pools.with_claimable` sets it."""
+
+    @property
+    def kind_labels(self) -> Mapping[str, str]:
+        """Labels that tell the kind of its accelerators: those that it has, and what DRA says where none does."""
+        return {NVIDIA_FEATURE_DISCOVERY.key: self.product, **self.labels} if self.product else self.labels
 
 
 def project_node(obj: Obj, ends: Sequence[str] = ()) -> NodeView:

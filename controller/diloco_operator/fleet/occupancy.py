@@ -80,7 +80,7 @@ class Occupancy:
         if use.unit is None or use.unit[0] not in self._jobs.get(use.node, ()):
             return False
         units = self._units.get(use.node, NONE)
-        return use.unit in units or all(job != use.unit[0] for job, _ in units)
+        return not use.unit[1] or use.unit in units or all(job != use.unit[0] for job, _ in units)
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def reserve(self, job: str, nodes: Iterable[str], shares: Shares = NONE) -> Change:

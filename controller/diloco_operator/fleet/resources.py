@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from diloco_operator.fleet.devices import Devices, has_accelerators, is_extended_resource
+from diloco_operator.fleet.devices import Devices, claimed_devices, has_accelerators, is_extended_resource
 from diloco_operator.kube.quantities import quantity
 
 UNLISTED = 1 << 62
@@ -84,9 +84,17 @@ def resources_of(spec: Mapping[str, Any]) -> Resources:
     return _shared(thousandths(requests.get("cpu", Fraction(0))), math.ceil(requests.get("memory", 0)), tuple(devices))
 
 
+def learner_resources(spec: Mapping[str, Any]) -> Resources:
+    """Return the same with the accelerators that the pod of a unit claims instead of requesting them."""
+    requests, claimed = resources_of(spec), claimed_devices(spec)
+    return (
+        _shared(requests.cpu, requests.memory, tuple(sorted({**dict(requests.devices), **dict(claimed)}.items()))) if claimed else requests
+    )
+
+
 def takes_accelerators(spec: Mapping[str, Any]) -> bool:
-    """Return whether a pod of this spec requests accelerators of the catalogue."""
-    return has_accelerators(resources_of(spec).devices)
+    """Return whether the pod of a unit with this spec requests or claims accelerators of the catalogue."""
+    return has_accelerators(learner_resources(spec).devices)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,10 +19,10 @@ def kind_of(node: NodeView) -> SliceKind | None:
     yet, or its device plugin is down.
 
     A node with devices that the catalogue does not know is a cpu slice only for pools whose template requests these devices."""
-    found = identify(node.labels)
+    found = identify(node.kind_labels)
     if found is None:
         devices = telling(node.devices)
-        if not devices and has_accelerator_label(node.labels):
+        if not devices and has_accelerator_label(node.kind_labels):
             return None
         return SliceKind(CPU, devices=devices)
     accelerator, labels = found

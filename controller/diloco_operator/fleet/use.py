@@ -27,7 +27,8 @@ class PodUse:
     """For a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod, or requests
     nothing."""
     unit: UnitKey | None = None
-    """For a learner pod of this operator: its job and unit. It counts only where these have not reserved the node."""
+    """For a learner pod of this operator: its job and unit. It counts only where these have not reserved the node. What it claims names
+    the job alone (unit ""): the claim outlasts the pod for a moment."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

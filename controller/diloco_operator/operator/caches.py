@@ -14,6 +14,7 @@ from diloco_operator.api.names import JobKey
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import project_certificates, project_foreign
 from diloco_operator.fleet import NodeView, PodUse, project_node
+from diloco_operator.fleet.device_pools import ClaimedDevices, DeviceSlice, project_claim, project_slice
 from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer, Projection
 from diloco_operator.kube.client import Client, Obj, Resource
 from diloco_operator.kube.fields import controller_uid, fields, string
@@ -35,11 +36,18 @@ from diloco_operator.timeouts import WatchTimeouts
 
 _BY_JOB = "job"
 _BY_GROUP = "group"
+_BY_POOL = "pool"
 USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that use resources of a node."""
 _WITHOUT_OTHER_PODS = (
     "the operator does not see which nodes other pods use: it may choose a slice that is not free, whose unit then waits for its node. "
     "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."
+)
+
+_WITHOUT_SLICES = "GPUs that only DRA offers are no part of the fleet; grant list and watch of them in the chart's ClusterRole"
+_WITHOUT_CLAIMS = (
+    "the operator does not see which GPUs other pods claim: it may choose a host whose GPUs are not free; grant list and watch of them in "
+    "all namespaces"
 )
 
 
@@ -81,10 +89,12 @@ class Caches:
             indexers: Mapping[str, Indexer[T]] | None = None,
             problem: Callable[[T], str] = lambda _: "",
             without: str = "",
+            selected: str = "",
+            everywhere: bool = False,
         ) -> _Followed[T]:
             cache: Cache[T] = Cache(indexers)
             # Once each: a namespace that is configured twice would be listed and watched twice.
-            where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces else ("",)
+            where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces and not everywhere else ("",)
             reflectors = [
                 Reflector(
                     client,
@@ -94,6 +104,7 @@ class Caches:
                     namespace=namespace,
                     cache=cache,
                     label_selector=names.LABEL_JOB if ours else "",
+                    field_selector=selected,
                     timeouts=timeouts,
                     malformed=self.malformed,
                     problem=problem,
@@ -127,6 +138,24 @@ class Caches:
 
         self._granted: Mapping[Resource, _Followed[Any]] = {each.resource: reflect_granted(each) for each in WATCHES}
         """What grantors need, followed only where it can be read."""
+        self._device_slices = reflect(
+            names.RESOURCE_SLICES,
+            lambda obj, _: project_slice(obj),
+            ours=False,
+            without=_WITHOUT_SLICES,
+            selected=names.GPU_SLICES,
+        )
+        self._claims: _Followed[ClaimedDevices] | None = None
+        """What pods claim; None: the operator is not to see it."""
+        if other_pods:
+            self._claims = reflect(
+                names.RESOURCE_CLAIMS,
+                lambda obj, _: project_claim(obj),
+                ours=False,
+                indexers={_BY_JOB: _job_of_claim, _BY_POOL: _pools_of_claim},
+                without=_WITHOUT_CLAIMS,
+                everywhere=True,
+            )
         self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
         # A Secret that came before its job was taken for a stranger's. Nothing else would read its certificates then.
         self._jobs.on_change(self._read_secrets_of_new_job)
@@ -150,6 +179,8 @@ class Caches:
             self._nodes,
             self._priorities,
             self._secrets,
+            self._device_slices,
+            *((self._claims,) if self._claims is not None else ()),
             *self._granted.values(),
             *self._objects.values(),
         )
@@ -258,6 +289,23 @@ class Caches:
         """Call `handler` at every change of a node, with the node (None: deleted) and its name."""
         self._nodes.on_change(lambda old, new: handler(new.value if new else None, _either(old, new).name))
 
+    def on_slice_change(self, handler: Handler[DeviceSlice]) -> None:
+        """Call `handler` with the old and the new object at every change of a ResourceSlice of GPUs."""
+        self._device_slices.on_change(handler)
+
+    def on_claim_change(self, handler: Handler[ClaimedDevices]) -> None:
+        """Call `handler` with the old and the new object at every change of a ResourceClaim."""
+        if self._claims is not None:
+            self._claims.on_change(handler)
+
+    def claims_with_label(self, job: JobKey) -> list[CachedObject[ClaimedDevices]]:
+        """Return the ResourceClaims with the job's label."""
+        return self._claims.cache.by_index(_BY_JOB, job) if self._claims is not None else []
+
+    def claims_in(self, pool: str) -> list[CachedObject[ClaimedDevices]]:
+        """Return the ResourceClaims that hold devices of the pool."""
+        return self._claims.cache.by_index(_BY_POOL, pool) if self._claims is not None else []
+
     def on_use_change(self, handler: Callable[[PodUse | None, PodUse | None], None]) -> None:
         """Call `handler` with the old and the new use at every change of what a pod of no job uses; None: it uses nothing."""
         for reflector in self._other_pods:
@@ -313,6 +361,11 @@ class Caches:
         job = self.jobs.get(pod.namespace, pod.job)
         # By uid: a job that was made again under its name does not own the pods of the one before.
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by == names.MANAGER
+
+    def uid_of_ours(self, key: JobKey) -> str:
+        """Return the uid of a job that this operator runs; "": it runs none of this name."""
+        job = self.jobs.get(*key)
+        return job.uid if job is not None and job.value.bare.managed_by == names.MANAGER else ""
 
     def is_of_other_operator(self, pod: PodView) -> bool:
         """Return whether a job owns the pod that another operator runs."""
@@ -421,6 +474,14 @@ def _job_of_object[T](held: CachedObject[JobObject[T]]) -> Iterable[JobKey]:
 
 def _job_of_pod(held: CachedObject[PodView]) -> Iterable[JobKey]:
     return ((held.namespace, held.value.job),)
+
+
+def _job_of_claim(held: CachedObject[ClaimedDevices]) -> Iterable[JobKey]:
+    return ((held.namespace, held.value.job),) if held.value.job else ()
+
+
+def _pools_of_claim(held: CachedObject[ClaimedDevices]) -> Iterable[str]:
+    return {pool for pool, _ in held.value.devices}
 
 
 def _group_of_pod(held: CachedObject[PodView]) -> Iterable[tuple[str, str]]:

@@ -22,6 +22,7 @@ from diloco_operator.kube.client import Client, Resource
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches
+from diloco_operator.operator.dynamic_resources import DynamicResources
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.grantor_events import GrantorEvents
@@ -172,6 +173,7 @@ class Operator:
         self.caches.on_node_change(self._on_node)
         telemetry.on_change(self._on_job)
         OtherPods(self.caches, self.inventory, self._on_room, self._on_other_learner)
+        self._dynamic = DynamicResources(self.caches, self.inventory, self._on_node, self._on_room)
 
     @property
     def idle(self) -> bool:
@@ -273,7 +275,7 @@ class Operator:
 
     def _on_node(self, node: NodeView | None, name: str) -> None:
         """Reconcile the jobs that use the node, and those that get it."""
-        changed = self.inventory.update_node(node) if node is not None else self.inventory.remove_node(name)
+        changed = self.inventory.update_node(self._dynamic.offered(node)) if node is not None else self.inventory.remove_node(name)
         if not changed:
             return
         for key in self._reconciler.jobs_on(name):

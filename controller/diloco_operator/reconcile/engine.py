@@ -17,6 +17,7 @@ from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.plan import Event, Patch, Plan
 from diloco_operator.reconcile import stopped
 from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
+from diloco_operator.reconcile.children.claims import claim_templates
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods
 from diloco_operator.reconcile.children.shared import are_needed, shared_objects
 from diloco_operator.reconcile.context import ReconcileContext, build_context
@@ -168,6 +169,8 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         *missing_host_lists(context, pods, units.records, units.adopted),
     ]
 
+    templates = context.without_rejected(claim_templates(context, learners))[0]
+
     # 5. Make what units share for the first of them.
     needed = scaling.asks_later or are_needed(context, scaling.records, learners)
     to_issue = certificates_to_issue(context, learners) if needed else CertificatesToIssue()
@@ -198,7 +201,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     )
     return Plan(
         patches=(*shared.retention.patches, *removal.patches),
-        creates=(*(shared.creates if needed else ()), *learners),
+        creates=(*(shared.creates if needed else ()), *templates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.action,
         deletes=(*shared.deletes, *removal.deletes),

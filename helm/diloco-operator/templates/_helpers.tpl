@@ -101,6 +101,9 @@ app.kubernetes.io/part-of: diloco-operator
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get, create]   # of units on hosts whose GPUs only DRA offers
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
   verbs: [list, watch]

@@ -36,10 +36,12 @@ NAMESPACED: Rules = {
     ("", "services"): f"{ALL} create delete",
     ("", "persistentvolumeclaims"): f"{ALL} create patch",
     ("", "events"): "list create patch",
+    ("resource.k8s.io", "resourceclaimtemplates"): "get create",
     **{(each.resource.group, each.resource.plural): f"list watch {each.verbs}".strip() for each in WATCHES},
 }
 CLUSTER: Rules = {
     ("", "nodes"): "list watch",
+    ("resource.k8s.io", "resourceslices"): "list watch",
     ("scheduling.k8s.io", "priorityclasses"): "list watch",
     ("apiextensions.k8s.io", "customresourcedefinitions", "dilocojobs.diloco.dev"): "get",
     ("authentication.k8s.io", "tokenreviews"): "create",
@@ -47,7 +49,9 @@ CLUSTER: Rules = {
 }
 REVIEWS = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
 """Reviews of whoever reads metrics, with metrics.auth.enabled."""
-OTHER_PODS: Rules = {("", "pods"): "list watch"}
+CLAIMS: Rules = {("resource.k8s.io", "resourceclaims"): "list watch"}
+"""Cluster-wide, unless config.watchOtherPods is false."""
+OTHER_PODS: Rules = {("", "pods"): "list watch", **CLAIMS}
 """Cluster-wide without watchAnyNamespace, unless config.watchOtherPods is false."""
 LEASES: Rules = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
 
@@ -59,7 +63,7 @@ def test_the_documented_rights_are_those_of_the_chart() -> None:
     named = [(row.strip(), verbs.strip()) for row, verbs in rows if verbs.strip() != "verbs"]
     documented = {what: set(verbs.split(", ")) for row, verbs in named for what in row.split(", ")}
     tested: dict[str, set[str]] = {}
-    for table in (NAMESPACED, CLUSTER, LEASES):
+    for table in (NAMESPACED, CLUSTER, CLAIMS, LEASES):
         for (_, resource, *_name), verbs in table.items():
             tested.setdefault(resource, set()).update(verbs.split())
     assert documented == tested
@@ -187,8 +191,8 @@ def test_by_default_no_secret_outside_the_releases_namespace_can_be_read(cluster
 def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPlane, rights: Any) -> None:
     rights({"watchAnyNamespace": True})
     who = f"{NAMESPACE}/{RELEASE}"
-    check_granted(cluster, who, "rights-a", NAMESPACED, CLUSTER)
-    check_granted(cluster, who, NAMESPACE, NAMESPACED, CLUSTER, LEASES)
+    check_granted(cluster, who, "rights-a", NAMESPACED, CLAIMS, CLUSTER)
+    check_granted(cluster, who, NAMESPACE, NAMESPACED, CLAIMS, CLUSTER, LEASES)
     # In all namespaces at once, which no review of one says.
     account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
     assert may(cluster, "watch", "pods", who=account)

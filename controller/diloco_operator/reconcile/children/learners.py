@@ -5,12 +5,14 @@ See docs/decisions/0040-learner-pods.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.locality import shared_place
 from diloco_operator.fleet.node import Host
+from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import delegated_places, gang_label, pinned_places
@@ -20,6 +22,9 @@ from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
 from diloco_operator.reconcile.grantors.registry import grantor_named
 from diloco_operator.reconcile.observe.children import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+_MOST_LOOKED_AT = 64
+"""Hosts that tell what others of their kind are like."""
 
 
 class LearnerPods:
@@ -35,7 +40,11 @@ class LearnerPods:
         views = [self._context.observed.fleet.node(host.node) for host in hosts]
         locality = shared_place(view.labels if view is not None else {} for view in views)
         affinity = self._base(record.pool).spec.get("affinity") or {}
-        return self._attempt(record, pinned_places(affinity, record.slice, hosts), locality)
+        places = [
+            place._replace(claims=view is not None and bool(view.product))
+            for place, view in zip(pinned_places(affinity, record.slice, hosts), views, strict=True)
+        ]
+        return self._attempt(record, places, locality)
 
     def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
         """Return the same of an attempt for which this grantor brings the nodes."""
@@ -43,8 +52,16 @@ class LearnerPods:
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
         template, signs = self._base(record.pool).spec, context.observed.fleet.signs
-        places = delegated_places(template, pool, context.shapes[record.pool], grantor, gang, avoid, signs)
+        shape = context.shapes[record.pool]
+        places = delegated_places(template, pool, shape, grantor, gang, avoid, signs, self._all_claim(shape))
         return self._attempt(record, grantor.places(context, record, places))
+
+    def _all_claim(self, shape: Shape) -> bool:
+        """Return whether the hosts of this shape are there, and DRA alone offers their accelerators. Nodes to come are taken to be like
+        them."""
+        fleet = self._context.observed.fleet
+        views = [fleet.node(slice_.hosts[0].node) for slice_ in itertools.islice(fleet.slices(shape.one), _MOST_LOOKED_AT)]
+        return bool(views) and all(view is not None and view.product for view in views)
 
     def _attempt(self, record: UnitStatusRecord, places: Sequence[PodPlace], locality: str = "") -> list[Create]:
         job = self._context.observed.job

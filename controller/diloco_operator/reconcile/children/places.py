@@ -38,14 +38,21 @@ def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[
 
 
 def delegated_places(
-    template: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str], signs: Collection[Sign]
+    template: Mapping[str, Any],
+    pool: Pool,
+    shape: Shape,
+    grantor: Grantor,
+    gang: str,
+    avoid: Collection[str],
+    signs: Collection[Sign],
+    claims: bool = False,
 ) -> list[PodPlace]:
     """Return the same place for all pods of an attempt. `template`: the PodSpec; `gang`: see `gang_label`; `avoid`: host names on which no
-    pod may start; `signs`: which dialects of labels the nodes of the cluster speak."""
+    pod may start; `signs`: which dialects of labels the nodes of the cluster speak; `claims`: see `PodPlace`."""
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
-    selector, terms = _wanted(template, pool, shape, avoid, signs)
+    selector, terms = _wanted(template, pool, shape, avoid, signs, claims)
     affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
-    place = PodPlace(affinity, annotations, selector=selector, patient=not grantor.reads_priority)
+    place = PodPlace(affinity, annotations, selector=selector, patient=not grantor.reads_priority, claims=claims)
     return [place] * shape.hosts
 
 
@@ -78,11 +85,13 @@ def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
 
 # --- delegated units ---------------------------------------------------------------------------------------------------
 def _wanted(
-    template: Mapping[str, Any], pool: Pool, shape: Shape, avoid: Collection[str], signs: Collection[Sign]
+    template: Mapping[str, Any], pool: Pool, shape: Shape, avoid: Collection[str], signs: Collection[Sign], claims: bool
 ) -> tuple[dict[str, str], list[Obj]]:
     """Labels that the node must have, and terms of affinity, of which it must meet one."""
     without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
-    kinds = [_hardware(labels, shape) for labels in spoken_labels(shape.accelerator, signs)] or [[]]
+    # Where no label of a node tells the kind, the claim does.
+    labelled = not claims or any(sign.accelerator == shape.accelerator for sign in signs)
+    kinds = [_hardware(labels, shape) for labels in (spoken_labels(shape.accelerator, signs) if labelled else ())] or [[]]
     cloud = only_cloud(signs)
     paid = [[]] if pool.capacity in (None, Capacity.SCAVENGED) else expressions(CapacityType(pool.capacity.value), cloud)
     wanted = [[*kind, *how, *without] for kind, how in itertools.product(kinds, paid)]

@@ -20,8 +20,10 @@ from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.fleet.capacity import CapacityType, values_of
+from diloco_operator.fleet.devices import claimed_devices
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.quantities import quantity
+from diloco_operator.reconcile.children.claims import claiming, with_claim
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes, with_access
@@ -86,7 +88,7 @@ def learner_template_base(
     container = _container(template, names.LEARNER_CONTAINER)
     allowed = with_access(container, template, kind.access, users=config.assign_users)
     learner = main_container(_with_contract(allowed, [_value(name, "") for name in _IDENTITY]))
-    if kind.resource:
+    if kind.resource and not claimed_devices(template):
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
     if memory:
         learner["volumeMounts"] = [*learner["volumeMounts"], {"name": names.SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_PATH}]
@@ -147,6 +149,9 @@ def learner_pods(
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
         ranks = [each for each in (*shared_env, *peers.rank_environment(index)) if each["name"] not in template_base.chosen]
         learner = {**template_base.learner, "env": [*before, *identity, *ranks, *after]}
+        claims = place.claims and not claimed_devices(template_base.spec)
+        if claims:
+            learner["resources"] = claiming(learner["resources"])
         if index == 0 and (ports := peers.ports(learner.get("ports") or ())):
             learner["ports"] = ports
         spec: Obj = {
@@ -156,6 +161,8 @@ def learner_pods(
             "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
+        if claims:
+            spec = with_claim(job, pool, spec)
         if place.selector:
             spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **place.selector}
         if place.patient and template_base.preempts:

@@ -73,6 +73,8 @@ class PodPlace(NamedTuple):
     """Scheduling gates."""
     patient: bool = False
     """It must wait for room: no scheduler may end other pods to make room for it."""
+    claims: bool = False
+    """It claims its accelerators: a device plugin offers none there."""
 
     def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
         return self._replace(annotations={**self.annotations, **more})

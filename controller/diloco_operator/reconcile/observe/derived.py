@@ -9,7 +9,8 @@ from diloco import contract
 
 from diloco_operator.api import names
 from diloco_operator.api.spec import Pool, Spec
-from diloco_operator.fleet.resources import Resources, resources_of
+from diloco_operator.fleet.devices import claimed_devices
+from diloco_operator.fleet.resources import Resources, learner_resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.observe.shared_memory import counted
@@ -56,8 +57,8 @@ def host_needs(pool: Pool) -> Resources:
     """Return what the pod of each host of a unit requests: its template, and the accelerators and the shared memory that the operator
     adds."""
     resource, count = pool.shape.resource, pool.shape.accelerators_per_host
-    needs = resources_of(counted(pool))
-    if not resource:
+    needs = learner_resources(counted(pool))
+    if not resource or claimed_devices(pool.template.spec):
         return needs
     learner = main_container(pool.template.spec, names.LEARNER_CONTAINER)
     devices = dict(needs.devices)

@@ -13,8 +13,8 @@ from diloco.error_line import error_line
 from diloco_operator.api import names
 from diloco_operator.api.status import SLICE_LIMIT, TEMPLATE_HASH_LIMIT
 from diloco_operator.fleet.admission import AdmittedPod, admitted_pod
-from diloco_operator.fleet.devices import has_accelerators
-from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.devices import claimed_devices, has_accelerators
+from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import (
     Fields,
@@ -82,11 +82,11 @@ class PodView:
     node: str
     """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
     uses: Resources | None
-    """What it takes of its node; None: it is not bound to one, or has ended."""
+    """What it takes of its node, without devices that it claims; None: it is not bound to one, or has ended."""
     admitted: AdmittedPod
     """What the API server has made of it, its requests among it."""
     takes_accelerators: bool
-    """Its own containers request some. What its labels say proves nothing: who may create pods writes them."""
+    """It requests or claims some itself. What its labels say proves nothing: who may create pods writes them."""
     phase: str
     """Pending, Running, Succeeded, Failed, Unknown."""
     reason: str
@@ -171,7 +171,8 @@ def project_pod(obj: Obj, marks: PodMarks) -> PodView:
         template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
         grantor=intern(grantor) if grantor in marks.grantors else "",
         node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
-        uses=admitted.requests if node and phase not in ENDED else None,
+        # Claimed devices are counted by the claim.
+        uses=(resources_of(spec) if claimed_devices(spec) else admitted.requests) if node and phase not in ENDED else None,
         admitted=admitted,
         takes_accelerators=has_accelerators(admitted.requests.devices),
         phase=phase,

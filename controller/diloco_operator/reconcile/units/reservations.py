@@ -68,7 +68,7 @@ def _bound(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRe
         if pod.component != names.COMPONENT_LEARNER or pod.owner != job.uid or pod.uses is None:
             continue
         if pod.takes_accelerators or _was_granted(job, pod, records.get(pod.unit), fleet):
-            yield _Claim(pod.node, pod.unit, pod.pool, pod.uses)
+            yield _Claim(pod.node, pod.unit, pod.pool, pod.admitted.requests)
 
 
 def _was_granted(job: Job, pod: PodView, record: UnitStatusRecord | None, fleet: Fleet) -> bool:

@@ -24,6 +24,7 @@ from diloco_operator.placement import JobRequest, PlacedUnit, Placement, Unplace
 from diloco_operator.placement.explain import cannot_start, pods_refused
 from diloco_operator.placement.request import PoolOutcome
 from diloco_operator.plan import Create, PodCheck
+from diloco_operator.reconcile.children.claims import template_name
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.registry import grantor_of
@@ -115,7 +116,7 @@ def scale(
     refused = [
         unit
         for unit, record in scaling.records.items()
-        if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
+        if state_of(record) is State.PODS_REFUSED and _rejection(context, record) is not None
     ]
     outcomes = _pool_outcomes(scaling, with_waiting(context, placement.pools, scaling.records), refused)
     scaling.placement = replace(placement, pools=tuple(outcomes))
@@ -227,7 +228,7 @@ def _assign(
             return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why, slice="")
         why = blocked if blocked is not None else wait_words.JOB_ENDS_SOON
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
-    if (rejection := context.rejection((UNIT, record.name))) is not None:
+    if (rejection := _rejection(context, record)) is not None:
         scaling.placed -= 1
         # The slice is free for others until the next try.
         return _refused(context, scaling, record, UnitEvent.HELD, rejection, slice="")
@@ -264,13 +265,21 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, blocked)
     if blocker := grantor.blocker(context, record):
         return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=True), context.now)
-    if (rejection := context.rejection((UNIT, record.name))) is not None:
+    if (rejection := _rejection(context, record)) is not None:
         return _refused(context, scaling, record, UnitEvent.HELD, rejection)
     what = grantor.was_asked(context.now)
     following = _next_attempt(context, record)
     asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, what, shown=UnitState.STARTING)
     scaling.creates += pods.of_delegated(asked, grantor)
     return asked
+
+
+def _rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
+    """Return why the pods of a unit, or what they claim, must not be created now."""
+    rejection, pool = context.rejection((UNIT, record.name)), context.pools.get(record.pool)
+    if rejection is not None or pool is None:
+        return rejection
+    return context.rejection((names.CLAIM_TEMPLATES.kind, template_name(context.observed.job, pool)))
 
 
 def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wait: str, now: float) -> UnitStatusRecord:
@@ -306,7 +315,7 @@ def _unassign(
     if record.not_before is not None and context.now < record.not_before and left.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
-    if left.waits and (rejection := context.rejection((UNIT, record.name))) is not None:
+    if left.waits and (rejection := _rejection(context, record)) is not None:
         return _refused(context, scaling, record, UnitEvent.LEFT_OUT, rejection)
     if left.waits:
         return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left, blocked), context.now)

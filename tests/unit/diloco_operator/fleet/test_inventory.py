@@ -87,7 +87,7 @@ def test_hardware_outside_the_catalogue_is_not_offered() -> None:
     assert names(inventory, CPU) == []
     assert inventory.counts(PAIR).total == 0
     assert inventory.counts(H100).unusable == (
-        "node no-driver-yet offers no nvidia.com/gpu now: no device plugin has reported any, and what only DRA offers is no slice",
+        "node no-driver-yet offers no nvidia.com/gpu now: no device plugin has reported any, and no ResourceSlice offers any",
     )
 
 
