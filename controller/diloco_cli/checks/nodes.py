@@ -10,6 +10,7 @@ from diloco_operator.accelerators import CPU, identify
 from diloco_operator.accelerators.labels import NVLINK_DOMAIN
 from diloco_operator.api import names
 from diloco_operator.fleet import DisruptionSignals, Inventory, NodeView, project_node
+from diloco_operator.fleet.device_pools import pools_of, with_claimable
 from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.nearby import Oddity, oddity
 from diloco_operator.fleet.slice_kinds import kind_of
@@ -23,29 +24,36 @@ COMPUTE_DOMAINS = "resource.nvidia.com"
 _CLUSTER = "cluster"
 
 
-def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float) -> Inventory:
-    """Return the fleet, as the operator has it. Nodes that cannot be read count as not there: the operator's own messages name them."""
+def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float, slices: Iterable[Obj] = ()) -> Inventory:
+    """Return the fleet, as the operator has it. Nodes that cannot be read count as not there: the operator's own messages name them.
+    `slices`: see `views`."""
     inventory = Inventory(signals)
     inventory.advance(now)
-    for node in views(nodes):
+    for node in views(nodes, slices):
         inventory.update_node(node)
     return inventory
 
 
-def views(nodes: Iterable[Obj]) -> Iterator[NodeView]:
-    """Return the nodes that can be read."""
+def views(nodes: Iterable[Obj], slices: Iterable[Obj] = ()) -> Iterator[NodeView]:
+    """Return the nodes that can be read. `slices`: the ResourceSlices of GPUs, by which DRA offers them."""
+    pools = pools_of(slices)
     for node in nodes:
         try:
-            yield project_node(node)
+            view = project_node(node)
         except MalformedField:
             continue
+        yield with_claimable(view, pools.products(view.name))
+
+
+def _seen(facts: Facts) -> Iterator[NodeView]:
+    return views(facts.of(names.NODES), facts.of(names.RESOURCE_SLICES))
 
 
 def accelerators(facts: Facts) -> Iterator[Finding]:
     """Count the hosts of each kind, and find the accelerators that no pool gets for naming a kind."""
     kinds: Counter[str] = Counter()
     odd: dict[Oddity, list[str]] = {}
-    for node in views(facts.of(names.NODES)):
+    for node in _seen(facts):
         kind = kind_of(node)
         if (why := oddity(node, kind)) is not None:
             odd.setdefault(why, []).append(node.name)
@@ -66,8 +74,8 @@ def drivers(facts: Facts) -> Iterator[Finding]:
     driver by which several hosts use them."""
     silent: dict[tuple[str, str], list[str]] = {}
     known, domains = 0, []
-    for node in views(facts.of(names.NODES)):
-        found = identify(node.labels)
+    for node in _seen(facts):
+        found = identify(node.kind_labels)
         if found is None:
             continue
         known += 1
@@ -79,7 +87,7 @@ def drivers(facts: Facts) -> Iterator[Finding]:
     for (kind_name, resource), nodes in silent.items():
         has = "are" if len(nodes) > 1 else "is"
         message = f"{_count(nodes)} {has} {kind_name} by label, but offer{'' if len(nodes) > 1 else 's'} no {resource}"
-        remedy = "start the driver and the device plugin there, or wait until they have started; pools use none that only DRA offers"
+        remedy = "start the driver and the device plugin there, or for GPUs NVIDIA's DRA driver, or wait until they have started"
         yield warning(Check.DRIVERS, _nodes(nodes), message, remedy)
     if domains and COMPUTE_DOMAINS not in facts.groups:
         message = f"the nodes are in NVLink domains ({NVLINK_DOMAIN}), and the cluster has no ComputeDomain ({COMPUTE_DOMAINS})"
@@ -92,7 +100,7 @@ def drivers(facts: Facts) -> Iterator[Finding]:
 def devices(facts: Facts) -> Iterator[Finding]:
     """Find devices that keep pools without accelerators from nodes: neither of an accelerator, nor of a network."""
     found: dict[str, list[str]] = {}
-    for node in views(facts.of(names.NODES)):
+    for node in _seen(facts):
         kind = kind_of(node)
         if kind is not None and kind.accelerator == CPU and oddity(node, kind) is None:
             for name, _ in telling(node.devices):
@@ -108,7 +116,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
 
 def hosts_by_kind(facts: Facts) -> Mapping[str, int]:
     """Hosts of each kind of accelerator."""
-    kinds = (kind_of(node) for node in views(facts.of(names.NODES)))
+    kinds = (kind_of(node) for node in _seen(facts))
     return Counter(kind.accelerator for kind in kinds if kind is not None)
 
 

@@ -17,7 +17,7 @@ from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
 from diloco_operator.api.crd import CRD_NAME
 from diloco_operator.kube.client import ApiError, Forbidden, NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
-from diloco_operator.kube.listing import list_all
+from diloco_operator.kube.listing import list_all, list_optional
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel
 from diloco_operator.kube.rest.server_clock import ServerClock
@@ -87,6 +87,7 @@ async def _nothing() -> None:
 async def _objects(client: RestClient, wanted: Wanted) -> dict[Resource, Sequence[Obj] | Unreadable]:
     reads = [
         _listed(client, names.NODES),
+        _optional(client, names.RESOURCE_SLICES, names.GPU_SLICES),
         _listed(client, names.STORAGE_CLASSES),
         _listed(client, LEASES, _KUBELET_LEASES),
         _listed(client, names.DEPLOYMENTS, labels=PART_OF),
@@ -115,6 +116,10 @@ async def _listed(
         return resource, await list_all(client, resource, namespace, labels=labels)
     except Forbidden as error:
         return resource, _forbidden(resource, namespace, error)
+
+
+async def _optional(client: RestClient, resource: Resource, fields: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:
+    return resource, await list_optional(client, resource, fields=fields)
 
 
 async def _one(client: RestClient, resource: Resource, namespace: str, name: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:

@@ -14,8 +14,21 @@ from dataclasses import dataclass, field
 from diloco_local.record.lines import FaultFired, Figures, Line, Merged
 from diloco_local.record.live import LiveHistory, before
 from diloco_local.record.recorder import Recorder
-from diloco_operator.api.names import CLUSTER_QUEUES, DILOCO_JOBS, EVENTS, KIND, NODES, PODS, PRIORITY_CLASSES, QUOTAS, JobKey
+from diloco_operator.api.names import (
+    CLUSTER_QUEUES,
+    DILOCO_JOBS,
+    EVENTS,
+    GPU_SLICES,
+    KIND,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUOTAS,
+    RESOURCE_SLICES,
+    JobKey,
+)
 from diloco_operator.fleet import Inventory, NodeView, PodUse, project_node
+from diloco_operator.fleet.device_pools import DevicePools, DeviceSlice, project_slice, with_claimable
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.reflector import Reflector
@@ -101,6 +114,11 @@ class Source:
             without="the pages do not show how attempts ended",
         )  # fmt: skip
         self._nodes = Reflector(client, NODES, _node, rng=random.random, without="the pages do not show the hardware")
+        self._pools = DevicePools()
+        self._slices = Reflector(
+            client, RESOURCE_SLICES, lambda obj, _: project_slice(obj), rng=random.random, field_selector=GPU_SLICES,
+            without="GPUs that only DRA offers are not shown",
+        )  # fmt: skip
         self._priorities = Reflector(client, PRIORITY_CLASSES, as_it_is, rng=random.random, without="no place in line is known")
         self._uses: Reflector[PodUse] = Reflector(
             client, PODS, project_use, rng=random.random, field_selector=USING, without="slices in other use are not told from free ones"
@@ -110,10 +128,11 @@ class Source:
         self._units = UnitReader(client, logs, monotonic, lambda: self._changed())
         self._jobs.on_change(self._on_job)
         self._nodes.on_change(self._on_node)
+        self._slices.on_change(self._on_slice)
         self._events.on_change(lambda _old, _new: self._changed())
         for followed in (self._uses, self._quotas, self._queues):
             followed.on_change(lambda _old, _new: self._changed())
-        self._all = (self._jobs, self._events, self._nodes, self._priorities, self._uses, self._quotas, self._queues)
+        self._all = (self._jobs, self._events, self._nodes, self._slices, self._priorities, self._uses, self._quotas, self._queues)
         for reflector in self._all:
             reflector.on_rights_change(lambda: self._changed())
 
@@ -210,7 +229,15 @@ class Source:
 
     def _on_node(self, old: CachedObject[NodeView] | None, new: CachedObject[NodeView] | None) -> None:
         if new is not None:
-            self._inventory.update_node(new.value)
+            self._inventory.update_node(with_claimable(new.value, self._pools.products(new.name)))
         elif old is not None:
             self._inventory.remove_node(old.name)
         self._changed()
+
+    def _on_slice(self, old: CachedObject[DeviceSlice] | None, new: CachedObject[DeviceSlice] | None) -> None:
+        held = new or old
+        assert held is not None
+        nodes, _ = self._pools.replace(held.name, old.value if old else None, new.value if new else None)
+        for node in nodes:
+            if (known := self._nodes.cache.get("", node)) is not None:
+                self._on_node(known, known)

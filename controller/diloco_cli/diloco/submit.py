@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 import click
 import yaml
 from diloco_local.nodes import this_machine
-from diloco_operator.api.names import NODES
+from diloco_operator.api.names import GPU_SLICES, NODES, RESOURCE_SLICES
 from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Forbidden, Obj
-from diloco_operator.kube.listing import list_all
+from diloco_operator.kube.listing import list_all, list_optional
 from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.checks.nodes import views
@@ -218,7 +218,8 @@ def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[P
 
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:
     try:
-        return slices_of(views(await list_all(client, NODES)))
+        nodes = await list_all(client, NODES)
+        return slices_of(views(nodes, await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES)))
     except Forbidden as error:
         raise CommandError(
             f"you may not list nodes, which would decide what --pool leaves open: {error.message}. Write kinds as in the catalogue, and "

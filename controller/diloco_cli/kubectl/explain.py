@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 from diloco_operator.api.job import InvalidJob, load
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, GPU_SLICES, KIND, NODES, PRIORITY_CLASSES, RESOURCE_SLICES
 from diloco_operator.api.reasons import lack_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
-from diloco_operator.kube.listing import list_all
+from diloco_operator.kube.listing import list_all, list_optional
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.reconcile import OperatorConfig
 
@@ -70,7 +70,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
     if any(lack_of(pool.reason).of_slices for pool in view.status.pools):
         nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
         if nodes is not None:
-            facts = pool_facts(obj, nodes, now())
+            facts = pool_facts(obj, nodes, now(), await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES))
         line = await _line(client, obj, notes)
     return explanation(view, obj["spec"], events or (), facts, line, notes)
 
@@ -93,9 +93,9 @@ async def _readable(
         return None
 
 
-def pool_facts(job: Obj, nodes: Sequence[Obj], now: float) -> dict[str, PoolFacts]:
+def pool_facts(job: Obj, nodes: Sequence[Obj], now: float, slices: Sequence[Obj] = ()) -> dict[str, PoolFacts]:
     """Return what the nodes say of each pool. Pools that cannot be read count as not there: the operator's own messages name them."""
-    inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now)
+    inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now, slices)
     try:
         pools = load(job).spec.pools
     except InvalidJob:

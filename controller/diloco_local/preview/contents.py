@@ -9,7 +9,7 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
-from diloco_operator.kube.listing import list_all
+from diloco_operator.kube.listing import list_all, list_optional
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.grantors.registry import WATCHES
 
@@ -26,6 +26,10 @@ class NodesNotReadable(Exception):
 @dataclass(frozen=True, slots=True)
 class Contents:
     nodes: tuple[Obj, ...]
+    slices: tuple[Obj, ...] = ()
+    """ResourceSlices of GPUs."""
+    claims: tuple[Obj, ...] = ()
+    """ResourceClaims of pods that are of no job: here no garbage collector ends those of pods that leave."""
     jobs: tuple[Obj, ...] = ()
     pods: tuple[Obj, ...] = ()
     """Pods of jobs, and others that use resources of nodes."""
@@ -67,7 +71,9 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
     except Forbidden:
         priorities = []
         notes.append("you may not list priority classes: every job has priority 0 here")
-    return Contents(tuple(nodes), tuple(jobs), tuple(pods), tuple(priorities), tuple(notes))
+    slices = await list_optional(client, names.RESOURCE_SLICES, fields=names.GPU_SLICES)
+    claims = await list_optional(client, names.RESOURCE_CLAIMS, labels=f"!{names.LABEL_JOB}") if slices else ()
+    return Contents(tuple(nodes), tuple(slices), tuple(claims), tuple(jobs), tuple(pods), tuple(priorities), tuple(notes))
 
 
 async def _allowed(
@@ -84,12 +90,14 @@ async def _allowed(
 def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
     """Return state for `MemoryApi.restore`: objects keep their uids, so that pods belong to their jobs."""
     at = format_timestamp(begin)
-    spaces = sorted({"default", *(obj["metadata"]["namespace"] for obj in (*contents.jobs, *contents.pods))})
+    spaces = sorted({"default", *(obj["metadata"]["namespace"] for obj in (*contents.jobs, *contents.pods, *contents.claims))})
     objects = [
         _stored(_established(build_crd(), at), "apiextensions.k8s.io/v1", "CustomResourceDefinition", at),
         *(_stored(_established(_grantor_crd(each), at), "apiextensions.k8s.io/v1", "CustomResourceDefinition", at) for each in _GRANTED),
         *(_stored({"metadata": {"name": name}, "status": {"phase": "Active"}}, "v1", names.NAMESPACES.kind, at) for name in spaces),
         *_kind(contents.nodes, names.NODES, at),
+        *_kind(contents.slices, names.RESOURCE_SLICES, at),
+        *_kind(contents.claims, names.RESOURCE_CLAIMS, at),
         *_kind(contents.priorities, names.PRIORITY_CLASSES, at),
         *_kind(contents.jobs, names.DILOCO_JOBS, at),
         *_kind(contents.pods, names.PODS, at),

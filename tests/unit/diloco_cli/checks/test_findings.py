@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from builders.dra import a_device_slice, a_dra_node
 from builders.facts import NOW, TEAM, a_class, a_deployment, a_lease, a_namespace, a_service, an_election, facts, of, one, the_crd, worst
 from builders.jobs import Obj, a_job
 from builders.nodes import a_gpu_node, a_node, a_tpu_node
@@ -226,6 +227,13 @@ def test_a_device_plugin_that_does_not_run_is_told() -> None:
     node = a_node("gpu-1", labels={GFD: "NVIDIA-H100-80GB-HBM3"})
     finding = one(facts({names.NODES: [node]}), Check.DRIVERS)
     assert finding.message == "1 node is nvidia-h100-80gb by label, but offers no nvidia.com/gpu"
+
+
+def test_gpus_that_only_dra_offers_need_no_device_plugin() -> None:
+    found = facts({names.NODES: [a_dra_node("gpu-1")], names.RESOURCE_SLICES: [a_device_slice("gpu-1")]})
+    assert one(found, Check.DRIVERS).message == "1 of 1 hosts with a known accelerator offer it"
+    assert one(found, Check.NODES).message == "hosts: 1 of nvidia-h100-80gb"
+    assert "1 of cpu" in one(facts({names.NODES: [a_dra_node("gpu-1")]}), Check.NODES).message
 
 
 def test_nvlink_domains_want_nvidias_driver() -> None:

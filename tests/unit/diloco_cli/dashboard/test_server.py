@@ -12,6 +12,7 @@ import pytest
 from aiohttp import ClientResponse
 from builders.cluster_scenes import Limited, begin, set_status, unit
 from builders.dashboards import Browser, a_dashboard
+from builders.dra import a_dra_node, offer
 from builders.fake_cluster import FakeCluster
 from builders.pod_logs import Logs
 from diloco_cli.cluster import CommandError
@@ -115,6 +116,13 @@ async def test_a_user_who_may_not_list_nodes_sees_the_jobs_and_is_told(cluster: 
         text = await (await browser.get()).text()
         assert "bytes-lm" in text
         assert "The hardware is not shown: nodes is forbidden" in text
+
+
+async def test_gpus_that_only_dra_offers_are_hardware(cluster: FakeCluster) -> None:
+    await cluster.add([a_dra_node("dra-0"), a_dra_node("dra-1")])
+    await offer(cluster, "dra-0", "dra-1")
+    async with a_dashboard(cluster.api) as browser:
+        assert "nvidia-h100-80gb" in await (await browser.get()).text()
 
 
 async def test_a_deleted_job_leaves_the_pages(cluster: FakeCluster, browser: Browser) -> None:

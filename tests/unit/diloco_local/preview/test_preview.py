@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from builders.cluster_scenes import a_cluster
+from builders.dra import a_dra_node, claim, offer
 from builders.fake_cluster import NS, FakeCluster, wall_clock
-from builders.jobs import Obj, a_manifest, tpu_pool
+from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_cli.commands.plan_text import Page, plan_text
 from diloco_local.preview.changes import Asked, changes_of
@@ -72,6 +73,16 @@ def test_a_new_job_gets_the_surplus_of_one_that_runs_and_the_plan_says_whose_it_
     assert ends.taken_by == "default/new/v6e-0"
     assert (starts.job, starts.move, starts.after) == ("new", Move.STARTS, ends.before)
     assert unfit(found.now, found.planned, {(NS, "new")}) == ()
+
+
+def test_a_plan_knows_the_gpus_that_only_dra_offers_and_those_that_others_claim() -> None:
+    async def two_hosts(cluster: FakeCluster) -> None:
+        await cluster.add([a_dra_node("a"), a_dra_node("b")])
+        await offer(cluster, "a", "b")
+        await claim(cluster, "theirs", "a", ["gpu-0"])
+
+    job = a_manifest("new", namespace=NS, min=1, max=1, pools=(gpu_pool(max=1),))
+    assert places(planned(copied(two_hosts), job).planned) == {"new": ["b"]}
 
 
 def test_the_page_shows_who_gives_way_to_whom_and_leaves_the_rest_out() -> None:
