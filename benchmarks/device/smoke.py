@@ -50,7 +50,7 @@ def job(given: Given, folder: Path) -> Obj:
 
     def pool(name: str, units: int, *more: str) -> Obj:
         learner = template(command=["python", "-m", f"diloco.trainers.llama_{name}", *shared, *more], env=on_card)
-        return gpu_pool(name, hosts=1, acceleratorsPerHost=8, max=units, template=learner)
+        return gpu_pool(name, hosts=1, acceleratorsPerHost=1, max=units, template=learner)
 
     training = {
         "steps": STEPS,
