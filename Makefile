@@ -10,7 +10,7 @@ comma := ,
 # Bytecode is kept, whatever the shell says: without it each process compiles its libraries anew, for 0.5 s, with torch 2 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-core test-oldest test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-peers bench-smoke proto crds docs screenshots site wheel images release clean
+.PHONY: help setup demo quick test test-core test-versions test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-peers bench-smoke proto crds docs screenshots site wheel images release clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -40,9 +40,9 @@ test: setup  ## run the tests that need no cluster, but for what only ci-full re
 test-core: setup  ## run the core of the cluster's tests, as CI does: install, quick start, faults, upgrade, hand-over
 	@hack/test-cluster.sh --core
 
-test-oldest: setup  ## run the core, and the tests with Kueue, on the oldest Kubernetes and Kueue that we support
+test-versions: setup  ## run the core on the oldest Kubernetes that we support, and queued jobs on a newer Kueue
 	@KUBERNETES=1.34 hack/test-cluster.sh --core
-	@KUBERNETES=1.34 KUEUE=0.16 hack/test-cluster.sh tests/cluster/growth/test_queued_jobs.py
+	@KUEUE=0.19 hack/test-cluster.sh tests/cluster/growth/test_queued_jobs.py
 
 test-cluster: setup  ## run the tests with a real API server, Helm, nodes, Karpenter and Kueue
 	@hack/test-cluster.sh
@@ -51,7 +51,7 @@ check: setup  ## check formatting, lints, types, import rules and what documents
 	@hack/check.sh
 
 ci-full: setup  ## run everything: checks, all tests with all their examples, and every benchmark in a small size
-	@DILOCO_TESTS=all .ci/run check test test-oldest test-cluster bench-smoke
+	@DILOCO_TESTS=all .ci/run check test test-versions test-cluster bench-smoke
 
 hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lints, import rules, generated files
 	@$(BIN)/pre-commit install

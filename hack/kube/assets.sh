@@ -3,7 +3,7 @@
 # .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those of a control plane, kubectl and Helm). Looked for in KUBEBUILDER_ASSETS (envtest's
 # convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
 # for the default set, 7 more for Karpenter and Kueue, 3 for Prometheus, seconds from Go's build cache).
-# KUBERNETES=1.34, KUEUE=0.16: the oldest of the two in the tests; without these, the newest.
+# KUBERNETES=1.34: the oldest that we support. KUEUE=0.19: a newer one than the tests have by default.
 # See docs/decisions/0082-real-programs-in-tests.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
@@ -124,7 +124,7 @@ missing=()
 for program in "${programs[@]}"; do
   made=$(made_from "$program")
   module=${made% *}
-  [ -d "$here/$module" ] || { echo "error: there is no hack/kube/$module: KUBERNETES and KUEUE name versions beside the newest" >&2; exit 1; }
+  [ -d "$here/$module" ] || { echo "error: there is no hack/kube/$module: KUBERNETES and KUEUE name versions beside the default" >&2; exit 1; }
   pinned=$(cat "$here/$module/go.mod" "$here/$module/go.sum" | sha256sum | cut -c1-12)
   found=${XDG_CACHE_HOME:-$HOME/.cache}/diloco-operator/kube/$module-$pinned/$program
   if [ -n "$assets" ] && is_there "$program" "$assets/$program"; then
