@@ -39,10 +39,10 @@ def test_equal_timeouts_are_in_the_wrong_order() -> None:
     [
         (lambda: RequestTimeouts(connect=0), "zero .* connect"),
         (lambda: RequestTimeouts(connect=25), "connect .* retry_after"),
-        (lambda: RequestTimeouts(retry_after=30), "retry_after .* write"),
+        (lambda: RequestTimeouts(retry_after=35), "retry_after .* write"),
         (lambda: RequestTimeouts(write=60), "write .* server"),
         (lambda: RequestTimeouts(answer=60), "server .* answer"),
-        (lambda: RequestTimeouts(event=30), "event .* write"),
+        (lambda: RequestTimeouts(event=35), "event .* write"),
         (lambda: RequestTimeouts(list_page=70), "list_page .* answer"),
         (lambda: RequestTimeouts(idle=90), "idle .* server_idle"),
         (lambda: RequestTimeouts(watch_margin=0), "zero .* watch_margin"),
@@ -53,7 +53,7 @@ def test_equal_timeouts_are_in_the_wrong_order() -> None:
         (lambda: WatchTimeouts(read=300), "read .* watch"),
         (lambda: TelemetryTimeouts(interval=15), "interval .* read"),
         (lambda: TelemetryTimeouts(certificate=15), "read .* certificate"),
-        (lambda: ReconcileTimeouts(postpone_status=30), "postpone_status .* expectation"),
+        (lambda: ReconcileTimeouts(postpone_status=35), "postpone_status .* expectation"),
         (lambda: ReconcileTimeouts(crd_retry=300), "crd_retry .* crd_recheck"),
     ],
 )
@@ -69,8 +69,8 @@ def test_the_defaults_fit_together() -> None:
 @pytest.mark.parametrize(
     ("expectation", "stop", "message"),
     [
-        (20, 10, r"a write \(30 s\) must not be longer than that of an expectation \(20 s\)"),
-        (30, 5, r"an Event \(10 s\) must not be longer than the time to stop \(5 s\)"),
+        (20, 10, r"a write \(35 s\) must not be longer than that of an expectation \(20 s\)"),
+        (35, 5, r"an Event \(10 s\) must not be longer than the time to stop \(5 s\)"),
     ],
 )
 def test_timeouts_of_different_classes_that_do_not_fit_are_an_error(expectation: float, stop: float, message: str) -> None:

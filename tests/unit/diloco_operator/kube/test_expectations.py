@@ -69,14 +69,14 @@ def test_jobs_do_not_wait_for_each_other(expectations: Expectations[str]) -> Non
     assert not expectations.open("two")
 
 
-def test_expectations_expire_thirty_seconds_after_the_last_and_end_when_they_are_forgotten(
+def test_expectations_expire_35_seconds_after_the_last_and_end_when_they_are_forgotten(
     expectations: Expectations[str], clock: Clock
 ) -> None:
     assert expectations.expires_in("job") is None
     expectations.expect_create("job", PODS, "ns", "p")
     clock.now += 10
     expectations.expect_create("job", PODS, "ns", "q")
-    clock.now += 29
+    clock.now += 34
     assert expectations.expires_in("job") == pytest.approx(1)
     clock.now += 2
     assert expectations.expires_in("job") == 0
@@ -89,10 +89,10 @@ def test_expectations_expire_thirty_seconds_after_the_last_and_end_when_they_are
 def test_expectations_that_are_renewed_wait_once_more(expectations: Expectations[str], clock: Clock) -> None:
     expectations.expect_create("job", PODS, "ns", "p")
     expectations.expect_create("job", PODS, "ns", "q")
-    clock.now += 31
-    assert expectations.renew("job") == 30
+    clock.now += 36
+    assert expectations.renew("job") == 35
     expectations.observe(PODS, None, pod("q"))
-    assert expectations.expires_in("job") == 30
+    assert expectations.expires_in("job") == 35
     expectations.observe(PODS, None, pod("p"))
     assert expectations.expires_in("job") is None
 
