@@ -51,7 +51,7 @@ check: setup  ## check formatting, lints, types, import rules and what documents
 	@hack/check.sh
 
 ci-full: setup  ## run everything: checks, all tests with all their examples, and every benchmark in a small size
-	@DILOCO_TESTS=all .ci/run check test test-versions test-cluster bench-smoke
+	@DILOCO_TESTS=all .ci/run check test test-cluster bench-smoke test-versions
 
 hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lints, import rules, generated files
 	@$(BIN)/pre-commit install
