@@ -8,8 +8,8 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
-from diloco_operator.kube.listing import list_all, list_optional
+from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj, Resource
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.grantors.registry import WATCHES
 
@@ -71,9 +71,28 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
     except Forbidden:
         priorities = []
         notes.append("you may not list priority classes: every job has priority 0 here")
-    slices = await list_optional(client, names.RESOURCE_SLICES, fields=names.GPU_SLICES)
-    claims = await list_optional(client, names.RESOURCE_CLAIMS, labels=f"!{names.LABEL_JOB}") if slices else ()
-    return Contents(tuple(nodes), tuple(slices), tuple(claims), tuple(jobs), tuple(pods), tuple(priorities), tuple(notes))
+    slices: list[Obj] = []
+    claims: list[Obj] = []
+    try:
+        slices = await list_all(client, names.RESOURCE_SLICES, fields=names.GPU_SLICES)
+        claims = await list_all(client, names.RESOURCE_CLAIMS, labels=f"!{names.LABEL_JOB}") if slices else []
+    except NotFound:
+        pass  # Kubernetes before 1.34
+    except Forbidden:
+        notes.append(
+            "you may not list resource claims: those of other pods hold no GPU here"
+            if slices
+            else "you may not list resource slices: GPUs that only DRA offers are no slices here"
+        )
+    return Contents(
+        tuple(nodes),
+        slices=tuple(slices),
+        claims=tuple(claims),
+        jobs=tuple(jobs),
+        pods=tuple(pods),
+        priorities=tuple(priorities),
+        notes=tuple(notes),
+    )
 
 
 async def _allowed(

@@ -168,7 +168,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         *missing_pods(context, pods, scaling.records, units.adopted),
         *missing_host_lists(context, pods, units.records, units.adopted),
     ]
-
+    # Of what these pods claim where a device plugin offers no accelerators.
     templates = context.without_rejected(claim_templates(context, learners))[0]
 
     # 5. Make what units share for the first of them.

@@ -117,7 +117,7 @@ class _OtherOptimizers:
             if torch.compiler.is_compiling() or optimizer in known:
                 return
             trained.update({names[id(one)]: None for group in optimizer.param_groups for one in group["params"] if id(one) in names})
-            known.add(optimizer)
+            known.add(optimizer)  # each is looked at once: hooks of all steps must cost nothing
 
         handle = register_optimizer_step_post_hook(stepped)
         weakref.finalize(self, handle.remove)

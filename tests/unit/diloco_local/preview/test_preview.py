@@ -219,6 +219,14 @@ class Limited:
         return found
 
 
+def test_resource_slices_that_a_user_may_not_read_are_told() -> None:
+    async def work() -> Contents:
+        async with a_cluster(slices=("np-a",)) as cluster:
+            return await of_cluster(Limited(cluster.api, names.RESOURCE_SLICES), NS)  # type: ignore[arg-type]
+
+    assert run_virtual(work()).notes == ("you may not list resource slices: GPUs that only DRA offers are no slices here",)
+
+
 def test_what_a_user_may_not_read_is_left_out_and_told() -> None:
     async def work() -> Contents:
         async with a_cluster(slices=("np-a",), namespaces=("other",)) as cluster:
