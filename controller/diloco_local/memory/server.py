@@ -39,7 +39,7 @@ _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 class Server:
     def __init__(self, *, clock: Callable[[], datetime], random: random_module.Random, window: int) -> None:
-        self.store = Store(window)
+        self.store = Store(window, clock)
         self.random = random
         self._clock = clock
         self._served: dict[tuple[str, str, str], Kind] = {}

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from diloco_operator.kube.client import EventType, Gone, Obj
 
 
+KEPT = timedelta(minutes=5)
+"""Changes are kept for this long, and are gone when they are twice as old: API servers have etcd compacted every five minutes. A job's
+status is some KiB and is written each second, so all changes of a day would be a gigabyte."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
+    at: datetime
     version: int
     type: EventType
     obj: Obj
@@ -76,11 +83,12 @@ class Table:
 class Store:
     """One global version. Callers provide optimistic concurrency: they check and put in one step, in a single thread."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, clock: Callable[[], datetime]) -> None:
         self.version = 1
         self.compacted = 0
         self.tables: dict[tuple[str, str], Table] = {}
         self._window = window
+        self._clock = clock
         self._by_uid: dict[str, tuple[Table, str, str]] = {}
         self._by_owner: dict[str, dict[str, None]] = {}
         """Owner's uid -> its dependents' uids, in the order of creation."""
@@ -149,7 +157,10 @@ class Store:
             table.compacted = self.version
 
     def _record(self, table: Table, type_: EventType, obj: Obj, old: Obj | None) -> None:
-        table.changes.append(Change(self.version, type_, obj, old))
+        now = self._clock()
+        table.changes.append(Change(now, self.version, type_, obj, old))
+        if table.changes[0].at < now - 2 * KEPT:
+            table.forget(bisect.bisect_left(table.changes, now - KEPT, key=lambda change: change.at))
         if len(table.changes) > self._window:
             table.forget(max(1, self._window // 4))
         if table.waiters:

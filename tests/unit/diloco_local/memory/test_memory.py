@@ -136,6 +136,21 @@ async def test_history_is_bounded_and_older_versions_are_gone() -> None:
         await _watched(api, CONFIG_MAPS, version)
 
 
+async def test_history_of_more_than_ten_minutes_is_gone_and_that_of_five_is_not() -> None:
+    clock = _Clock()
+    api = MemoryApi(clock=clock)
+    old = (await api.list(CONFIG_MAPS)).resource_version
+    await api.create(CONFIG_MAPS, config_map("default", "first"))
+    clock.now += timedelta(minutes=6)
+    kept = (await api.create(CONFIG_MAPS, config_map("default", "second")))["metadata"]["resourceVersion"]
+    assert len(await _watched(api, CONFIG_MAPS, old)) == 2
+    clock.now += timedelta(minutes=4, seconds=59)
+    await api.create(CONFIG_MAPS, config_map("default", "third"))
+    with pytest.raises(Gone):
+        await _watched(api, CONFIG_MAPS, old)
+    assert [event.object["metadata"]["name"] for event in await _watched(api, CONFIG_MAPS, kept)] == ["third"]
+
+
 async def test_watcher_that_falls_behind_gets_an_error() -> None:
     api = MemoryApi(window=4)
     version = (await api.list(CONFIG_MAPS)).resource_version
