@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -81,7 +82,8 @@ async def group(cluster: GrowingCluster, job: str, unit: str) -> str:
 
 
 def waits(unit: Obj) -> bool:
-    return bool(unit.get("reason") == "WaitingForQuota" and "Kueue says: " in unit["message"])
+    """Kueue 0.19 says nothing of a unit like one that did not fit."""
+    return bool(unit.get("reason") == "WaitingForQuota" and re.search("Kueue (says: |has said nothing)", unit["message"]))
 
 
 async def one_trains(cluster: GrowingCluster, job: str) -> tuple[Obj, Obj]:

@@ -133,7 +133,10 @@ def _state(workload: Workload | None) -> str:
         )
     if workload.admitted_at is not None:
         return "Kueue has admitted it, and lets its pods go to nodes in a moment"
-    return f"Kueue says: {workload.words}" if workload.words else "Kueue has not come to it yet"
+    if workload.words:
+        return f"Kueue says: {workload.words}"
+    # Kueue 0.17 and later pass over a Workload that is like one that did not fit, and write nothing into it (kueue#12769).
+    return "Kueue has said nothing of it: it has not come to it yet, or passed over it because one like it did not fit"
 
 
 # --- the group of an attempt ------------------------------------------------------------------------------------------

@@ -463,7 +463,7 @@ async def test_job_with_a_queue_begins_once_kueue_is_installed_and_repeats_its_w
     await cluster.when("lm", says("Kueue has not taken it up yet"))
     group = pod["metadata"]["labels"][names.KUEUE_GROUP]
     await cluster.api.create(names.WORKLOADS, {"metadata": {"name": group, "namespace": NS}, "spec": {}})
-    await cluster.when("lm", says("Kueue has not come to it yet"))
+    await cluster.when("lm", says("Kueue has said nothing of it"))
     begun = wall_clock()
     await cluster.write_status(names.WORKLOADS, group, a_workload(group, says=NO_QUOTA)["status"])
     await cluster.when("lm", says(f"Kueue says: {NO_QUOTA}"))
