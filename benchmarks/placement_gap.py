@@ -36,7 +36,11 @@ SMOKE = Size(3, 3, 1, 120, 8)
 
 def same_admission(plan: FlowPlan, exact: Best) -> bool:
     """Return whether the same jobs have as much of their minima, and the same keep slices for them."""
-    return (plan.admitted, dict(plan.missing), plan.withheld.keys()) == (exact.admitted, dict(exact.missing), exact.withheld.keys())
+    return (plan.admitted, dict(plan.missing), plan.kept_for_minimum.keys()) == (
+        exact.admitted,
+        dict(exact.missing),
+        exact.kept_for_minimum.keys(),
+    )
 
 
 def compare(problems: Iterator[FlowProblem]) -> tuple[list[float], int]:

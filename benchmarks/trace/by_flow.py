@@ -56,7 +56,7 @@ def by_flow(scene: Scene, knowledge: Knowledge) -> Orders:
 
 def without_the_rear(scene: Scene) -> Scene:
     """Return the scene without jobs that cannot start yet, which would only cost time. Every job takes every kind, so the first that does
-    not fit withholds all that is left; and before it no more jobs start than there are slices that no minimum holds."""
+    not fit keeps_for_minimum all that is left; and before it no more jobs start than there are slices that no minimum holds."""
     loose = sum(scene.free.values()) + sum(max(0, present.units - present.job.min) for present in scene.jobs if present.admitted)
     rear = {present.job.key for present in [each for each in scene.jobs if not each.admitted][loose + 1 :]}
     return Scene(scene.free, tuple(present for present in scene.jobs if present.job.key not in rear))

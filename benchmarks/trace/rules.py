@@ -2,7 +2,7 @@
 
 First fit serves what the flow serves, in the same order: what the minima of running jobs lack, minima of waiting jobs as a whole, the
 oldest first, then one unit at a time for the job that has the fewest beyond its minimum. What differs is where a unit goes: to the first
-kind in the order of the job that has a free slice. No unit leaves a slice for a better one, and nothing is withheld.
+kind in the order of the job that has a free slice. No unit leaves a slice for a better one, and nothing is kept_for_minimum.
 
 See docs/decisions/0209-simulator.md.
 """

@@ -96,7 +96,7 @@ class SimpleJob:
                     wanted,
                     scavenged=pool.scavenged,
                     units=tuple(held),
-                    others=asked.reserved,
+                    draining_or_completed=asked.reserved,
                     name=asked.name,
                     admitted=pool.admitted,
                     ready=pool.ready,
@@ -193,7 +193,7 @@ class World:
 
     def may_be_passed_over(self, job: SimpleJob) -> bool:
         """Whether the job may wait beside slices that it could use: it gets all of its minimum or waits, and what the first that waits
-        withholds goes to no other minimum."""
+        keeps_for_minimum goes to no other minimum."""
         order = (-job.priority, job.created)
         before = (each for each in self.jobs.values() if each.waits and (-each.priority, each.created) <= order)
         return job.waits and any(each.minimum > 1 or any(pool.min for pool in each.pools) for each in before)

@@ -52,7 +52,7 @@ def _a_pool(
         draw.choice([0, 0, 0, has]),
         draw.random() < 0.85,
     )
-    return replace(found, withholds=found.displaces or starts.random() < 0.5)
+    return replace(found, keeps_for_minimum=found.displaces or starts.random() < 0.5)
 
 
 def _within(pools: list[FlowPool], least: int) -> list[FlowPool]:

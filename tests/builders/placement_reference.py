@@ -26,7 +26,7 @@ class Best:
 
     admitted: frozenset[str]
     missing: Mapping[str, int]
-    withheld: Mapping[str, int]
+    kept_for_minimum: Mapping[str, int]
     """Job that waits -> units that it keeps from others, and room beside them that is too little for one."""
     objective: int
 
@@ -150,7 +150,7 @@ def best(problem: FlowProblem) -> Best:
         met[job.key] += filled
         if filled < wanted:
             missing[job.key] = wanted - filled
-    withheld: dict[str, int] = {}
+    kept_for_minimum: dict[str, int] = {}
     for job in rules.jobs:
         if job in runs:
             continue
@@ -164,13 +164,13 @@ def best(problem: FlowProblem) -> Best:
             continue
         del rules.programme.rows[before:]
         may_start = least <= sum(pool.wanted for pool in job.firm) and all(pool.min <= pool.wanted for pool in job.firm)
-        if job.fits and may_start and all(pool.withholds for pool in job.firm) and (kept := _withhold(rules, job, least)):
-            withheld[job.key] = kept
+        if job.fits and may_start and all(pool.keeps_for_minimum for pool in job.firm) and (kept := _keep_for_minimum(rules, job, least)):
+            kept_for_minimum[job.key] = kept
         else:
             rules.programme.row(rules.units(job.key, job.pools), most=0)
-    objective = rules.programme.largest(_objective(rules, met, set(withheld)))
+    objective = rules.programme.largest(_objective(rules, met, set(kept_for_minimum)))
     assert objective is not None
-    return Best(frozenset(met), missing, withheld, objective)
+    return Best(frozenset(met), missing, kept_for_minimum, objective)
 
 
 def _staying(job: FlowJob) -> int:
@@ -202,7 +202,7 @@ def _fill(rules: Rules, job: FlowJob, lacks: Mapping[str, int], wanted: int) -> 
     return filled
 
 
-def _withhold(rules: Rules, job: FlowJob, least: int, room: int | None = None) -> int:
+def _keep_for_minimum(rules: Rules, job: FlowJob, least: int, room: int | None = None) -> int:
     """Keep as much of the minimum as there are slices for, and of classes in which it lacks units what is left of each if that is less than
     one of them; or what takes so much room. Returns units, and the room beside them."""
     programme = rules.programme
@@ -279,8 +279,8 @@ def bound(problem: FlowProblem, plan: FlowPlan) -> int:
     rules = Rules(problem)
     met = {}
     for job in rules.jobs:
-        if job.key in plan.withheld:
-            _withhold(rules, job, max(job.min, sum(pool.min for pool in job.firm)), sum(plan.withheld[job.key].values()))
+        if job.key in plan.kept_for_minimum:
+            _keep_for_minimum(rules, job, max(job.min, sum(pool.min for pool in job.firm)), sum(plan.kept_for_minimum[job.key].values()))
         elif job.key not in plan.admitted:
             rules.programme.row(rules.units(job.key, job.pools), most=0)
         else:
@@ -291,13 +291,13 @@ def bound(problem: FlowProblem, plan: FlowPlan) -> int:
             met[job.key] = least + new
             rules.programme.row(rules.of(job.key, job.firm, rules.kept), least=least)
             rules.programme.row(rules.of(job.key, job.firm, rules.new), least=new)
-    found = rules.programme.largest(_objective(rules, met, set(plan.withheld)), whole=False)
+    found = rules.programme.largest(_objective(rules, met, set(plan.kept_for_minimum)), whole=False)
     assert found is not None
     return found
 
 
 def value_of(problem: FlowProblem, plan: FlowPlan) -> int:
-    """The value of a plan without withheld slices, from what it says of each unit."""
+    """The value of a plan without slices that are kept for minima, from what it says of each unit."""
     rules = Rules(problem)
     for job in problem.jobs:
         for pool in job.pools:

@@ -121,11 +121,11 @@ class Questions:
     def _job(self, applicant: Applicant, stocks: dict[int, list[Stock]]) -> FlowJob:
         request = applicant.request
         fixed = [self._fixed.get((request.job, str(index)), 0) for index in range(len(request.pools))]
-        room = request.max - sum(len(pool.units) + pool.others for pool in request.pools)
+        room = request.max - sum(len(pool.units) + pool.draining_or_completed for pool in request.pools)
         most_new = max(0, room) + (request.may_move if room >= 0 else 0)
         pools = tuple(self._pool(request, index, applicant, stocks, fixed[index], most_new) for index in range(len(request.pools)))
         least = request.min - sum(
-            demand.lasting + there for demand, there in zip(request.pools, fixed, strict=True) if not demand.scavenged
+            demand.counted_for_min + there for demand, there in zip(request.pools, fixed, strict=True) if not demand.scavenged
         )
         has = sum(pool.has for pool in pools)
         most = has + max(0, room)
@@ -168,8 +168,8 @@ class Questions:
             held.append(FlowHeld(stock.name, len(units), value, sum(unit.settling for unit in units)))
             sizes[stock.hub] = stock.sizes[number] // stock.unit
         has = sum(each.units for each in held)
-        wanted = max(0, min(demand.wanted, demand.max - len(demand.units) - demand.others, most_new))
-        least = 0 if demand.scavenged else min(demand.min - demand.lasting - fixed, has + wanted)
+        wanted = max(0, min(demand.wanted, demand.max - len(demand.units) - demand.draining_or_completed, most_new))
+        least = 0 if demand.scavenged else min(demand.min - demand.counted_for_min - fixed, has + wanted)
         return FlowPool(
             str(index),
             values,
@@ -182,8 +182,8 @@ class Questions:
             moving=min(demand.moving, has),
             better=frozenset(better or values),
             displaces=demand.admitted and demand.ready,
-            withholds=not demand.refused,
-            succeeds=demand.succeeds and not demand.for_spares,
+            keeps_for_minimum=not demand.refused,
+            may_replace=demand.may_replace and not demand.for_spares,
             asks=not demand.for_spares,
             prepares=demand.admitted and not demand.ready,
         )

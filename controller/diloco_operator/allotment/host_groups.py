@@ -108,10 +108,10 @@ def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Count
 
 def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: bool, claimant: str = "") -> Iterable[_Host]:
     """Return what is left of free slices, and, with `leaving`, of those that units are leaving; nothing of a stock that the minimum of
-    another job than `claimant` withholds."""
-    withheld = {name for job, classes in plan.withheld.items() for name in classes if job != claimant}
+    another job than `claimant` keeps for its minimum."""
+    kept_for_minimum = {name for job, classes in plan.kept_for_minimum.items() for name in classes if job != claimant}
     for name, stock in question.stocks.items():
-        if stock.host is None and name not in withheld:
+        if stock.host is None and name not in kept_for_minimum:
             places = [*stock.free, *(stock.leaving if leaving else ())]
             for location in places[-(-taken[name] // stock.each) :]:
                 yield _Host(stock, location, stock.slice_at(location))

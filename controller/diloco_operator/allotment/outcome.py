@@ -68,7 +68,7 @@ class _Job:
     revoked: dict[str, str] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
     prepares: bool = False
-    withheld: set[str] = field(default_factory=set)
+    kept_for_minimum: set[str] = field(default_factory=set)
 
     def grant(self, pool: str, slice_: Slice) -> None:
         self.granted.setdefault(pool, []).append(slice_)
@@ -81,18 +81,18 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
         jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
     leavers = _leavers(question, plan)
     takers = _takers(question, plan)
-    withheld: dict[str, list[tuple[str, int]]] = {}
-    for job, classes in plan.withheld.items():
+    kept_for_minimum: dict[str, list[tuple[str, int]]] = {}
+    for job, classes in plan.kept_for_minimum.items():
         for name, room in classes.items():
-            withheld.setdefault(name, []).append((job, room))
+            kept_for_minimum.setdefault(name, []).append((job, room))
     yield
     barred: dict[Location, set[int]] = {}
     for name, stock in question.stocks.items():
         here, leave = takers.get(name, []), leavers.get(name, [])
-        if not here and not leave and name not in withheld:
+        if not here and not leave and name not in kept_for_minimum:
             continue
         if stock.host is None:
-            winners = yield from _take_whole(jobs, stock, here, withheld.get(name, ()))
+            winners = yield from _take_whole(jobs, stock, here, kept_for_minimum.get(name, ()))
         else:
             winners = _share_host(jobs, stock, here, leave, barred)
         for place, leaver in enumerate(leave):
@@ -105,10 +105,10 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
             job.revoked,
             frozenset(job.checks),
             job.prepares,
-            frozenset(job.withheld),
+            frozenset(job.kept_for_minimum),
         )
         for key, job in jobs.items()
-        if job.granted or job.revoked or job.checks or job.prepares or job.withheld
+        if job.granted or job.revoked or job.checks or job.prepares or job.kept_for_minimum
     }
     return Outcome(found, barred)
 
@@ -146,8 +146,8 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
                         taker = _Taker(key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
                         first = is_new and missing > 0 and not demand.scavenged
                         missing -= first
-                        succeeds = is_new and replaces and not demand.scavenged
-                        group = successors if succeeds else firsts if first else others if is_new else lasts
+                        replaces_unit = is_new and replaces and not demand.scavenged
+                        group = successors if replaces_unit else firsts if first else others if is_new else lasts
                         group.setdefault(name, []).append(taker)
     groups = (successors, firsts, others, lasts)
     return {name: [taker for group in groups for taker in group.get(name, ())] for name in dict.fromkeys(chain(*groups))}
@@ -179,9 +179,9 @@ class _OpenHosts:
 
 
 def _take_whole(
-    jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], withheld: Sequence[tuple[str, int]]
+    jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], kept_for_minimum: Sequence[tuple[str, int]]
 ) -> Generator[None, object, list[str]]:
-    """Free slices first. `withheld`: jobs that wait for their minimum, and room that they keep from others. Returns the jobs that wait for
+    """Free slices first. `kept_for_minimum`: jobs that wait for their minimum, and the room that they keep. Returns the jobs that wait for
     slices which units must leave now, one for each slice, in order."""
     free, leaving = _FreeSlices(stock), len(stock.leaving)
     waiting: list[str] = []
@@ -217,10 +217,10 @@ def _take_whole(
         open_.put(host, left(rest, (needs,)))
         if host is not None:
             jobs[taker.job].grant(taker.demand.name, _part(host, taker))
-    for job, room in withheld:
+    for job, room in kept_for_minimum:
         for _ in range(-(-room * stock.unit // stock.each)):
             if (kept := free.next()) is not None:
-                jobs[job].withheld.add(kept.key)
+                jobs[job].kept_for_minimum.add(kept.key)
     return waiting
 
 

@@ -47,14 +47,14 @@ class PoolDemand:
     """The API server refuses its pods, or something else that is known keeps its units from starting: no slice stays free for them."""
     ready: bool = True
     """What units share is there. Units of other jobs leave for its own only where it is `admitted` and `ready`."""
-    succeeds: bool = True
+    may_replace: bool = True
     """Units of the job's minimum may leave others for its units, once these train: none of them has failed or gone lately."""
     for_spares: bool = False
     """What is wanted are spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
     units: tuple[HeldUnit, ...] = ()
-    others: int = 0
+    draining_or_completed: int = 0
     """Units besides `units` that count against the maximum: they drain or have finished."""
-    lasting: int = 0
+    counted_for_min: int = 0
     """Those among them that count towards the minimum: they come back to their slices, or their work is done."""
     values: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average one; not there: 1000."""
@@ -86,7 +86,7 @@ class AllotmentRequest:
     def may_give(self) -> bool:
         """Whether units may be asked to leave: the job has some beyond its minimum."""
         firm = [pool for pool in self.pools if not pool.scavenged]
-        if sum(len(pool.units) + pool.lasting for pool in firm) > self.min:
+        if sum(len(pool.units) + pool.counted_for_min for pool in firm) > self.min:
             return True
         return any(pool.scavenged and pool.units for pool in self.pools)
 
@@ -108,7 +108,7 @@ class Allotted:
     """Names of its pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
     prepares: bool = False
     """Units of other jobs would leave for it, or slices are kept for its minimum, and what its units share is not there."""
-    withheld: frozenset[str] = frozenset()
+    kept_for_minimum: frozenset[str] = frozenset()
     """Keys of free slices that no other minimum gets, because all of its minimum does not fit yet."""
 
     @property
@@ -119,7 +119,7 @@ class Allotted:
     @property
     def kept(self) -> frozenset[str]:
         """The keys of all free slices that are kept for it."""
-        return self.nodes | self.withheld
+        return self.nodes | self.kept_for_minimum
 
 
 NOTHING_ALLOTTED = Allotted()

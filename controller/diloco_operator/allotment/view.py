@@ -123,7 +123,7 @@ def _with_surplus(
             locations = {location for node in unit.nodes if (location := locate(node)) is not None}
             here += bool(locations)
             staying |= locations
-        shape, most = pool.requirements.shape, len(units) + pool.lasting
+        shape, most = pool.requirements.shape, len(units) + pool.counted_for_min
         slots = shape.hosts * shape.chips_per_host if resource else shape.slots
         accelerators += here * slots
         counted += 0 if pool.scavenged else most

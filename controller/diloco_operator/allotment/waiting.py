@@ -91,4 +91,4 @@ def only_waits(request: AllotmentRequest) -> bool:
     """Return whether the job has nothing and wants slices."""
     if request.occupied or request.shared or not any(pool.wanted for pool in request.pools):
         return False
-    return not any(pool.units or pool.moving or pool.others or pool.lasting for pool in request.pools)
+    return not any(pool.units or pool.moving or pool.draining_or_completed or pool.counted_for_min for pool in request.pools)

@@ -40,9 +40,9 @@ class WorkerShares:
         """Return whether a key of this lane may have a worker now. One is free: it asks."""
         if self._held[lane] >= ALPHA * self._free:
             return False
-        return self._held[lane] < IN_CONTENTION or not self.makes_room(lane, now)
+        return self._held[lane] < IN_CONTENTION or not self.crowds_others(lane, now)
 
-    def makes_room(self, lane: Hashable, now: float) -> bool:
+    def crowds_others(self, lane: Hashable, now: float) -> bool:
         """Return whether the lane is a crowd while another lane is present that is none."""
         return self._flows.is_contended(lane, self._held, now)
 

@@ -321,14 +321,14 @@ class WorkQueue[K: Hashable]:
         """Return whether `key` was added and not taken since; delayed keys do not count."""
         return self._keys.is_queued(key)
 
-    def makes_room(self, key: K) -> bool:
+    def crowds_others(self, key: K) -> bool:
         """Return whether the key's lane is a crowd beside a lane that is none."""
-        return self._shares is not None and self._shares.makes_room(self._lane(key), self._time())
+        return self._shares is not None and self._shares.crowds_others(self._lane(key), self._time())
 
     async def give_way(self, key: K) -> None:
         """To be called before each step of the work on a key, such as a request. If the key's lane is a crowd, waits until no lane that is
         none has a worker, or a short while: what the others do would wait for the step."""
-        if self._shares is not None and self.makes_room(key) and self._shares.others_at_work(self._time()):
+        if self._shares is not None and self.crowds_others(key) and self._shares.others_at_work(self._time()):
             await self._giving_way.wait()
 
     @property

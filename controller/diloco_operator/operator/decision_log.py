@@ -58,5 +58,5 @@ def allotted(result: Allotted) -> str:
     parts += [f"{unit} leaves for {winner}" for unit, winner in sorted(result.revoked.items())]
     parts += [f"asks about pods of {', '.join(sorted(result.checks))}"] if result.checks else []
     parts += ["is to make what its units share"] if result.prepares else []
-    parts += [f"{len(result.withheld)} free stay for its minimum"] if result.withheld else []
+    parts += [f"{len(result.kept_for_minimum)} free stay for its minimum"] if result.kept_for_minimum else []
     return "; ".join(parts) or "nothing"

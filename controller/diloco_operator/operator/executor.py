@@ -96,7 +96,7 @@ class Executor:
     """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than
     `light` at once gets `in_contention` while other jobs write too. Waiting jobs take turns, request by request.
 
-    `makes_room` says that the jobs of a job's namespace are so many, beside others, that their requests go one at a time. `give_way` is
+    `crowds_others` says that the jobs of a job's namespace are so many, beside others, that their requests go one at a time. `give_way` is
     awaited before each of these.
 
     `unsent` is called with (resource, namespace, name) of every create and delete that failed, or that was not sent because an earlier
@@ -112,13 +112,13 @@ class Executor:
         per_job: int = JOB_CONCURRENCY,
         light: int = LIGHT_FLOW,
         in_contention: int = CONTENTION_CONCURRENCY,
-        makes_room: Callable[[Subject], bool] = lambda _: False,
+        crowds_others: Callable[[Subject], bool] = lambda _: False,
         give_way: Callable[[Subject], Awaitable[None]] = _at_once,
     ) -> None:
         self._client = client
         self._events = events
         self._per_job = per_job
-        self._makes_room = makes_room
+        self._crowds_others = crowds_others
         self._give_way = give_way
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By namespace; held by the requests that use it."""
@@ -344,7 +344,7 @@ class Executor:
     @asynccontextmanager
     async def _turn(self, job: Subject) -> AsyncIterator[None]:
         """Wait for one request's turn behind those of the namespace before it, if it makes room for others."""
-        if not self._makes_room(job):
+        if not self._crowds_others(job):
             yield
             return
         lock = self._one_at_a_time.setdefault(job.namespace, asyncio.Lock())

@@ -146,7 +146,7 @@ class Operator:
                 events,
                 concurrency=self._run.concurrency,
                 per_job=self._run.job_concurrency,
-                makes_room=lambda job: self._queue.makes_room((job.namespace, job.name)),
+                crowds_others=lambda job: self._queue.crowds_others((job.namespace, job.name)),
                 give_way=lambda job: self._queue.give_way((job.namespace, job.name)),
             ),
             events,

@@ -57,7 +57,7 @@ def _taken(plan: FlowPlan, pool: tuple[str, str]) -> int:
 
 def _keeps(plan: FlowPlan, job: str) -> bool:
     """Return whether slices stay free for the job, or are lent, until its minimum fits."""
-    return any(plan.withheld.get(job, {}).values())
+    return any(plan.kept_for_minimum.get(job, {}).values())
 
 
 def _all_displacing(problem: FlowProblem, some: Collection[tuple[str, str]]) -> FlowProblem:
@@ -66,5 +66,5 @@ def _all_displacing(problem: FlowProblem, some: Collection[tuple[str, str]]) -> 
 
 
 def _displacing(job: FlowJob, some: Collection[tuple[str, str]]) -> FlowJob:
-    pools = (replace(pool, displaces=True, withholds=True) if (job.key, pool.name) in some else pool for pool in job.pools)
+    pools = (replace(pool, displaces=True, keeps_for_minimum=True) if (job.key, pool.name) in some else pool for pool in job.pools)
     return replace(job, pools=tuple(pools))

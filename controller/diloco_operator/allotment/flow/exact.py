@@ -1,7 +1,7 @@
 """The best plan for jobs that compete, where units of several sizes take from one class: whole numbers in place of a flow. Pure.
 
 The rules are those of the flow, one after the other: minima in their turn, then units beyond them by priority, then what all is worth, then
-what withheld slices are lent for. What one step has found bounds the next ones.
+what kept_for_minimum slices are lent for. What one step has found bounds the next ones.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -205,11 +205,11 @@ class _Exact:
         places = self._places()
         if not self._waiting:
             return self._planned(places, objective, 0, {})
-        withheld = {key: self._withheld(key, places) for key in self._waiting}
+        kept_for_minimum = {key: self._kept_for_minimum(key, places) for key in self._waiting}
         kept = objective - self._worth_of(self._waiting)
-        self._give_up_withheld(places)
+        self._lend_kept(places)
         lent = self._best() - kept
-        return self._planned(self._places(), objective, lent, withheld)
+        return self._planned(self._places(), objective, lent, kept_for_minimum)
 
     def _in_turn(self, jobs: Sequence[FlowJob], otherwise: Callable[[FlowJob], None]) -> None:
         """Meet the minima of these jobs, each as far as those before it allow. `otherwise`: what is done with one that does not fit."""
@@ -367,7 +367,7 @@ class _Exact:
                 found[job.key, pool.name] = PoolPlan(kept, *new)
         return found
 
-    def _withheld(self, key: str, places: _Places) -> dict[str, int]:
+    def _kept_for_minimum(self, key: str, places: _Places) -> dict[str, int]:
         """Return class -> room that the job keeps."""
         found = {name: here for name, room in self._waiting[key].items() if (here := self._sums.values[room])}
         for pool in self._by_key[key].firm:
@@ -375,7 +375,7 @@ class _Exact:
                 found[name] = found.get(name, 0) + units * pool.size_in(self._hubs[name])
         return found
 
-    def _give_up_withheld(self, places: _Places) -> None:
+    def _lend_kept(self, places: _Places) -> None:
         """Let others have what jobs keep, for units beyond minima. All else stays as it is."""
         sums, values = self._sums, self._sums.values
         freed: dict[tuple[_Entry, str], int] = {}
@@ -402,8 +402,8 @@ class _Exact:
             for name, units in classes.items():
                 sums.at_least(units, values[units] - freed.get((lane, name), 0))
 
-    def _planned(self, places: _Places, objective: int, lent: int, withheld: dict[str, dict[str, int]]) -> FlowPlan:
-        return FlowPlan(places, frozenset(self._met), self._missing, withheld, objective, lent, self._sums.gap)
+    def _planned(self, places: _Places, objective: int, lent: int, kept_for_minimum: dict[str, dict[str, int]]) -> FlowPlan:
+        return FlowPlan(places, frozenset(self._met), self._missing, kept_for_minimum, objective, lent, self._sums.gap)
 
 
 def _spread(units: Iterable[tuple[int, dict[str, int]]]) -> dict[str, int]:

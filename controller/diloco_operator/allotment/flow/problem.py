@@ -58,7 +58,7 @@ class FlowPool:
     displaces: bool = True
     """Units may be asked to leave for its new ones. False: nothing says yet that its pods would be admitted, so they take what is free, or
     is being left."""
-    withholds: bool = True
+    keeps_for_minimum: bool = True
     """Slices may stay free for its new ones, until there are enough for the minimum of the job. False: its pods are known to be refused."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """What one unit takes of the room of the classes of a hub, where that is not `size`."""
@@ -66,7 +66,7 @@ class FlowPool:
     """What one unit counts in the share of its job, in thousandths of a slice."""
     better: frozenset[str] | None = None
     """Hubs for which units would leave their slices; None: all of `values`."""
-    succeeds: bool = True
+    may_replace: bool = True
     """Its new units may be successors, for which others of a minimum leave."""
     asks: bool = True
     """If it must not displace units, a dry run is asked for where it would."""
@@ -169,7 +169,7 @@ class FlowJob:
     def keeps(self) -> bool:
         """Whether slices stay free for its minimum until there are enough. A minimum that no fleet of this size holds, or whose pods are
         refused, would keep slices from all others for ever."""
-        return self.fits and self.can_start and all(pool.withholds for pool in self.firm)
+        return self.fits and self.can_start and all(pool.keeps_for_minimum for pool in self.firm)
 
     @property
     def can_start(self) -> bool:
@@ -232,12 +232,12 @@ class FlowPlan:
     """Jobs that have their minimum, with what they get here, or had it."""
     missing: Mapping[str, int]
     """Admitted job -> units of its minimum for which there is nothing left."""
-    withheld: Mapping[str, Mapping[str, int]]
+    kept_for_minimum: Mapping[str, Mapping[str, int]]
     """Job that waits for its minimum -> class -> room that no later minimum may take."""
     objective: int
-    """What the flow made as large as it can be: it comes without what withheld slices are lent for."""
+    """What the flow made as large as it can be: it comes without what slices that are kept for minima are lent for."""
     lent: int
-    """What withheld slices are lent for, in the same units."""
+    """What these are lent for, in the same units."""
     gap: float = 0.0
     """How far the plan may be from the best one, as a share of what that is worth; 0: it is the best."""
 

@@ -2,7 +2,7 @@
 
 1. Minima, by augmenting paths: see `minima`.
 2. The cheapest flow that keeps them: who gets which kind of slice, and who gets more than its minimum.
-3. What jobs that do not fit withhold is lent to units beyond a minimum.
+3. What jobs that do not fit keep for their minimum is lent to units beyond a minimum.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -25,18 +25,18 @@ def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
     pools: dict[PoolKey, PoolPlan] = {}
     admitted: set[str] = set()
     missing: dict[str, int] = {}
-    withheld: dict[str, dict[str, int]] = {}
+    kept_for_minimum: dict[str, dict[str, int]] = {}
     objective = lent = 0
     gap = 0.0
     for plan in plans:
         pools.update(plan.pools)
         admitted |= plan.admitted
         missing.update(plan.missing)
-        withheld.update({job: dict(classes) for job, classes in plan.withheld.items()})
+        kept_for_minimum.update({job: dict(classes) for job, classes in plan.kept_for_minimum.items()})
         objective += plan.objective
         lent += plan.lent
         gap = max(gap, plan.gap)
-    return FlowPlan(pools, frozenset(admitted), missing, withheld, objective, lent, gap)
+    return FlowPlan(pools, frozenset(admitted), missing, kept_for_minimum, objective, lent, gap)
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Solution:
     minima: Minima
     objective: int = 0
     lent: int = 0
-    withheld: dict[str, dict[str, int]] = field(default_factory=dict)
+    kept_for_minimum: dict[str, dict[str, int]] = field(default_factory=dict)
     """Job -> class -> room."""
 
     @classmethod
@@ -70,7 +70,7 @@ class Solution:
         taken, replaced = (_by_pool(units) for units in self._new_units())
         keys = [(job, pool.name) for job, arcs in model.jobs.items() for pool in arcs.job.pools]
         pools = {key: PoolPlan(kept.get(key, {}), taken.get(key, {}), replaced.get(key, {})) for key in keys}
-        return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, self.withheld, self.objective, self.lent)
+        return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, self.kept_for_minimum, self.objective, self.lent)
 
     def _new_units(self) -> tuple[ByClass, ByClass]:
         """Return new units, and slices for units that would leave theirs."""
@@ -80,14 +80,14 @@ class Solution:
         return taken, {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.replaced.items()}
 
     def lend(self) -> None:
-        """Give what is withheld to units beyond minima. All else stays as it is."""
+        """Lend what is kept for minima to units beyond them. All else stays as it is."""
         model, network = self.model, self.model.network
-        self.objective, self.lent, self.withheld = -network.cost(), 0, {}
+        self.objective, self.lent, self.kept_for_minimum = -network.cost(), 0, {}
         if not self.minima.waiting:
             return
-        self.withheld = {job: {} for job in self.minima.waiting}
+        self.kept_for_minimum = {job: {} for job in self.minima.waiting}
         for ((job, _), hub, lane), classes in self._new_units()[0].items():
-            if (here := self.withheld.get(job)) is not None:
+            if (here := self.kept_for_minimum.get(job)) is not None:
                 for name, units in classes.items():
                     here[name] = here.get(name, 0) + units * lane[0]
                     network.add(model.choices[hub, lane][name], -units)

@@ -146,7 +146,7 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
         taken = [(pool, name, units) for pool in job.firm for name, units in plan.pools[job.key, pool.name].taken.items()]
         for pool, name, units in taken:
             free[name] -= units * pool.size_in(hubs[name])
-        waits = any(free[name] < 0 or len(sizes[name]) > 1 or not pool.succeeds for pool, name, _ in taken)
+        waits = any(free[name] < 0 or len(sizes[name]) > 1 or not pool.may_replace for pool, name, _ in taken)
         if waits:
             found.add(job.key)
     return found | {job.key for job in able if any(each.class_ in refusable for pool in job.firm for each in pool.held)}

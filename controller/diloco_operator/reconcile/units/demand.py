@@ -5,7 +5,9 @@ See docs/decisions/0207-allotment.md. See docs/decisions/0206-before-units-leave
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api.consequences import Follows
@@ -45,44 +47,20 @@ def allotment_request(
 
     Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
     chosen = chooser_of(context.spec) is not None
-    held, restless = stay_for_now(context, records), unquiet(context, records.values())
-    worth = pool_worth(context, records.values())
+    job_now = _JobNow.of(context, records)
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
-    lasting: dict[str, int] = {}
-    leaving: dict[str, int] = {}
-    for record in records.values():
-        if record.state not in (UnitState.DRAINING, UnitState.COMPLETED):
-            if chosen:
-                _occupy(context, record, occupied, shared)
-            continue
-        # A pod that does not end must not keep the units of a renamed pool from starting.
-        if record.pool in context.pools or record.state is UnitState.COMPLETED:
-            leaving[record.pool] = leaving.get(record.pool, 0) + 1
-        lasts = record.state is UnitState.COMPLETED or not follows(record.reason, Follows.SLICE_LEFT)
-        if lasts:
-            lasting[record.pool] = lasting.get(record.pool, 0) + 1
-        if lasts or _is_stuck(context, record):
-            _occupy(context, record, occupied, shared)
-    most = job.max - sum(count for pool, count in leaving.items() if pool not in context.pools)
-    pools = [
-        _pool_demand(
-            context,
-            pool,
-            records,
-            unwanted,
-            avoid,
-            worth=worth[pool.name],
-            held=held,
-            succeeds=pool.name not in restless,
-            others=leaving.get(pool.name, 0),
-            lasting=lasting.get(pool.name, 0),
-            refused=not may_start or context.refused_pods(pool.name) is not None,
-            admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
-            ready=ready,
-        )
-        for pool in (() if chosen else job.pools)
-    ]
+    for record in (*(job_now.with_slices if chosen else ()), *job_now.occupying):
+        _occupy(context, record, occupied, shared)
+    # What has completed in pools that the spec no longer has counts too.
+    most = job.max - sum(count for pool, count in job_now.draining_or_completed.items() if pool not in context.pools)
+    pools = []
+    for pool in () if chosen else job.pools:
+        demand = job_now.demand(pool, unwanted, avoid)
+        refused = not may_start or context.refused_pods(pool.name) is not None
+        admitted = may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now)
+        wants = demand.wanted > 0
+        pools.append(replace(demand, refused=refused and wants, admitted=admitted and wants, ready=ready))
     spares, pools = with_spares(context, pools, most)
     return AllotmentRequest(
         job=job.key,
@@ -98,66 +76,74 @@ def allotment_request(
     )
 
 
-def _occupy(context: ReconcileContext, record: UnitStatusRecord, occupied: set[str], shared: dict[tuple[str, str], Resources]) -> None:
-    """Add the nodes of the unit's slice to those that no other job can get."""
-    if not record.slice or record.pool not in context.shapes:
-        return
-    shape = context.shapes[record.pool]
-    occupied.update(nodes := _nodes(context, shape, record))
-    if shape.divides and context.observed.job.derived is not None:
-        needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
-        shared |= {(node, record.name): needs for node in nodes}
+@dataclass(frozen=True, slots=True)
+class _JobNow:
+    """The units of a job, as far as the request of each pool needs all of them."""
 
+    context: ReconcileContext
+    records: Mapping[str, UnitStatusRecord]
+    with_slices: Sequence[UnitStatusRecord]
+    """Those that neither drain nor have completed."""
+    occupying: Sequence[UnitStatusRecord]
+    """Those that drain or have completed, and whose slices nobody else can get yet."""
+    draining_or_completed: Mapping[str, int]
+    """By pool, those that count against its maximum."""
+    counted_for_min: Mapping[str, int]
+    worth: Mapping[str, PoolWorth]
+    stay_for_now: Collection[str]
+    restless: Collection[str]
+    """Pools of which a unit has failed or gone lately."""
 
-def _pool_demand(
-    context: ReconcileContext,
-    pool: PoolRequest,
-    records: Mapping[str, UnitStatusRecord],
-    unwanted: Collection[str],
-    avoid: Collection[str],
-    *,
-    worth: PoolWorth,
-    held: Collection[str],
-    succeeds: bool,
-    others: int,
-    lasting: int,
-    refused: bool,
-    admitted: bool,
-    ready: bool,
-) -> PoolDemand:
-    units: list[HeldUnit] = []
-    # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
-    wanted, moving = pool.asked, 0
-    for unit in pool.units:
-        record = records.get(unit.name)
-        if record is not None and record.slice and record.state in _LOSS:
-            settling = unit.name in held or settled_at(context, record) is not None
-            units.append(
-                HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state], settling, worth.leaving_cost)
-            )
-            moving += not record.running and any(node in pool.avoided or node in avoid for node in nodes)
-        elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not (context.finishing or context.spec_refused):
-            wanted += 1
-    scavenged = context.pools[pool.name].capacity is Capacity.SCAVENGED
-    requirements = slice_requirements(pool)
-    return PoolDemand(
-        requirements=requirements,
-        min=pool.min,
-        max=pool.max,
-        wanted=wanted,
-        preferred=requirements._replace(avoided=requirements.avoided.union(avoid)) if avoid else None,
-        moving=moving,
-        scavenged=scavenged,
-        units=tuple(units),
-        others=others,
-        lasting=lasting,
-        name=pool.name,
-        refused=refused and wanted > 0,
-        admitted=admitted and wanted > 0,
-        ready=ready,
-        succeeds=succeeds,
-        values={requirements.shape.accelerator: worth.value},
-    )
+    @classmethod
+    def of(cls, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> _JobNow:
+        out = [record for record in records.values() if record.state in (UnitState.DRAINING, UnitState.COMPLETED)]
+        return cls(
+            context=context,
+            records=records,
+            with_slices=[record for record in records.values() if record.state not in (UnitState.DRAINING, UnitState.COMPLETED)],
+            occupying=[record for record in out if _keeps_its_place(record) or _is_stuck(context, record)],
+            # A pod that does not end must not keep the units of a renamed pool from starting.
+            draining_or_completed=Counter(
+                record.pool for record in out if record.pool in context.pools or record.state is UnitState.COMPLETED
+            ),
+            counted_for_min=Counter(record.pool for record in out if _keeps_its_place(record)),
+            worth=pool_worth(context, records.values()),
+            stay_for_now=stay_for_now(context, records),
+            restless=unquiet(context, records.values()),
+        )
+
+    def demand(self, pool: PoolRequest, unwanted: Collection[str], avoid: Collection[str]) -> PoolDemand:
+        context, worth = self.context, self.worth[pool.name]
+        units: list[HeldUnit] = []
+        # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
+        wanted, moving = pool.asked, 0
+        for unit in pool.units:
+            record = self.records.get(unit.name)
+            if record is not None and record.slice and record.state in _LOSS:
+                settling = unit.name in self.stay_for_now or settled_at(context, record) is not None
+                nodes = _nodes(context, pool.shape, record)
+                units.append(HeldUnit(unit.name, nodes, _LOSS[record.state], settling, worth.leaving_cost))
+                moving += not record.running and any(node in pool.avoided or node in avoid for node in nodes)
+            elif (
+                (record is None or record.state in _LOSS) and unit.name not in unwanted and not (context.finishing or context.spec_refused)
+            ):
+                wanted += 1
+        requirements = slice_requirements(pool)
+        return PoolDemand(
+            requirements=requirements,
+            min=pool.min,
+            max=pool.max,
+            wanted=wanted,
+            preferred=requirements._replace(avoided=requirements.avoided.union(avoid)) if avoid else None,
+            moving=moving,
+            scavenged=context.pools[pool.name].capacity is Capacity.SCAVENGED,
+            units=tuple(units),
+            draining_or_completed=self.draining_or_completed.get(pool.name, 0),
+            counted_for_min=self.counted_for_min.get(pool.name, 0),
+            name=pool.name,
+            may_replace=pool.name not in self.restless,
+            values={requirements.shape.accelerator: worth.value},
+        )
 
 
 def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | None:
@@ -168,10 +154,26 @@ def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | N
     return moment if context.now < moment else None
 
 
+def _keeps_its_place(record: UnitStatusRecord) -> bool:
+    """Say of a unit that drains or has completed whether it comes back to its slice, or its work is done."""
+    return record.state is UnitState.COMPLETED or not follows(record.reason, Follows.SLICE_LEFT)
+
+
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
     """Say whether a pod of the unit should have gone long ago: it is not known when its slice will be free."""
     latest = context.now - RECONCILE.stuck_deletion
     return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
+
+
+def _occupy(context: ReconcileContext, record: UnitStatusRecord, occupied: set[str], shared: dict[tuple[str, str], Resources]) -> None:
+    """Add the nodes of the unit's slice to those that no other job can get."""
+    if not record.slice or record.pool not in context.shapes:
+        return
+    shape = context.shapes[record.pool]
+    occupied.update(nodes := _nodes(context, shape, record))
+    if shape.divides and context.observed.job.derived is not None:
+        needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
+        shared |= {(node, record.name): needs for node in nodes}
 
 
 def _nodes(context: ReconcileContext, shape: Shape, record: UnitStatusRecord) -> tuple[str, ...]:

@@ -15,14 +15,14 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 def with_spares(context: ReconcileContext, pools: Sequence[PoolDemand], most: int) -> tuple[int, list[PoolDemand]]:
     """Add spares to the pools of which no unit waits for a slice. Returns how many, and the pools. `most`: units that the job may have."""
-    room = max(0, most - sum(len(pool.units) + pool.others for pool in pools))
+    room = max(0, most - sum(len(pool.units) + pool.draining_or_completed for pool in pools))
     found, count = [], 0
     for pool in pools:
         spares = context.pools[pool.name].spares
-        wanted = min(pool.wanted, pool.max - len(pool.units) - pool.others, room)
+        wanted = min(pool.wanted, pool.max - len(pool.units) - pool.draining_or_completed, room)
         if spares and wanted <= 0 and pool.units and not context.finishing:
             count += spares
-            pool = replace(pool, wanted=spares, max=len(pool.units) + pool.others + spares, admitted=False, for_spares=True)
+            pool = replace(pool, wanted=spares, max=len(pool.units) + pool.draining_or_completed + spares, admitted=False, for_spares=True)
         found.append(pool)
     return count, found
 

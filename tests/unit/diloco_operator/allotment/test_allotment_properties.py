@@ -92,7 +92,9 @@ def check_occupancy(world: World) -> None:
         allotted = found.of(name)
         assert not allotted.revoked
         assert not allotted.nodes, f"{name} gets a slice although nothing has changed"
-        assert not allotted.withheld & {node for each in world.jobs.values() for node in each.nodes()}, "a slice in use is kept for a job"
+        assert not allotted.kept_for_minimum & {node for each in world.jobs.values() for node in each.nodes()}, (
+            "a slice in use is kept for a job"
+        )
 
 
 def check_minima(world: World) -> None:

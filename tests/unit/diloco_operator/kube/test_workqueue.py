@@ -177,8 +177,8 @@ def test_a_crowd_has_one_worker_while_another_lane_comes_now_and_then() -> None:
             if second in (3, 6, 9):
                 queue.add(f"quiet/{second}")
             held[second] = len(queue.running)
-            assert queue.makes_room("crowd/1") == (3 < second < 16), second  # the last key ends at 10.5 s, and counts for 5 s more
-            assert not queue.makes_room("quiet/1")
+            assert queue.crowds_others("crowd/1") == (3 < second < 16), second  # the last key ends at 10.5 s, and counts for 5 s more
+            assert not queue.crowds_others("quiet/1")
             await asyncio.sleep(0.5)
         for worker in workers:
             worker.cancel()
@@ -216,7 +216,7 @@ def test_a_crowd_gives_way_at_each_step_while_another_lane_has_a_worker_but_neve
         await asyncio.sleep(GIVE_WAY_SECONDS / 4)
         queue.done(quiet)
         assert await step == pytest.approx(GIVE_WAY_SECONDS / 4), "the other is done"
-        assert queue.makes_room(crowd)
+        assert queue.crowds_others(crowd)
         assert await waits(crowd) == 0, "the other lane is present, and does nothing"
 
     run_virtual(scenario())

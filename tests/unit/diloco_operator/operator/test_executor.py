@@ -150,7 +150,7 @@ def test_namespaces_that_make_room_have_one_request_at_a_time_each() -> None:
         api = ScriptedApi()
         client: Any = api
         crowds = {"crowd", "other-crowd"}
-        executor = Executor(client, EventRecorder(client, lambda: NOW), makes_room=lambda job: job.namespace in crowds)
+        executor = Executor(client, EventRecorder(client, lambda: NOW), crowds_others=lambda job: job.namespace in crowds)
         plan = Plan(creates=tuple(create(f"p{i}") for i in range(5)))
 
         async def busiest(*namespaces: str) -> int:
@@ -174,7 +174,9 @@ def test_namespaces_that_make_room_give_way_before_each_request() -> None:
             gave_way.append(job.namespace)
             await others_are_done.wait()
 
-        executor = Executor(client, EventRecorder(client, lambda: NOW), makes_room=lambda job: job.namespace == "crowd", give_way=give_way)
+        executor = Executor(
+            client, EventRecorder(client, lambda: NOW), crowds_others=lambda job: job.namespace == "crowd", give_way=give_way
+        )
         plan = Plan(creates=tuple(create(f"p{i}") for i in range(3)))
         crowd = asyncio.create_task(executor.execute(Subject("crowd", "lm", "uid"), plan))
         await executor.execute(Subject("quiet", "lm", "uid"), plan)

@@ -124,7 +124,7 @@ def test_a_unit_that_drains_for_a_new_template_keeps_its_slice_and_counts_toward
     stage.step()
     assert stage.states() == {"v5p-0": "Draining"}
     asked = request(stage)
-    assert (asked.pools[0].others, asked.pools[0].lasting, asked.occupied) == (1, 1, frozenset({"tpu-0"}))
+    assert (asked.pools[0].draining_or_completed, asked.pools[0].counted_for_min, asked.occupied) == (1, 1, frozenset({"tpu-0"}))
 
 
 def test_a_suspended_job_keeps_nothing() -> None:

@@ -130,12 +130,12 @@ def test_minima_move_aside_for_each_other_before_they_start() -> None:
     assert (units(plan, "flexible"), units(plan, "fixed")) == ({"v6e/a": 1}, {"v5p/a": 1})
 
 
-# --- what is withheld -------------------------------------------------------------------------------------------------------
+# --- what is kept for minima ---------------------------------------------------------------------------------------------
 def test_the_first_minimum_that_does_not_fit_keeps_what_is_free_from_later_ones() -> None:
     large = a_job("large", a_pool("v5p", 4), min=4)
     old = a_job("old", a_pool("v5p", held={"v5p/a": 2}), min=2)
     plan = solve(a_problem({"v5p/a": 4}, large, old, a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
-    assert (set(plan.admitted), dict(plan.withheld)) == ({"old"}, {"large": {"v5p/a": 2}})
+    assert (set(plan.admitted), dict(plan.kept_for_minimum)) == ({"old"}, {"large": {"v5p/a": 2}})
 
 
 def test_what_is_withheld_is_lent_to_units_beyond_minima() -> None:
@@ -150,12 +150,12 @@ def test_what_is_withheld_is_lent_to_units_beyond_minima() -> None:
 def test_a_minimum_that_is_more_than_there_is_keeps_nothing() -> None:
     huge = a_job("huge", a_pool("v5p", 9), min=9, fits=False)
     plan = solve(a_problem({"v5p/a": 4}, huge, a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
-    assert (set(plan.admitted), dict(plan.withheld)) == ({"small"}, {})
+    assert (set(plan.admitted), dict(plan.kept_for_minimum)) == ({"small"}, {})
 
 
 def test_a_minimum_of_which_some_units_cannot_start_now_keeps_nothing() -> None:
     plan = solve(a_problem({"v5p/a": 4}, a_job("paused", a_pool("v5p", 2), min=3), a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
-    assert (set(plan.admitted), dict(plan.withheld)) == ({"small"}, {})
+    assert (set(plan.admitted), dict(plan.kept_for_minimum)) == ({"small"}, {})
 
 
 def test_each_of_two_groups_of_jobs_that_do_not_compete_has_a_first_that_waits() -> None:
@@ -165,7 +165,7 @@ def test_each_of_two_groups_of_jobs_that_do_not_compete_has_a_first_that_waits()
         *(a_job(f"large-{hub}", a_pool(hub, 2), min=2) for hub in ("v5p", "h100")),
     )
     larger = FlowProblem((*(FlowClass(each.name, each.hub, 2) for each in problem.classes),), problem.jobs)
-    assert solve(larger).withheld == {"large-v5p": {"v5p/a": 1}, "large-h100": {"h100/a": 1}}
+    assert solve(larger).kept_for_minimum == {"large-v5p": {"v5p/a": 1}, "large-h100": {"h100/a": 1}}
 
 
 def test_a_large_job_starts_although_small_ones_come_all_the_time() -> None:
@@ -222,16 +222,16 @@ def test_a_job_for_whose_minimum_slices_are_kept_gets_ready() -> None:
     old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), min=1)
     asks = a_job("asks", a_pool("v5p", 2, displaces=False, prepares=True), min=2, priority=9)
     plan, _, prepares = answer(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
-    assert (set(plan.admitted), plan.withheld, set(prepares)) == ({"old"}, {"asks": {"v5p/a": 1}}, {"asks"})
+    assert (set(plan.admitted), plan.kept_for_minimum, set(prepares)) == ({"old"}, {"asks": {"v5p/a": 1}}, {"asks"})
 
 
 def test_a_job_withholds_while_its_pods_may_be_refused_and_asks_and_once_they_are_refused_it_withholds_nothing() -> None:
     old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), min=1)
     for refused in (False, True):
-        asks = a_job("asks", a_pool("v5p", 2, displaces=False, withholds=not refused), min=2, priority=9)
+        asks = a_job("asks", a_pool("v5p", 2, displaces=False, keeps_for_minimum=not refused), min=2, priority=9)
         plan, asked, _ = answer(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
         assert asked == {("asks", "pool-0")}, "it asks again: once its pods are admitted, slices stay free for it"
-        assert plan.withheld == ({} if refused else {"asks": {"v5p/a": 1}})
+        assert plan.kept_for_minimum == ({} if refused else {"asks": {"v5p/a": 1}})
         assert plan.admitted == ({"old", "small"} if refused else {"old"})
 
 
@@ -240,7 +240,7 @@ def test_several_jobs_that_wait_withhold_and_the_first_takes_what_later_ones_wou
     second = a_job("second", a_pool("v5p", 2), a_pool("h100", 2), min=4, created=1.0)
     small = [a_job(f"small-{hub}", a_pool(hub, 1), min=1, created=2.0) for hub in ("v5p", "h100")]
     plan = solve(a_problem({"v5p/a": 2, "h100/a": 2}, old, a_job("first", a_pool("v5p", 2), min=2), second, *small))
-    assert plan.withheld == {"first": {"v5p/a": 1}, "second": {"h100/a": 1}}
+    assert plan.kept_for_minimum == {"first": {"v5p/a": 1}, "second": {"h100/a": 1}}
     assert plan.admitted == {"old"}
 
 

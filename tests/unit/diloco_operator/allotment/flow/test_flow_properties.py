@@ -24,9 +24,9 @@ def test_the_same_jobs_are_admitted_and_the_value_is_that_of_the_exact_reference
         problem = a_small_problem(seed)
         plan, exact = solve(problem), best(problem)
         assert (plan.admitted, dict(plan.missing)) == (exact.admitted, dict(exact.missing)), seed
-        assert {job: total(rooms) for job, rooms in plan.withheld.items()} == exact.withheld, seed
+        assert {job: total(rooms) for job, rooms in plan.kept_for_minimum.items()} == exact.kept_for_minimum, seed
         assert plan.objective == exact.objective, seed
-        if not plan.withheld:
+        if not plan.kept_for_minimum:
             assert value_of(problem, plan) == plan.objective, seed
 
 
@@ -125,15 +125,17 @@ def test_one_slice_more_lowers_no_minimum_before_it_raises_an_earlier_one(seed: 
     larger = tuple(replace(each, room=each.room + (place == index)) for place, each in enumerate(problem.classes))
     before, after = solve(problem), solve(replace(problem, classes=larger))
     assert secured(problem, after) >= secured(problem, before)
-    if before.admitted == after.admitted and before.missing == after.missing and before.withheld == after.withheld:
+    if before.admitted == after.admitted and before.missing == after.missing and before.kept_for_minimum == after.kept_for_minimum:
         assert after.objective >= before.objective
 
 
 def secured(problem: FlowProblem, plan: FlowPlan) -> list[int]:
-    """Units of the minima that have slices, or for which slices are withheld: of jobs that run, in their order, then of those that wait."""
+    """Units of the minima that have slices, or for which slices are kept: of jobs that run, in their order, then of those that wait."""
     jobs = sorted(problem.jobs, key=lambda job: (not job.runs, job.order))
     return [
-        job.protected + job.missing - plan.missing.get(job.key, 0) if job.key in plan.admitted else total(plan.withheld.get(job.key, {}))
+        job.protected + job.missing - plan.missing.get(job.key, 0)
+        if job.key in plan.admitted
+        else total(plan.kept_for_minimum.get(job.key, {}))
         for job in jobs
     ]
 

@@ -46,9 +46,9 @@ def test_plans_for_units_of_several_sizes_are_the_best_there_are(block: int) -> 
         for problem in (a_problem_of_groups(seed), a_small_problem(seed, sizes=(1, 2, 3))):
             plan, exact = solve(problem), best(problem)
             assert (plan.admitted, dict(plan.missing)) == (exact.admitted, dict(exact.missing)), seed
-            assert plan.withheld.keys() == exact.withheld.keys(), seed
+            assert plan.kept_for_minimum.keys() == exact.kept_for_minimum.keys(), seed
             assert (plan.objective, plan.gap) == (exact.objective, 0), seed
-            if not plan.withheld:
+            if not plan.kept_for_minimum:
                 assert value_of(problem, plan) == plan.objective, seed
 
 
@@ -67,15 +67,15 @@ def test_a_job_that_waits_gets_nothing_of_what_another_keeps_for_a_larger_unit()
     small = a_job("small", a_pool("h100", 0, {"h100/a": 1}), min=1, max=1)
     late = a_job("late", a_pool("h100", 1), min=1, max=1, created=2.0)
     plan = solve(a_problem({"h100/a": 2}, big, small, late))
-    assert (units(plan, "small"), units(plan, "late"), plan.withheld) == ({"h100/a": 1}, {}, {"big": {"h100/a": 1}})
+    assert (units(plan, "small"), units(plan, "late"), plan.kept_for_minimum) == ({"h100/a": 1}, {}, {"big": {"h100/a": 1}})
 
 
 def test_what_is_withheld_for_large_units_is_lent_to_small_ones() -> None:
     waiting = a_job("waiting", a_pool("gpu", 2, size=4), min=2)
     small = a_job("small", a_pool("gpu", 99, {"gpu/a": 4}), min=4, created=-1.0)
     plan = solve(a_problem({"gpu/a": 8}, waiting, small))
-    assert plan.withheld == {"waiting": {"gpu/a": 4}}
-    assert units(plan, "small") == {"gpu/a": 8}  # 4 of its minimum, and 4 on what is withheld
+    assert plan.kept_for_minimum == {"waiting": {"gpu/a": 4}}
+    assert units(plan, "small") == {"gpu/a": 8}  # 4 of its minimum, and 4 on what is kept_for_minimum
 
 
 def test_a_minimum_takes_what_is_free_before_units_of_another_size_leave() -> None:

@@ -93,11 +93,11 @@ def test_every_minimum_keeps_its_units_or_gets_as_many_on_slices_that_no_unit_ha
 
 
 def secured(problem: FlowProblem, plan: FlowPlan) -> list[int]:
-    """Units of the minima that have slices, or for which slices are withheld: of jobs that run, in their order, then of those that wait."""
+    """Units of the minima that have slices, or for which slices are kept: of jobs that run, in their order, then of those that wait."""
     jobs = sorted(problem.jobs, key=lambda job: (not job.runs, job.order))
     return [
         job.protected + job.missing - plan.missing.get(job.key, 0)
         if job.key in plan.admitted
-        else sum(plan.withheld.get(job.key, {}).values())
+        else sum(plan.kept_for_minimum.get(job.key, {}).values())
         for job in jobs
     ]
