@@ -44,7 +44,7 @@ def pools(facts: Facts) -> Iterator[Finding]:
     """Find whether the cluster has nodes for each pool, what keeps units from them, and what its program leaves idle of them."""
     assert facts.job is not None, "a check of a job"
     job = load(facts.job)
-    inventory = inventory_of(facts.of(names.NODES), read(facts.config).disruption_signals, facts.now, facts.of(names.RESOURCE_SLICES))
+    inventory = inventory_of(facts.of(names.NODES), read(facts.config).disruption_signals, facts.now, facts.gpu_slices)
     said = {pool.name: pool for pool in job.status.pools}
     for pool in job.spec.pools:
         where = f"pool {pool.name}"

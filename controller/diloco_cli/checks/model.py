@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from diloco_operator.api.job import InvalidJob, load
+from diloco_operator.api.names import RESOURCE_SLICES
 from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.reconcile.config import OperatorConfig
@@ -160,6 +161,12 @@ class Facts:
     def of(self, resource: Resource) -> Sequence[Obj]:
         """Return the objects of this kind. Raises `NotRead`."""
         return read(self.objects.get(resource, ()))
+
+    @property
+    def gpu_slices(self) -> Sequence[Obj]:
+        """Return the ResourceSlices of GPUs; none where they cannot be read, which the check of nodes says."""
+        found = self.objects.get(RESOURCE_SLICES, ())
+        return () if isinstance(found, Unreadable) else found
 
 
 def read[T](found: T | Unreadable) -> T:

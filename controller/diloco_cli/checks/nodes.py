@@ -17,7 +17,8 @@ from diloco_operator.fleet.slice_kinds import kind_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import MalformedField
 
-from diloco_cli.checks.model import Check, Facts, Finding, named, ok, warning
+from diloco_cli.checks.model import ASK, Check, Facts, Finding, Unreadable, named, ok, warning
+from diloco_cli.gpu_slices import UNSEEN
 
 COMPUTE_DOMAINS = "resource.nvidia.com"
 """API group of ComputeDomain: https://github.com/NVIDIA/k8s-dra-driver-gpu."""
@@ -46,11 +47,13 @@ def views(nodes: Iterable[Obj], slices: Iterable[Obj] = ()) -> Iterator[NodeView
 
 
 def _seen(facts: Facts) -> Iterator[NodeView]:
-    return views(facts.of(names.NODES), facts.of(names.RESOURCE_SLICES))
+    return views(facts.of(names.NODES), facts.gpu_slices)
 
 
 def accelerators(facts: Facts) -> Iterator[Finding]:
     """Count the hosts of each kind, and find the accelerators that no pool gets for naming a kind."""
+    if isinstance(facts.objects.get(names.RESOURCE_SLICES), Unreadable):
+        yield warning(Check.NODES, _CLUSTER, UNSEEN, ASK)
     kinds: Counter[str] = Counter()
     odd: dict[Oddity, list[str]] = {}
     for node in _seen(facts):

@@ -119,7 +119,10 @@ async def _listed(
 
 
 async def _optional(client: RestClient, resource: Resource, fields: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:
-    return resource, await list_optional(client, resource, fields=fields)
+    try:
+        return resource, await list_optional(client, resource, fields=fields)
+    except Forbidden as error:
+        return resource, _forbidden(resource, "", error)
 
 
 async def _one(client: RestClient, resource: Resource, namespace: str, name: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from diloco_operator.api.names import GPU_SLICES, NODES, RESOURCE_SLICES
+from diloco_operator.api.names import NODES
 from diloco_operator.fleet.nearby import oddity
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.slice_kinds import kind_of
 from diloco_operator.kube.client import Forbidden
-from diloco_operator.kube.listing import list_all, list_optional
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.checks.nodes import views
@@ -23,6 +23,7 @@ from diloco_cli.commands.validate import catalogue_option, refuse
 from diloco_cli.diloco.pool_option import of_slices, slices_of
 from diloco_cli.diloco.starter import starter_job
 from diloco_cli.fleet_file import BadFleet, load_fleet
+from diloco_cli.gpu_slices import gpu_slices, note_on_stderr
 from diloco_cli.manifests import ManifestError, check_text
 
 
@@ -56,7 +57,7 @@ def init(target: Target, output: Path, name: str, image: str, fleet: str | None,
             nodes = await list_all(client, NODES)
         except Forbidden as error:
             raise CommandError(f"you may not list nodes: {error.message}; ask who may for a job.yaml, or give --fleet") from error
-        _write(output, name, image, list(views(nodes, await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES))))
+        _write(output, name, image, list(views(nodes, await gpu_slices(client, note_on_stderr))))
 
     on_cluster(target, work)
 

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 import click
 import yaml
 from diloco_local.nodes import this_machine
-from diloco_operator.api.names import GPU_SLICES, NODES, RESOURCE_SLICES
+from diloco_operator.api.names import NODES
 from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Forbidden, Obj
-from diloco_operator.kube.listing import list_all, list_optional
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.checks.nodes import views
@@ -34,6 +34,7 @@ from diloco_cli.diloco.submission import BadScript, Script, Submission, config_m
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
 from diloco_cli.diloco.up_run import UpOptions
+from diloco_cli.gpu_slices import gpu_slices, note_on_stderr
 from diloco_cli.jobs import reference
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
 from diloco_cli.parameters_option import Quantity
@@ -212,19 +213,19 @@ def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[P
     try:
         on_cluster(target, look)
     except CommandError as error:
-        click.echo(f"note: what --pool leaves open is the first of the catalogue, as no cluster could be asked: {error.message}", err=True)
+        note_on_stderr(f"what --pool leaves open is the first of the catalogue, as no cluster could be asked: {error.message}")
     return _pools(texts, found[0] if found else None, held)
 
 
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:
     try:
         nodes = await list_all(client, NODES)
-        return slices_of(views(nodes, await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES)))
     except Forbidden as error:
         raise CommandError(
             f"you may not list nodes, which would decide what --pool leaves open: {error.message}. Write kinds as in the catalogue, and "
             "topologies: v5p=1x2x2x2"
         ) from error
+    return slices_of(views(nodes, await gpu_slices(client, note_on_stderr)))
 
 
 # --- here -------------------------------------------------------------------------------------------------------------

@@ -14,17 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 from diloco_operator.api.job import InvalidJob, load
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, GPU_SLICES, KIND, NODES, PRIORITY_CLASSES, RESOURCE_SLICES
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
 from diloco_operator.api.reasons import lack_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
-from diloco_operator.kube.listing import list_all, list_optional
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.reconcile import OperatorConfig
 
 from diloco_cli.checks.nodes import inventory_of
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.explanation import Explanation, PoolFacts, explanation
+from diloco_cli.gpu_slices import gpu_slices
 from diloco_cli.jobs import find_job
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.view_model import JobView
@@ -70,7 +71,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
     if any(lack_of(pool.reason).of_slices for pool in view.status.pools):
         nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
         if nodes is not None:
-            facts = pool_facts(obj, nodes, now(), await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES))
+            facts = pool_facts(obj, nodes, now(), await gpu_slices(client, notes.append))
         line = await _line(client, obj, notes)
     return explanation(view, obj["spec"], events or (), facts, line, notes)
 

@@ -47,10 +47,10 @@ class MemoryApi:
 
     Objects handed out are the caller's own. Objects have no metadata.managedFields: there is no server-side apply here.
 
-    `clock` gives the time of every timestamp, timezone-aware. Time-outs and bookmarks of watches use the event loop's clock.
-    `random` makes uids and generated names; with a seed they repeat. `window`: the most changes of each kind at which watches can
-    begin; see also `store.KEPT`. `before` and `after` are called around every request, also around reads. An error from `before` rejects the request. An error
-    from `after` loses the answer of a request that took effect (not called for watch). `writes` counts the writes that took effect.
+    `clock` gives the time of every timestamp, timezone-aware. Time-outs and bookmarks of watches use the event loop's clock. `random` makes
+    uids and generated names; with a seed they repeat. `window`: the most changes of each kind at which watches can begin, see also
+    `store.KEPT`. `before` and `after` are called around every request, also around reads. An error from `before` rejects the request. An
+    error from `after` loses the answer of a request that took effect (not called for watch). `writes` counts the writes that took effect.
     """
 
     def __init__(

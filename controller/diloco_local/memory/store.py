@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 
 from diloco_operator.kube.client import EventType, Gone, Obj
 
-
 KEPT = timedelta(minutes=5)
 """Changes are kept for this long, and are gone when they are twice as old: API servers have etcd compacted every five minutes. A job's
 status is some KiB and is written each second, so all changes of a day would be a gigabyte."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diloco_operator.kube.client import Client, Forbidden, Gone, NotFound, Obj, Resource
+from diloco_operator.kube.client import Client, Gone, NotFound, Obj, Resource
 
 _PAGE = 500
 """Objects of one answer of the API server."""
@@ -29,8 +29,8 @@ async def list_all(
 
 
 async def list_optional(client: Client, resource: Resource, *, labels: str = "", fields: str = "") -> list[Obj]:
-    """Return all objects of a kind that not every cluster serves, and not every user may list: then there are none."""
+    """Return all objects of a kind that not every cluster serves: then there are none."""
     try:
         return await list_all(client, resource, labels=labels, fields=fields)
-    except (Forbidden, NotFound):
+    except NotFound:
         return []

@@ -14,7 +14,7 @@ from diloco_cli.explanation import Explanation
 from diloco_cli.kubectl.explain import explained
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.runbook import url_of
-from diloco_operator.api.names import ANNOTATION_SAID, DILOCO_JOBS, EVENTS, LABEL_UNIT, NODES, PRIORITY_CLASSES
+from diloco_operator.api.names import ANNOTATION_SAID, DILOCO_JOBS, EVENTS, LABEL_UNIT, NODES, PRIORITY_CLASSES, RESOURCE_SLICES
 from diloco_operator.kube.client import Client, Gone, ObjList, Resource
 
 SHORT = "pool v5p needs 1 more slice of tpu-v5p 2x2x1; the fleet has 1: 1 held by job team/other"
@@ -230,6 +230,18 @@ async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_s
         "Note: you may not list the events of the namespace, so that what they tell is not shown",
         "Note: you may not list the nodes of the cluster, so that what they tell is not shown",
     ]
+
+
+@on_a_cluster
+async def test_a_user_who_may_not_list_resource_slices_is_told_that_some_gpus_may_be_missing(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    await set_status(
+        cluster, state="Queued", reason="WaitingForHardware", conditions=conditions(Training="False"), learners=learners(0, 2),
+        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES)],
+    )  # fmt: skip
+    told = await page(cluster, RESOURCE_SLICES)
+    assert "nodes now" in told
+    assert told.splitlines()[-1] == "Note: you may not list resource slices: GPUs that only DRA offers are not seen"
 
 
 @on_a_cluster

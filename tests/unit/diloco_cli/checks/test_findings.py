@@ -236,6 +236,16 @@ def test_gpus_that_only_dra_offers_need_no_device_plugin() -> None:
     assert "1 of cpu" in one(facts({names.NODES: [a_dra_node("gpu-1")]}), Check.NODES).message
 
 
+def test_without_the_right_to_list_resource_slices_nodes_are_counted_all_the_same() -> None:
+    hidden = Unreadable("resourceslices of the cluster", "forbidden")
+    found = examine(facts({names.NODES: [a_gpu_node("gpu-1")], names.RESOURCE_SLICES: hidden}))
+    told = [(each.level, each.message) for each in found if each.check is Check.NODES]
+    assert told == [
+        (Level.WARNING, "you may not list resource slices: GPUs that only DRA offers are not seen"),
+        (Level.OK, "hosts: 1 of nvidia-h100-80gb"),
+    ]
+
+
 def test_nvlink_domains_want_nvidias_driver() -> None:
     rack = [a_gpu_node(f"gb-{index}", kind="nvidia-gb200", gpus=4, labels={"nvidia.com/gpu.clique": "c.1"}) for index in range(2)]
     assert "the cluster has no ComputeDomain" in one(facts({names.NODES: rack}), Check.DRIVERS).message

@@ -1,0 +1,25 @@
+"""The ResourceSlices by which DRA offers GPUs, for commands that work without them, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+from diloco_operator.api.names import GPU_SLICES, RESOURCE_SLICES
+from diloco_operator.kube.client import Client, Forbidden, Obj
+from diloco_operator.kube.listing import list_optional
+
+UNSEEN = "you may not list resource slices: GPUs that only DRA offers are not seen"
+
+
+def note_on_stderr(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
+
+
+async def gpu_slices(client: Client, note: Callable[[str], object]) -> list[Obj]:
+    """Return them; none if the user may not list them, and `note` is told so."""
+    try:
+        return await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES)
+    except Forbidden:
+        note(UNSEEN)
+        return []
