@@ -7,8 +7,9 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.api.consequences import Follows
@@ -21,10 +22,12 @@ from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement,
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 
 
-def place(job: JobRequest, fleet: Fleet) -> Placement:
+def place(job: JobRequest, fleet: Fleet, avoid: Collection[str] = ()) -> Placement:
     """Place the units of a job: those that its pools' minima ask for, then those that run, then new ones in the order of the pools.
-    Deterministic. No slice is given twice, a unit with a slice keeps it or gets none, and the maxima of the job and its pools hold."""
-    placing = _Placing.of(job, fleet)
+    Deterministic. No slice is given twice, a unit with a slice keeps it or gets none, and the maxima of the job and its pools hold.
+
+    `avoid`: nodes that new units get last, better than none."""
+    placing = _Placing.of(job, fleet, avoid)
     placing.meet_pool_minima()
     placing.keep_running()
     placing.grow()
@@ -34,13 +37,14 @@ def place(job: JobRequest, fleet: Fleet) -> Placement:
 class _FreeSlices:
     """The free slices that no unit has got yet, read only as far as needed."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, avoid: Collection[str]) -> None:
         self._fleet = fleet
+        self._avoid = avoid
         self._taken: set[str] = set()
         self._fitting: dict[str, Iterator[Slice]] = {}
         """Pool -> free slices for its units that have not been read yet."""
-        self._rooms: dict[str, DomainRooms] = {}
-        """Pool with units of several slices -> those that are left for it."""
+        self._rooms: dict[str, tuple[DomainRooms, ...]] = {}
+        """Pool with units of several slices -> those that are left for it: all of them last, first those without nodes to avoid."""
 
     def reserve(self, slices: Sequence[Slice]) -> bool:
         """Take slices that a unit has and keeps. False: another unit has one of them."""
@@ -53,7 +57,7 @@ class _FreeSlices:
         """Take slices for one more unit of the pool: the first, or those that are nearest to each other. Empty: there are too few."""
         slots = pool.shape.slots
         if slots > 1:
-            found = self._near(pool, requirements).take(slots)
+            found = next((found for rooms in self._near(pool, requirements) if (found := rooms.take(slots))), [])
         else:
             if pool.name not in self._fitting:
                 self._fitting[pool.name] = self._all(pool, requirements)
@@ -64,22 +68,32 @@ class _FreeSlices:
 
     def left(self, pool: PoolRequest, requirements: SliceRequirements) -> Mapping[Domain, int]:
         """Count those that are left for units of several slices, by the domains of which one needs one; most first."""
-        return self._near(pool, requirements).left() if pool.shape.slots > 1 else {}
+        return self._near(pool, requirements)[-1].left() if pool.shape.slots > 1 else {}
 
     def _take(self, slices: Sequence[Slice]) -> None:
         self._taken.update(slice_.key for slice_ in slices)
-        for rooms in self._rooms.values():
+        for rooms in itertools.chain.from_iterable(self._rooms.values()):
             for slice_ in slices:
                 rooms.discard(slice_)
 
-    def _near(self, pool: PoolRequest, requirements: SliceRequirements) -> DomainRooms:
+    def _near(self, pool: PoolRequest, requirements: SliceRequirements) -> tuple[DomainRooms, ...]:
         if pool.name not in self._rooms:
-            left = (slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self._taken)
-            self._rooms[pool.name] = DomainRooms(left, requirements.locality)
+            left = [slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self._taken]
+            offers = [left, *([[slice_ for slice_ in left if not self._is_avoided(slice_)]] if self._avoid else [])]
+            self._rooms[pool.name] = tuple(DomainRooms(each, requirements.locality) for each in reversed(offers))
         return self._rooms[pool.name]
 
     def _all(self, pool: PoolRequest, requirements: SliceRequirements) -> Iterator[Slice]:
-        return filter(requirements.suits, self._fleet.free(pool.shape, pool.name))
+        avoided = []
+        for slice_ in filter(requirements.suits, self._fleet.free(pool.shape, pool.name)):
+            if self._is_avoided(slice_):
+                avoided.append(slice_)
+            else:
+                yield slice_
+        yield from avoided
+
+    def _is_avoided(self, slice_: Slice) -> bool:
+        return any(host.node in self._avoid for host in slice_.hosts)
 
 
 @dataclass(slots=True)
@@ -117,8 +131,8 @@ class _Placing:
     """Unit -> the slices that it has already."""
 
     @classmethod
-    def of(cls, job: JobRequest, fleet: Fleet) -> _Placing:
-        free = _FreeSlices(fleet)
+    def of(cls, job: JobRequest, fleet: Fleet, avoid: Collection[str]) -> _Placing:
+        free = _FreeSlices(fleet, avoid)
         kept: dict[str, tuple[Slice, ...]] = {}
         pools = []
         for request in job.pools:

@@ -17,7 +17,6 @@ from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.status import UnitState
-from diloco_operator.fleet.avoidance import FleetWithout
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, UnplacedUnit, place
@@ -97,7 +96,7 @@ def scale(
     records = without_places(context, records)
     every = job_request(context, records, avoid)
     request = for_placement(context, every)
-    placement = _place(context, request, records, avoid)
+    placement = place(request, context.observed.fleet, avoid)
     scaling = Scaling(dict(records), avoid=avoid, given_back=gives_back and blocked is not None)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
@@ -168,19 +167,6 @@ def _any_hosts(context: ReconcileContext, shape: Shape) -> list[Host]:
     """Return hosts of slices as a unit of this shape has them, free or not; empty: the fleet has too few."""
     found = [host for slice_ in itertools.islice(context.observed.fleet.slices(shape), shape.slots) for host in slice_.hosts]
     return found if len(found) == shape.hosts else []
-
-
-def _place(
-    context: ReconcileContext, request: JobRequest, records: Mapping[str, UnitStatusRecord], avoid: Mapping[str, float]
-) -> Placement:
-    fleet = context.observed.fleet
-    if avoid:
-        placement = place(request, FleetWithout(fleet, avoid))
-        # Only where a unit would wait: a slice that failed to bind is better than none, and worse than any other.
-        if not any(left.waits for left in placement.unplaced):
-            return placement
-        fleet = FleetWithout(fleet, avoid, last=True)
-    return place(request, fleet)
 
 
 # --- the answer --------------------------------------------------------------------------------------------------------

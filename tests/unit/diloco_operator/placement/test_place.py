@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.allotment.view import AllottedFleet
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Fleet, Inventory, Shape, Toleration
 from diloco_operator.placement import JobRequest, Placement, PoolRequest, UnitRequest, place
 
@@ -23,8 +25,8 @@ def a_pool(
     return PoolRequest(name, shape, min, count if max is None else max, units, **how)
 
 
-def ask(fleet: Fleet, *pools: PoolRequest, min: int = 1, max: int = 100, **job: Any) -> Placement:
-    return place(JobRequest("ns/job", min, max, pools, **job), fleet)
+def ask(fleet: Fleet, *pools: PoolRequest, min: int = 1, max: int = 100, avoid: Collection[str] = (), **job: Any) -> Placement:
+    return place(JobRequest("ns/job", min, max, pools, **job), fleet, avoid)
 
 
 def slices_of(placement: Placement) -> dict[str, str]:
@@ -100,6 +102,18 @@ def test_grant_that_is_not_free_any_more_is_not_taken() -> None:
     granted = AllottedFleet(fleet, {"a": tuple(fleet.free(SINGLE))}, {}, {}, {})
     fleet.set_reservations("ns/other", {"tpu-0"})
     assert slices_of(ask(granted, a_pool("a", 2))) == {"a-0": "tpu-1"}
+
+
+def test_nodes_to_avoid_come_last_and_better_than_none() -> None:
+    fleet = an_inventory(*(a_tpu_node(name) for name in "abc"))
+    assert slices_of(ask(fleet, a_pool("p", 3), avoid={"a"})) == {"p-0": "b", "p-1": "c", "p-2": "a"}
+
+
+def test_a_unit_of_several_hosts_gets_some_that_it_avoids_only_where_no_others_are_enough() -> None:
+    zones = {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
+    fleet = an_inventory(*(a_gpu_node(name, labels={"topology.kubernetes.io/zone": zone}) for name, zone in zones.items()))
+    pool = a_pool("p", 2, H100_PAIR, locality=Locality.ZONE)
+    assert slices_of(ask(fleet, pool, avoid={"a0"})) == {"p-0": "b0+b1", "p-1": "a1+a0"}
 
 
 def test_a_view_apart_does_not_see_what_the_allotment_decides_meanwhile() -> None:
