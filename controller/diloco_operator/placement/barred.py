@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from diloco_operator.placement.requirements import SliceRequirements
 
 MAX_NAMED = 3
 """Zones, network blocks, hosts, taints or jobs that a message names one by one."""
+NEVER = 1_000_000
+"""More units than any job has."""
 _MAX_CHECKED = 1000
 """Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
 
@@ -35,45 +38,100 @@ class Part(NamedTuple):
     """What a person can do about it; "": nothing but to have more hardware, or it ends by itself."""
 
 
-def free_elsewhere(
-    job: JobRequest, pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, *, in_accelerators: bool, least: int
-) -> list[Part]:
-    """Free slices that the pool cannot use, or that are kept for other jobs. `least`: units that a job without any must get together."""
+@dataclass(slots=True)
+class FreeSlices:
+    """The free slices of the shape of a pool, by what keeps its units from them; at most `_MAX_CHECKED`."""
+
+    pool: PoolRequest
+    requirements: SliceRequirements
+    idle: list[Slice] = field(default_factory=list)
+    """Nothing does, and no job keeps them: they are too few."""
+    kept: dict[str, list[Slice]] = field(default_factory=dict)
+    """Key of another job -> those that are kept for it."""
+    avoided: list[Slice] = field(default_factory=list)
+    unwanted: list[Slice] = field(default_factory=list)
+    tainted: list[Slice] = field(default_factory=list)
+    small: list[Slice] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, pool: PoolRequest, requirements: SliceRequirements, fleet: Fleet, taken: Collection[str]) -> FreeSlices:
+        """`taken`: keys of those that units have just got."""
+        found = cls(pool, requirements)
+        # What only avoided hosts bar comes back by itself, so it must not count as lacking a label or room.
+        possible = requirements._replace(avoided=frozenset())
+        offered = ((slice_, "") for slice_ in fleet.free(pool.shape, pool.name))
+        for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape, pool.name)), _MAX_CHECKED):
+            if slice_.key in taken:
+                continue
+            if requirements.fits(slice_):
+                (found.kept.setdefault(winner, []) if winner else found.idle).append(slice_)
+            elif pool.avoided and possible.fits(slice_):
+                found.avoided.append(slice_)
+            elif not possible.admits(slice_):
+                (found.tainted if possible.attracts(slice_) else found.unwanted).append(slice_)
+            else:
+                found.small.append(slice_)
+        return found
+
+    def units(self, *more: Slice) -> int:
+        """Return how many units the idle slices and these would make."""
+        shape = self.pool.shape
+        if shape.slots == 1:
+            each = max(1, shape.chips_per_host) if shape.divides else 0
+            return sum(slice_.kind.chips_per_host // each if each else 1 for slice_ in (*self.idle, *more))
+        domains = Counter(self.requirements.domain(slice_) for slice_ in (*self.idle, *more))
+        return sum(count // shape.slots for count in domains.values())
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether a slice of the shape is of use to the pool wherever it is and whatever its labels are."""
+        pool = self.pool
+        return not (pool.capacity or pool.node_selector or pool.affinity is not None or self.requirements.locality is not Locality.ANY)
+
+
+def missing_units(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:
+    """Return how many units a job that has none must get from this pool at once, with what the others could get now; `NEVER` if its minimum
+    is not there whatever this pool gets."""
+    others = [other for other in job.pools if other is not pool]
+    # What is free for two pools of one accelerator may be the same slices.
+    apart = [other for other in others if other.shape.accelerator != pool.shape.accelerator]
+    there = {other.name: min(other.max, free_for(other.name).units()) for other in apart}
+    least = max(1, pool.min, job.min - sum(there.values()))
+    return NEVER if least > pool.max or any(there.get(other.name, 0) < other.min for other in others) else least
+
+
+def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accelerators: bool, least: int) -> list[Part]:
+    """Return why free slices are of no use to the pool. `least`: units that it must get at once; what leaves fewer is no remedy."""
 
     def many(slices: Iterable[Slice]) -> int:
         return sum(slice_.kind.chips_per_host if in_accelerators else 1 for slice_ in slices)
 
-    # What only avoided hosts bar comes back by itself, so it must not count as lacking a label or room.
-    possible = requirements._replace(avoided=frozenset())
-    avoided: list[Slice] = []
-    unwanted: list[Slice] = []
-    tainted: list[Slice] = []
-    small, example, idle = 0, "", 0
-    kept: Counter[str] = Counter()
-    offered = ((slice_, "") for slice_ in fleet.free(pool.shape, pool.name))
-    for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape, pool.name)), _MAX_CHECKED):
-        if requirements.fits(slice_):
-            kept[winner] += many((slice_,)) if winner else 0
-            idle += 0 if winner else many((slice_,))
-        elif pool.avoided and possible.fits(slice_):
-            avoided.append(slice_)
-        elif not possible.admits(slice_):
-            (tainted if possible.attracts(slice_) else unwanted).append(slice_)
-        else:
-            small += many((slice_,))
-            example = example or fleet.shortage(slice_, requirements.needs)
-    found = [Part(f"{kept.total()} free, but kept for {_jobs(kept)}", stronger_claim(job))] if kept.total() else []
+    def part(slices: Sequence[Slice], text: str, help: str) -> Part:
+        return Part(text, help if free.units(*slices) >= least else "")
+
+    pool = free.pool
+    possible = free.requirements._replace(avoided=frozenset())
+    found = []
+    if free.kept:
+        kept = Counter({winner: many(slices) for winner, slices in free.kept.items()})
+        every = [*itertools.chain.from_iterable(free.kept.values())]
+        found.append(part(every, f"{kept.total()} free, but kept for {_jobs(kept)}", stronger_claim(job)))
     # `too_few_together` tells it of units of several hosts, by domain.
-    if 0 < idle < least and pool.shape.slots == 1:
-        found.append(Part(f"{idle} free, but too few for its minimum, which it gets as a whole"))
-    found += [_avoided(pool, avoided, many(avoided))] if avoided else []
-    found += [_unwanted(pool, possible, unwanted, many(unwanted))] if unwanted else []
-    found += [_tainted(possible, tainted, many(tainted))] if tainted else []
-    if small and pool.needs_added:
-        text = f"{small} free, but too small for what the API server makes of the template's requests: {example}"
-        found.append(Part(text, "set requests in the pool's template, or change the namespace's LimitRange"))
-    elif small:
-        found.append(Part(f"{small} free, but too small: {example}", "request less in the pool's template"))
+    if 0 < free.units() < least and pool.shape.slots == 1:
+        found.append(Part(f"{many(free.idle)} free, but too few for its minimum, which it gets as a whole"))
+    if free.avoided:
+        found.append(part(free.avoided, *_avoided(pool, free.avoided, many(free.avoided))))
+    if free.unwanted:
+        found.append(part(free.unwanted, *_unwanted(pool, possible, free.unwanted, many(free.unwanted))))
+    if free.tainted:
+        found.append(part(free.tainted, *_tainted(possible, free.tainted, many(free.tainted))))
+    if free.small:
+        shortage, count = fleet.shortage(free.small[0], possible.needs), many(free.small)
+        if pool.needs_added:
+            text = f"{count} free, but too small for what the API server makes of the template's requests: {shortage}"
+            found.append(part(free.small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
+        else:
+            found.append(part(free.small, f"{count} free, but too small: {shortage}", "request less in the pool's template"))
     return found
 
 
@@ -86,16 +144,20 @@ def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
     return Part(text, f"a pool with acceleratorsPerHost {counts.scattered[0][1]} or less")
 
 
-def too_few_together(pool: PoolRequest, left: Mapping[Domain, int]) -> Part:
-    """Return why hosts that are free do not make a unit."""
-    free = f"{sum(left.values())} free, but a unit needs {pool.shape.slots}"
+def too_few_together(free: FreeSlices, least: int) -> Part | None:
+    """Return why free hosts do not make a unit; None: there are none, or they make one. `least`: see `free_elsewhere`."""
+    pool = free.pool
+    together = Counter(free.requirements.domain(slice_) for slice_ in free.idle).most_common()
+    if pool.shape.slots == 1 or not together or together[0][1] >= pool.shape.slots:
+        return None
+    text = f"{len(free.idle)} free, but a unit needs {pool.shape.slots}"
     if pool.locality is Locality.ANY:
-        return Part(free)
-    shown = list(itertools.islice(left.items(), MAX_NAMED))
+        return Part(text)
+    shown = together[:MAX_NAMED]
     where = [f"{_domain(domain)}: {count}" for domain, count in shown]
-    more = f"; {len(left) - len(shown)} more with fewer" if len(left) > len(shown) else ""
+    more = f"; {len(together) - len(shown)} more with fewer" if len(together) > len(shown) else ""
     one = "zone" if pool.locality is Locality.ZONE else "network block"
-    return Part(f"{free} in one {one} ({', '.join(where)}{more})", _ANYWHERE if sum(left.values()) >= pool.shape.slots else "")
+    return Part(f"{text} in one {one} ({', '.join(where)}{more})", _ANYWHERE if len(free.idle) // pool.shape.slots >= least else "")
 
 
 _ANYWHERE = "set locality of the pool to Any, if the program stands a slower network"
@@ -125,16 +187,6 @@ def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
     named += [f"{each.free} of {each.total} free {form(each.kind.topology, each.kind.chips_per_host)}" for each in others]
     text = f"{', '.join(named)}{more}, a unit needs {form(shape.topology, shape.chips_per_host)}"
     return Part(text, f"a pool with {'chipsPerHost ' + str(first.kind.chips_per_host) if same else 'topology ' + first.kind.topology}")
-
-
-def with_ungranted(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, left: Mapping[Domain, int]) -> Mapping[Domain, int]:
-    """Return `left`, and the slices that are free and kept for no job, because they are too few for one unit; the domain with most
-    first."""
-    found = Counter(left)
-    for slice_, winner in itertools.islice(fleet.kept(pool.shape, pool.name), _MAX_CHECKED):
-        if not winner and requirements.fits(slice_):
-            found[requirements.domain(slice_)] += 1
-    return dict(found.most_common())
 
 
 def stronger_claim(job: JobRequest) -> str:

@@ -49,8 +49,3 @@ class DomainRooms:
         if path is not None:
             for domain in self._around(path):
                 del self._slices[domain][slice_.key]
-
-    def left(self) -> dict[Domain, int]:
-        """Count what is left of each domain of the depth that is needed; the one with most first."""
-        found = {domain: len(slices) for domain, slices in self._slices.items() if len(domain) == self._depth and slices}
-        return dict(sorted(found.items(), key=lambda each: -each[1]))

@@ -5,28 +5,27 @@ See docs/decisions/0176-explain-and-doctor.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from diloco.wording import plural
 
 from diloco_operator.api.reasons import PoolReason, UnitReason
-from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Holder, OddNodes, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.placement.barred import (
     MAX_NAMED,
+    FreeSlices,
     Part,
     free_elsewhere,
     job_name,
+    missing_units,
     nearby,
     scattered,
     stronger_claim,
     too_few_together,
-    with_ungranted,
 )
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest, Remedy
-from diloco_operator.placement.requirements import SliceRequirements
 
 _MOST_HELPS = 3
 _MORE_NODES = Remedy("more nodes", is_more_nodes=True)
@@ -38,15 +37,16 @@ def pool_outcome(
     job: JobRequest,
     pool: PoolRequest,
     fleet: Fleet,
-    requirements: SliceRequirements,
     placed: int,
     *,
     job_room: int,
     own: Mapping[str, int],
-    left: Mapping[Domain, int],
+    free_for: Callable[[str], FreeSlices],
 ) -> PoolOutcome:
-    """Tell the outcome of a pool; `own`: first nodes of all slices that the job keeps or gets, with the accelerators that it takes there.
-    `left`: of each domain of which a unit needs one, slices that are still free."""
+    """Tell the outcome of a pool. `own`: first nodes of all slices that the job keeps or gets, with the accelerators that it takes there;
+    `free_for`: what is free and no unit of the job has got.
+
+    What would help is told where it is certain to: others come first, and the minimum of a job without units comes as a whole."""
     if pool.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(pool.name, placed, PoolReason.SWITCHED_OFF, text)
@@ -65,12 +65,12 @@ def pool_outcome(
     if counts.total == 0:
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
         return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
-    starts = not own
-    parts = _taken(job, counts, _least(job, pool, counts) if starts else 0)
-    parts += free_elsewhere(job, pool, fleet, requirements, in_accelerators=counts.hosts > 0, least=job.min if starts else 0)
-    together = with_ungranted(pool, fleet, requirements, left) if pool.shape.slots > 1 else {}
-    if 0 < max(together.values(), default=0) < pool.shape.slots:
-        parts.append(too_few_together(pool, together))
+    free = free_for(pool.name)
+    least = 1 if own else missing_units(job, free_for, pool)
+    parts = _taken(job, free, counts, least)
+    parts += free_elsewhere(job, free, fleet, in_accelerators=counts.hosts > 0, least=least)
+    if (together := too_few_together(free, least)) is not None:
+        parts.append(together)
     if counts.scattered:
         parts.append(scattered(pool, counts))
     if (near := nearby(pool, counts)) is not None:
@@ -147,19 +147,24 @@ def _at_maximum(pool: PoolRequest, placed: int) -> str:
 
 
 # --- slices that are not free ----------------------------------------------------------------------------------------------
-def _taken(job: JobRequest, counts: SliceCounts, least: int) -> list[Part]:
-    """Return who or what has the slices that are not free; each slice counts once. `least`: how many the pool must get together."""
+def _taken(job: JobRequest, free: FreeSlices, counts: SliceCounts, least: int) -> list[Part]:
+    """Return who or what has the slices that are not free; each slice counts once. `least`: units that the pool must get at once."""
+
+    def enough(slices: int) -> bool:
+        return free.takes_any and not free.kept and free.units() + slices // _slices_of_unit(free.pool, counts) >= least
+
     parts = [Part(f"{counts.own} of this job")] if counts.own else []
     if counts.ending:
         parts.append(Part(f"{counts.ending} that pods of this job have not left yet", "wait until they have ended"))
     if counts.holders:
-        parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(job, counts, least)))
+        parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(job, counts, enough)))
     if counts.unusable_count:
         more = counts.unusable_count - len(counts.unusable)
         text = f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else "")
-        parts.append(Part(text, "repair or uncordon the unusable nodes"))
+        parts.append(Part(text, "repair or uncordon the unusable nodes" if enough(counts.unusable_count) else ""))
     if counts.used:
-        parts.append(Part(f"{counts.used} used by other pods: {_users(counts)}", "end these pods, or wait until they have ended"))
+        remedy = "end these pods, or wait until they have ended" if enough(counts.used) else ""
+        parts.append(Part(f"{counts.used} used by other pods: {_users(counts)}", remedy))
     return parts
 
 
@@ -173,25 +178,23 @@ def _users(counts: SliceCounts) -> str:
     return f"{text} ({hosts.used} of {hosts.hosts} hosts of {hosts.slice} {'is' if hosts.used == 1 else 'are'} used: {named}{more})"
 
 
-def _least(job: JobRequest, pool: PoolRequest, counts: SliceCounts) -> int:
-    """Return the slices, or accelerators, that the pool of a job without units must get at once, whatever the other pools get."""
-    units = max(pool.min, job.min - sum(other.max for other in job.pools if other is not pool))
-    return units * (pool.shape.hosts * pool.shape.chips_per_host if counts.hosts else pool.shape.slots)
+def _slices_of_unit(pool: PoolRequest, counts: SliceCounts) -> int:
+    """Return the slices, or accelerators, that a unit takes, as `counts` has them."""
+    return max(1, pool.shape.hosts * pool.shape.chips_per_host if counts.hosts else pool.shape.slots)
 
 
-def _help_of_holders(job: JobRequest, counts: SliceCounts, least: int) -> str:
+def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int], bool]) -> str:
     """Say what holders could do; nothing where slices come by themselves, or would be too few."""
     holders = counts.holders
     if any(holder.leaving for holder in holders):
         return ""
-    if any(holder.surplus for holder in holders):
+    if enough(surplus := sum(holder.surplus or 0 for holder in holders)) and surplus:
         return stronger_claim(job)
-    free = counts.total - counts.own - counts.ending - counts.held - counts.unusable_count - counts.used
-    if free + counts.held < least:
+    if not enough(counts.held):
         return ""
     if len(holders) == 1:
         return f"wait until job {job_name(holders[0].job)} ends, or suspend it"
-    if free + holders[-1].slices >= least:  # the one with fewest is enough
+    if enough(holders[-1].slices):  # the one with fewest is enough
         return "wait until one of these jobs ends, or suspend it"
     return "wait until enough of these jobs have ended, or suspend them"
 

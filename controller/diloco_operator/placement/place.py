@@ -7,15 +7,16 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
-from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice
+from diloco_operator.placement.barred import FreeSlices
 from diloco_operator.placement.domains import DomainRooms
 from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason, with_nodes_for_all
 from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolRequest, UnitRequest, UnplacedUnit
@@ -34,13 +35,14 @@ def place(job: JobRequest, fleet: Fleet, avoid: Collection[str] = ()) -> Placeme
     return placing.placement()
 
 
-class _FreeSlices:
-    """The free slices that no unit has got yet, read only as far as needed."""
+class _Offers:
+    """Hands out free slices, read only as far as needed."""
 
     def __init__(self, fleet: Fleet, avoid: Collection[str]) -> None:
         self._fleet = fleet
         self._avoid = avoid
-        self._taken: set[str] = set()
+        self.taken: set[str] = set()
+        """Keys of those that units have got, or had and keep."""
         self._fitting: dict[str, Iterator[Slice]] = {}
         """Pool -> free slices for its units that have not been read yet."""
         self._rooms: dict[str, tuple[DomainRooms, ...]] = {}
@@ -48,7 +50,7 @@ class _FreeSlices:
 
     def reserve(self, slices: Sequence[Slice]) -> bool:
         """Take slices that a unit has and keeps. False: another unit has one of them."""
-        if any(slice_.key in self._taken for slice_ in slices):
+        if any(slice_.key in self.taken for slice_ in slices):
             return False
         self._take(slices)
         return True
@@ -61,24 +63,20 @@ class _FreeSlices:
         else:
             if pool.name not in self._fitting:
                 self._fitting[pool.name] = self._all(pool, requirements)
-            first = next((slice_ for slice_ in self._fitting[pool.name] if slice_.key not in self._taken), None)
+            first = next((slice_ for slice_ in self._fitting[pool.name] if slice_.key not in self.taken), None)
             found = [first] if first is not None else []
         self._take(found)
         return tuple(found)
 
-    def left(self, pool: PoolRequest, requirements: SliceRequirements) -> Mapping[Domain, int]:
-        """Count those that are left for units of several slices, by the domains of which one needs one; most first."""
-        return self._near(pool, requirements)[-1].left() if pool.shape.slots > 1 else {}
-
     def _take(self, slices: Sequence[Slice]) -> None:
-        self._taken.update(slice_.key for slice_ in slices)
+        self.taken.update(slice_.key for slice_ in slices)
         for rooms in itertools.chain.from_iterable(self._rooms.values()):
             for slice_ in slices:
                 rooms.discard(slice_)
 
     def _near(self, pool: PoolRequest, requirements: SliceRequirements) -> tuple[DomainRooms, ...]:
         if pool.name not in self._rooms:
-            left = [slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self._taken]
+            left = [slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self.taken]
             offers = [left, *([[slice_ for slice_ in left if not self._is_avoided(slice_)]] if self._avoid else [])]
             self._rooms[pool.name] = tuple(DomainRooms(each, requirements.locality) for each in reversed(offers))
         return self._rooms[pool.name]
@@ -125,14 +123,14 @@ class _Placing:
 
     job: JobRequest
     fleet: Fleet
-    free: _FreeSlices
+    free: _Offers
     pools: list[_Pool]
     kept: dict[str, tuple[Slice, ...]]
     """Unit -> the slices that it has already."""
 
     @classmethod
     def of(cls, job: JobRequest, fleet: Fleet, avoid: Collection[str]) -> _Placing:
-        free = _FreeSlices(fleet, avoid)
+        free = _Offers(fleet, avoid)
         kept: dict[str, tuple[Slice, ...]] = {}
         pools = []
         for request in job.pools:
@@ -203,16 +201,21 @@ class _Placing:
                     own.update({slice_.hosts[0].node: chips for slice_ in pool.placed[unit.name]})
         unplaced: list[UnplacedUnit] = []
         outcomes = []
+
+        @functools.cache
+        def free_for(pool: str) -> FreeSlices:
+            found = next(each for each in self.pools if each.request.name == pool)
+            return FreeSlices.of(found.request, found.requirements, self.fleet, self.free.taken)
+
         for pool in self.pools:
             outcome = pool_outcome(
                 self.job,
                 pool.request,
                 self.fleet,
-                pool.requirements,
                 len(pool.placed),
                 job_room=self.room - self.job.reserved,
                 own=own,
-                left=self.free.left(pool.request, pool.requirements) if pool.new or pool.request.asked else {},
+                free_for=free_for,
             )
             outcomes.append(outcome)
             undecided = {unit.name for unit in pool.undecided}
