@@ -91,6 +91,18 @@ class AllottedFleet:
 
         return _with_surplus(holder, request, self._results.get(holder.job, NOTHING_ALLOTTED), locate, resource=resource)
 
+    def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
+        """See `Fleet.wanted_before`."""
+        mine = self._requests.get(self._job)
+        for job, request in self._requests.items():
+            if job == self._job or (starts and mine is not None and mine.order < request.order):
+                continue
+            if any(
+                pool.wanted and not pool.for_spares and pool.requirements.shape.accelerator == shape.accelerator for pool in request.pools
+            ):
+                return True
+        return False
+
     def uses(self, node: str) -> tuple[PodUse, ...]:
         return self._fleet.uses(node)
 

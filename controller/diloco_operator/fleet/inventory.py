@@ -383,6 +383,10 @@ class Inventory:
         nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
         return next((why for node in nodes if (why := shortage(node, self._occupancy.uses(node.name), needs))), "")
 
+    def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
+        """See `Fleet.wanted_before`: it knows of no jobs that wait."""
+        return False
+
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
         return self.counting.counts(shape, job, own)
 

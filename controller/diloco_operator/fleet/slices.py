@@ -261,6 +261,11 @@ class Fleet(Protocol):
         there."""
         ...
 
+    def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
+        """Say whether a slice of this accelerator that becomes free may go to another job that wants some. If this one `starts`, only those
+        do that come before it."""
+        ...
+
     def uses(self, node: str) -> tuple[PodUse, ...]:
         """Return the pods on this node that are not units of this operator."""
         ...

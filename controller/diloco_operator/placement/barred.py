@@ -89,7 +89,7 @@ class FreeSlices:
         return not (pool.capacity or pool.node_selector or pool.affinity is not None or self.requirements.locality is not Locality.ANY)
 
 
-def missing_units(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:
+def units_at_once(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:
     """Return how many units a job that has none must get from this pool at once, with what the others could get now; `NEVER` if its minimum
     is not there whatever this pool gets."""
     others = [other for other in job.pools if other is not pool]

@@ -19,11 +19,11 @@ from diloco_operator.placement.barred import (
     Part,
     free_elsewhere,
     job_name,
-    missing_units,
     nearby,
     scattered,
     stronger_claim,
     too_few_together,
+    units_at_once,
 )
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest, Remedy
 
@@ -66,8 +66,8 @@ def pool_outcome(
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
         return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
     free = free_for(pool.name)
-    least = 1 if own else missing_units(job, free_for, pool)
-    parts = _taken(job, free, counts, least)
+    least = 1 if own else units_at_once(job, free_for, pool)
+    parts = _taken(job, free, fleet, counts, least, starts=not own)
     parts += free_elsewhere(job, free, fleet, in_accelerators=counts.hosts > 0, least=least)
     if (together := too_few_together(free, least)) is not None:
         parts.append(together)
@@ -147,23 +147,26 @@ def _at_maximum(pool: PoolRequest, placed: int) -> str:
 
 
 # --- slices that are not free ----------------------------------------------------------------------------------------------
-def _taken(job: JobRequest, free: FreeSlices, counts: SliceCounts, least: int) -> list[Part]:
+def _taken(job: JobRequest, free: FreeSlices, fleet: Fleet, counts: SliceCounts, least: int, *, starts: bool) -> list[Part]:
     """Return who or what has the slices that are not free; each slice counts once. `least`: units that the pool must get at once."""
 
     def enough(slices: int) -> bool:
         return free.takes_any and not free.kept and free.units() + slices // _slices_of_unit(free.pool, counts) >= least
 
+    def helps(slices: int) -> bool:
+        return enough(slices) and not fleet.wanted_before(free.pool.shape, starts=starts)
+
     parts = [Part(f"{counts.own} of this job")] if counts.own else []
     if counts.ending:
         parts.append(Part(f"{counts.ending} that pods of this job have not left yet", "wait until they have ended"))
     if counts.holders:
-        parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(job, counts, enough)))
+        parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(job, counts, enough, helps)))
     if counts.unusable_count:
         more = counts.unusable_count - len(counts.unusable)
         text = f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else "")
-        parts.append(Part(text, "repair or uncordon the unusable nodes" if enough(counts.unusable_count) else ""))
+        parts.append(Part(text, "repair or uncordon the unusable nodes" if helps(counts.unusable_count) else ""))
     if counts.used:
-        remedy = "end these pods, or wait until they have ended" if enough(counts.used) else ""
+        remedy = "end these pods, or wait until they have ended" if helps(counts.used) else ""
         parts.append(Part(f"{counts.used} used by other pods: {_users(counts)}", remedy))
     return parts
 
@@ -183,14 +186,15 @@ def _slices_of_unit(pool: PoolRequest, counts: SliceCounts) -> int:
     return max(1, pool.shape.hosts * pool.shape.chips_per_host if counts.hosts else pool.shape.slots)
 
 
-def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int], bool]) -> str:
-    """Say what holders could do; nothing where slices come by themselves, or would be too few."""
+def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int], bool], helps: Callable[[int], bool]) -> str:
+    """Say what holders could do; nothing where slices come by themselves. `enough`: whether so many slices more are enough; `helps`:
+    whether, besides, no other job gets them first."""
     holders = counts.holders
     if any(holder.leaving for holder in holders):
         return ""
     if enough(surplus := sum(holder.surplus or 0 for holder in holders)) and surplus:
         return stronger_claim(job)
-    if not enough(counts.held):
+    if not helps(counts.held):
         return ""
     if len(holders) == 1:
         return f"wait until job {job_name(holders[0].job)} ends, or suspend it"

@@ -105,6 +105,17 @@ def test_another_session_of_the_same_attempt_starts_from_zero() -> None:
     assert ledger.committed() == ((0, 8),)
 
 
+def test_what_is_usual_among_units_that_feed_themselves_leaves_out_those_that_have_counted_no_tokens() -> None:
+    ledger = Ledger()
+    for unit, tokens in (("a", 500), ("b", 700)):
+        ledger.begin(f"{unit}/1", unit)
+        ledger.commit(f"{unit}/1", UnitWork(0, tokens, 5))
+    ledger.begin("c/1", "c")
+    a_lease(ledger, "c/1", 4)
+    ledger.commit("c/1", UnitWork(4, 0, 5))
+    assert ledger.usual.per_step_of == {"a": 100, "b": 140}
+
+
 def test_unit_that_feeds_itself_still_counts_tokens() -> None:
     ledger = Ledger()
     ledger.begin("a/1", "a")

@@ -342,9 +342,9 @@ MORE = ["more nodes", "an autoscaler, which provisioning.mode of the pool asks"]
             id="the same while an autoscaler is asked",
         ),
         pytest.param(
-            gpu_pool(hosts=40),
+            gpu_pool(),
             "NoFreeSlice",
-            "pool h100 needs 1 more slice of nvidia-h100-80gb, 40 hosts with 8 accelerators; the fleet has 1: 1 free, but tainted, and the "
+            "pool h100 needs 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators; the fleet has 1: 1 free, but tainted, and the "
             "pool's template does not tolerate it: team=vision:NoSchedule on theirs",
             ["tolerate team=vision:NoSchedule in the pool's template", *MORE],
             id="a taint",

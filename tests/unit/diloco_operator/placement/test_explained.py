@@ -187,9 +187,7 @@ def test_what_would_help_names_taints_labels_and_nodes_in_the_order_of_the_cause
 
 def test_at_most_three_remedies_stand_before_more_nodes() -> None:
     taint = [{"key": "team", "value": "vision", "effect": "NoSchedule"}]
-    fleet = an_inventory(
-        a_tpu_node("broken", ready=False), a_tpu_node("theirs"), a_tpu_node("used"), a_tpu_node("tainted", taints=taint)
-    )
+    fleet = an_inventory(a_tpu_node("broken", ready=False), a_tpu_node("theirs"), a_tpu_node("used"), a_tpu_node("tainted", taints=taint))
     fleet.set_reservations("ns/other", {"theirs"})
     use(fleet, "notebook-0", "used")
     found = outcome(fleet, Shape("tpu-v5p", "2x2x1", 4, 1))

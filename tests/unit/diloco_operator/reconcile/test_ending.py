@@ -313,6 +313,7 @@ def test_a_program_that_runs_on_when_the_job_is_over_is_stopped_and_named_and_ha
     stage = trained()
     exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
     stage.step()
+    assert not stage.unit("v5p-0").get("reason"), "it may still end by itself"
     stage.advance(RECONCILE.end_by_itself)
     stage.step()
     exits(stage.pod("v5p-0", 1), 143, stage.now)

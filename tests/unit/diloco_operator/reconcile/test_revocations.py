@@ -115,6 +115,11 @@ def test_scavenged_pools_come_after_all_others_whatever_their_place() -> None:
     assert set(stage.states()) == {"firm-0", "firm-1"}
 
 
+def test_slices_may_be_kept_for_units_of_which_nothing_is_known_that_keeps_them_from_starting() -> None:
+    stage = Stage(a_job().with_learners(1, 3).with_pool(max=3), a_tpu_node("tpu-0")).train()
+    assert (request(stage).pools[0].wanted, request(stage).pools[0].refused) == (2, False)
+
+
 def test_a_unit_that_drains_for_a_new_template_keeps_its_slice_and_counts_towards_the_minimum() -> None:
     stage = a_training_job(1)
     pool = stage.job["spec"]["pools"][0]

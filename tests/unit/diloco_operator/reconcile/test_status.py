@@ -221,6 +221,7 @@ def test_job_trains_while_others_of_its_learners_start_for_the_first_time() -> N
     stage.settle()
     assert "Training" in stage.true()
     assert (stage.condition("Degraded")["status"], stage.condition("Degraded")["reason"]) == ("Unknown", "LearnersStarting")
+    assert "v5p-1 is joining" in stage.condition("Degraded")["message"]
     assert (stage.status["state"], stage.status["reason"]) == ("Training", "QuorumContributing")
     stage.syncer_says("v5p-1", 1, UnitPhase.DISCONNECTED)  # it was there, and is missed
     stage.settle()
