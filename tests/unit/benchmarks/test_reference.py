@@ -9,7 +9,7 @@ from benchmarks import reference
 from benchmarks.reconcile_pass import instructions_of
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_each_pass_is_the_same_work_however_many_were_before() -> None:
     first = instructions_of(reference.pass_seconds)
     for _ in range(300):  # numbers below 257 are objects that Python keeps; no count may come from them to others
