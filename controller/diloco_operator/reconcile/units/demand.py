@@ -85,7 +85,7 @@ class _JobNow:
     with_slices: Sequence[UnitStatusRecord]
     """Those that neither drain nor have completed."""
     occupying: Sequence[UnitStatusRecord]
-    """Those that drain or have completed, and whose slices nobody else can get yet."""
+    """Those that drain or have completed, and whose slices no other job can get yet."""
     draining_or_completed: Mapping[str, int]
     """By pool, those that count against its maximum."""
     counted_for_min: Mapping[str, int]
