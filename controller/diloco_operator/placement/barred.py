@@ -126,7 +126,9 @@ def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accele
     if free.tainted:
         found.append(part(free.tainted, *_tainted(possible, free.tainted, many(free.tainted))))
     if free.small:
-        shortage, count = fleet.shortage(free.small[0], possible.needs), many(free.small)
+        # A host of which units have parts is too small for one that takes it whole, and short of nothing.
+        shortages = (fleet.shortage(slice_, possible.needs) for slice_ in free.small)
+        shortage, count = next(filter(None, shortages), ""), many(free.small)
         if pool.needs_added:
             text = f"{count} free, but too small for what the API server makes of the template's requests: {shortage}"
             found.append(part(free.small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
