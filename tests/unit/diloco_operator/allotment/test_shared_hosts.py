@@ -162,8 +162,8 @@ def test_a_pool_says_where_accelerators_are_left_and_who_has_the_others() -> Non
         "pool 0 needs 1 more slice of nvidia-h100-80gb, 1 host with 4 accelerators; the fleet has 16 accelerators on 2 hosts: "
         "12 held by job six (none surplus); 1 used by other pods: team/notebook; "
         "3 free, but a unit needs 4 on one host (a: 2, b: 1). "
-        "What would help: wait until job six ends, or suspend it; end these pods, or wait until they have ended; a pool with "
-        "acceleratorsPerHost 2 or less; more nodes"
+        # Without the notebook b has 2 left, which are too few.
+        "What would help: wait until job six ends, or suspend it; a pool with acceleratorsPerHost 2 or less; more nodes"
     )
 
 
