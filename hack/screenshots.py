@@ -1,8 +1,7 @@
-"""Takes the screenshots of docs/images that show an example fleet: `make screenshots`, or hack/screenshots.py [FOLDER]. Wants Debian's
-Chromium; a minute.
+"""Takes the screenshots of docs/images: `make screenshots`, or hack/screenshots.py [FOLDER]. Wants Debian's Chromium; five minutes.
 
-The fleet is that of `tests/builders/shown_fleet.py`, written into the API server of this machine. dashboard.png is not among them: it
-shows a real run of the quick start, in which a unit was killed.
+Most show the fleet of `tests/builders/shown_fleet.py`, written into the API server of this machine. dashboard.png shows a real run of the
+quick start near its end: a unit that was killed is back, and all contribute.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -10,13 +9,15 @@ See docs/decisions/0274-dashboard.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from builders.browser import chromium
 from builders.shown_fleet import JOB, TEAM, UNIT, a_shown_fleet, shown_logs
@@ -26,8 +27,10 @@ from playwright.async_api import Browser, async_playwright, expect
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
+EXAMPLES = ROOT / "examples"
 _PATIENCE = 180_000.0
-"""Milliseconds; bounds a failure only."""
+_RUN = 900_000.0
+"""Milliseconds; both bound a failure only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,44 @@ async def take_all(folder: Path) -> None:
             await browser.close()
 
 
+async def take_run(folder: Path) -> None:
+    """Write dashboard.png."""
+    with tempfile.TemporaryDirectory() as state:
+        options = ("--state-dir", state, "--fault", "unit=h100-1,step=80,signal=KILL", "--no-report", "--dashboard", "-o", "plain")
+        run = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("diloco"), "up", EXAMPLES / "quickstart.yaml", "--fleet", EXAMPLES / "fleet.yaml", *options,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def read() -> None:
+            assert run.stdout is not None
+            async for line in run.stdout:
+                if not found.done() and (url := re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line.decode())):
+                    found.set_result(url[0])
+
+        reader = asyncio.create_task(read())
+        try:
+            first: set[asyncio.Future[Any]] = {found, reader}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            assert found.done(), "the run ended before it had a dashboard"
+            async with async_playwright() as playwright:
+                browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
+                page = await browser.new_page(viewport={"width": 1200, "height": 800})
+                await page.goto(f"{found.result()}jobs/default/bytes-lm")
+                await expect(page.locator("#head dd").first).to_have_text(re.compile("^6[0-9][0-9] of 700"), timeout=_RUN)
+                await expect(page.locator("#head")).to_contain_text("4 of 4", timeout=_PATIENCE)
+                await page.screenshot(path=folder / "dashboard.png", full_page=True)
+                await browser.close()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                run.terminate()
+            await reader
+            await run.wait()
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     target.mkdir(parents=True, exist_ok=True)
     asyncio.run(take_all(target))
+    asyncio.run(take_run(target))
