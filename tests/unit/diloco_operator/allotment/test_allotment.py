@@ -290,8 +290,6 @@ def said(world: World, job: str) -> str:
 
 BY_RIGHT = ". What would help: raise learners.min or the priority of this job; more nodes"
 MORE_NODES = ". What would help: more nodes"
-BY_PRIORITY = ". What would help: raise the priority of this job; more nodes"
-"""Of a job whose minimum is its maximum."""
 
 
 def test_the_message_of_a_pool_names_the_holders_with_most_slices_first_and_their_surplus() -> None:
