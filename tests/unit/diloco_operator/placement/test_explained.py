@@ -8,7 +8,8 @@ import pytest
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.accelerators.labels import NVIDIA_FEATURE_DISCOVERY
-from diloco_operator.fleet import Inventory, Shape
+from diloco_operator.allotment.view import AllottedFleet
+from diloco_operator.fleet import Fleet, Inventory, Shape
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.use import PodUse
 from diloco_operator.placement import JobRequest, PoolOutcome, PoolRequest, UnitRequest, place
@@ -31,7 +32,7 @@ def use(fleet: Inventory, name: str, node: str) -> None:
 
 
 # --- who has the slices -------------------------------------------------------------------------------------------------
-def waiting(fleet: Inventory, least: int, shape: Shape = H100) -> list[str]:
+def waiting(fleet: Fleet, least: int, shape: Shape = H100) -> list[str]:
     """What would help a job that must get so many units at once."""
     pool = PoolRequest("a", shape, 0, least, tuple(UnitRequest(f"a-{i}") for i in range(least)))
     return helps(place(JobRequest("ns/job", least, least, (pool,)), fleet).pools[0])
@@ -45,6 +46,12 @@ def test_the_end_of_one_job_helps_only_if_it_leaves_enough_for_the_minimum() -> 
     assert waiting(fleet, 1) == ["wait until one of these jobs ends, or suspend it", "more nodes"]
     assert waiting(fleet, 2) == ["wait until enough of these jobs have ended, or suspend them", "more nodes"]
     assert waiting(fleet, 4) == ["more nodes"]
+
+
+@pytest.mark.parametrize(("least", "remedies"), [(1, ["raise the priority of this job", "more nodes"]), (2, ["more nodes"])])
+def test_a_higher_priority_helps_only_if_what_is_kept_for_others_is_enough_for_the_minimum(least: int, remedies: list[str]) -> None:
+    fleet = an_inventory(a_gpu_node("gpu-0"))
+    assert waiting(AllottedFleet(fleet, {}, {"gpu-0": "ns/big"}, {}, {}), least) == remedies
 
 
 def test_a_job_that_must_get_several_pools_at_once_names_those_that_need_nodes_too() -> None:
