@@ -85,6 +85,10 @@ def cluster_errors(source: str) -> Iterator[None]:
         raise CommandError(error.message) from error
 
 
+def note_on_stderr(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
+
+
 def no_such_resource() -> CommandError:
     """Say that the cluster has no CRD for DiLoCoJobs."""
     return CommandError(

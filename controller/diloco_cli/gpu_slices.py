@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import click
 from diloco_operator.api.names import GPU_SLICES, RESOURCE_SLICES
 from diloco_operator.kube.client import Client, Forbidden, Obj
 from diloco_operator.kube.listing import list_optional
 
-UNSEEN = "you may not list resource slices: GPUs that only DRA offers are not seen"
-
-
-def note_on_stderr(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
+from diloco_cli.checks.nodes import UNSEEN
 
 
 async def gpu_slices(client: Client, note: Callable[[str], object]) -> list[Obj]:

@@ -18,11 +18,11 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import MalformedField
 
 from diloco_cli.checks.model import ASK, Check, Facts, Finding, Unreadable, named, ok, warning
-from diloco_cli.gpu_slices import UNSEEN
 
 COMPUTE_DOMAINS = "resource.nvidia.com"
 """API group of ComputeDomain: https://github.com/NVIDIA/k8s-dra-driver-gpu."""
 _CLUSTER = "cluster"
+UNSEEN = "you may not list resource slices: GPUs that only DRA offers are not seen"
 
 
 def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float, slices: Iterable[Obj] = ()) -> Inventory:

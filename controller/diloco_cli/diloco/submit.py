@@ -26,7 +26,7 @@ from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.checks.nodes import views
-from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
+from diloco_cli.cluster import CommandError, Target, note_on_stderr, on_cluster, target_options
 from diloco_cli.commands.validate import catalogue_option, refuse
 from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.diloco.scripts_before import of_another_script
@@ -34,7 +34,7 @@ from diloco_cli.diloco.submission import BadScript, Script, Submission, config_m
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
 from diloco_cli.diloco.up_run import UpOptions
-from diloco_cli.gpu_slices import gpu_slices, note_on_stderr
+from diloco_cli.gpu_slices import gpu_slices
 from diloco_cli.jobs import reference
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
 from diloco_cli.parameters_option import Quantity

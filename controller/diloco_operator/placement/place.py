@@ -77,8 +77,10 @@ class _Offers:
     def _near(self, pool: PoolRequest, requirements: SliceRequirements) -> tuple[DomainRooms, ...]:
         if pool.name not in self._rooms:
             left = [slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self.taken]
-            offers = [left, *([[slice_ for slice_ in left if not self._is_avoided(slice_)]] if self._avoid else [])]
-            self._rooms[pool.name] = tuple(DomainRooms(each, requirements.locality) for each in reversed(offers))
+            offers = [left]
+            if self._avoid:
+                offers.insert(0, [slice_ for slice_ in left if not self._is_avoided(slice_)])
+            self._rooms[pool.name] = tuple(DomainRooms(each, requirements.locality) for each in offers)
         return self._rooms[pool.name]
 
     def _all(self, pool: PoolRequest, requirements: SliceRequirements) -> Iterator[Slice]:

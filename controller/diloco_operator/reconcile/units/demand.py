@@ -50,7 +50,7 @@ def allotment_request(
     job_now = _JobNow.of(context, records)
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
-    for record in (*(job_now.with_slices if chosen else ()), *job_now.occupying):
+    for record in (*(job_now.staying if chosen else ()), *job_now.occupying):
         _occupy(context, record, occupied, shared)
     # What has completed in pools that the spec no longer has counts too.
     most = job.max - sum(count for pool, count in job_now.draining_or_completed.items() if pool not in context.pools)
@@ -82,7 +82,7 @@ class _JobNow:
 
     context: ReconcileContext
     records: Mapping[str, UnitStatusRecord]
-    with_slices: Sequence[UnitStatusRecord]
+    staying: Sequence[UnitStatusRecord]
     """Those that neither drain nor have completed."""
     occupying: Sequence[UnitStatusRecord]
     """Those that drain or have completed, and whose slices no other job can get yet."""
@@ -100,7 +100,7 @@ class _JobNow:
         return cls(
             context=context,
             records=records,
-            with_slices=[record for record in records.values() if record.state not in (UnitState.DRAINING, UnitState.COMPLETED)],
+            staying=[record for record in records.values() if record.state not in (UnitState.DRAINING, UnitState.COMPLETED)],
             occupying=[record for record in out if _keeps_its_place(record) or _is_stuck(context, record)],
             # A pod that does not end must not keep the units of a renamed pool from starting.
             draining_or_completed=Counter(
