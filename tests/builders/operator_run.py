@@ -13,7 +13,8 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.plan import Plan
+from diloco_operator.reconcile import Judged, ObservedState, OperatorConfig
 from diloco_operator.telemetry.watcher import Telemetry
 
 
@@ -24,8 +25,16 @@ async def an_api(now: Callable[[], float], *, seed: int = 3) -> MemoryApi:
     return api
 
 
-def an_operator(client: Any, telemetry: Telemetry, *, now: Callable[[], float], seed: int = 7, **options: Any) -> Operator:
-    """`client` may be any that has a `Client`'s methods. It stops at once unless `run` says otherwise; `options` go to `Operator`."""
+type Decide = Callable[[ObservedState, datetime], Plan]
+
+
+def an_operator(
+    client: Any, telemetry: Telemetry, *, now: Callable[[], float], seed: int = 7, decide: Decide | None = None, **options: Any
+) -> Operator:
+    """`client` may be any that has a `Client`'s methods. It stops at once unless `run` says otherwise; `options` go to `Operator`.
+    `decide`: instead of the reconcile."""
+    if decide is not None:
+        options["judge"] = lambda _, now: Judged(None, lambda observed: decide(observed, now))
     chosen = {"config": OperatorConfig(), "run": RunConfig(stop_grace=0), "rng": random.Random(seed).random, **options}
     return Operator(client, telemetry=telemetry, now=now, **chosen)
 

@@ -18,6 +18,7 @@ from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from builders.workloads import SimulatedQueue
 from diloco_local.memory.api import merge_patch
+from diloco_operator.allotment import Allotted
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
@@ -117,8 +118,7 @@ class Stage:
             rejected_writes=self.rejected_writes,
             admissions=self.admissions,
             pod_answers=self.answers.by_pool,
-            prepares=self.prepares,
-            revoked=self.revoked,
+            allotted=Allotted(revoked=self.revoked, prepares=self.prepares),
             without=self.without,
             non_preempting=self.non_preempting,
         )

@@ -323,8 +323,7 @@ class Allotment:
             for node in before.kept - now.kept:
                 if self._kept.get(node) == job:
                     del self._kept[node]
-            more = now.nodes - before.nodes or now.revoked.keys() - before.revoked.keys() or now.checks - before.checks
-            if more or now.prepares > before.prepares:
+            if now.adds_to(before):
                 concerned.add(job)
         for job in found:
             for node in found[job].kept:

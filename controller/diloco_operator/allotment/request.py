@@ -116,6 +116,11 @@ class Allotted:
         """The keys of the granted slices: their first nodes, and of parts of hosts their names."""
         return frozenset(slice_.key for slices in self.granted.values() for slice_ in slices)
 
+    def adds_to(self, before: Allotted) -> bool:
+        """Return whether the job can act on something that was not so before."""
+        more = self.nodes - before.nodes or self.revoked.keys() - before.revoked.keys() or self.checks - before.checks
+        return bool(more) or self.prepares > before.prepares
+
     @property
     def kept(self) -> frozenset[str]:
         """The keys of all free slices that are kept for it."""

@@ -39,13 +39,15 @@ class AllottedFleet:
         self._results = results
         self._job = job
 
-    def apart(self) -> AllottedFleet:
-        """Return the same with mappings of its own: a thread iterates over them while the event loop goes on to change the others."""
-        return AllottedFleet(self._fleet, dict(self._granted), dict(self._kept), dict(self._requests), dict(self._results), self._job)
+    def copy(self) -> AllottedFleet:
+        """Return the same as it is now: a thread reads it while the event loop goes on to change what this one shows."""
+        return AllottedFleet(
+            self._fleet.copy(), dict(self._granted), dict(self._kept), dict(self._requests), dict(self._results), self._job
+        )
 
-    def over(self, fleet: Inventory) -> AllottedFleet:
-        """Return the same on another inventory: a copy."""
-        return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results, self._job)
+    def reserved_by(self, node: str) -> frozenset[str]:
+        """Return the keys of the jobs that have reserved this node."""
+        return self._fleet.reserved_by(node)
 
     def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
         """See `Fleet.free`: those granted to the pool, as long as they are free."""

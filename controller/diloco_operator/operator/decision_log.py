@@ -17,7 +17,7 @@ def found(observed: ObservedState) -> str:
     phases = Counter(pod.phase for pod in observed.pods)
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
     heard = f"step {report.t}" if report is not None else "none"
-    revoked = f"; revoked: {', '.join(sorted(observed.revoked))}" if observed.revoked else ""
+    revoked = f"; revoked: {', '.join(sorted(observed.allotted.revoked))}" if observed.allotted.revoked else ""
     return f"generation {job.generation}; pods: {pods}; report of the syncer: {heard}{revoked}"
 
 

@@ -1,7 +1,7 @@
 """One reconcile of one job: caches → observed state → plan → writes.
 
-The allotment grants each job the free slices that only this job may take. A decision shows what the job wants; if that grants it more
-slices than the decision saw, it decides again at once.
+First the job is judged: what happened, and what it has and wants. The allotment answers with the free slices that only this job may take,
+and with the units that must leave theirs. Then follows the plan.
 
 A plan must reserve its nodes before another job's plan is decided. For most jobs the whole decision is made between two awaits. The
 decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from diloco.contract import syncer_host_name
 
-from diloco_operator.allotment import Allotment, AllotmentRequest, Allotted
+from diloco_operator.allotment import Allotment, AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.names import JobKey
 from diloco_operator.certificates.issuing import Issuer
@@ -48,7 +48,7 @@ from diloco_operator.operator.pod_answers import dry_run_admissions
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
-from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, first_request, reconcile, reservations
+from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig, judge, reservations
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
 from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
@@ -66,11 +66,8 @@ _MANY_CERTIFICATES = 8
 """To make so many certificates takes 1 ms or more."""
 
 
-_DECISIONS = 3
-"""Decisions in one reconcile: each shows what the job wants, and may be granted more."""
-
-type Decide = Callable[[ObservedState, datetime], Plan]
-"""What decides: `reconcile`, or something simpler in a test of the operator alone."""
+type Judge = Callable[[ObservedState, datetime], Judged]
+"""What decides: `judge`, or something simpler in a test of the operator alone."""
 
 
 class Offload(Protocol):
@@ -117,7 +114,7 @@ class Reconciler:
         wake: Callable[[JobKey], None],
         words: GrantorEvents,
         due: Callable[[JobKey], bool] = lambda _: False,
-        decide: Decide = reconcile,
+        judge: Judge = judge,
         offload: Offload | None = None,
         jobs: JobMetrics | None = None,
     ) -> None:
@@ -132,7 +129,7 @@ class Reconciler:
         self._config = config
         self._now = now
         self._issuer = issuer
-        self._reconcile = decide
+        self._judge = judge
         self._offload = offload
         self._decision_lock = asyncio.Lock()
         """One offloaded decision at a time: several at once take as long, and more memory."""
@@ -162,7 +159,7 @@ class Reconciler:
         for key in sorted(context.key for context in contexts):
             if (cached := self._caches.jobs.get(*key)) is not None:
                 try:
-                    self._register(self._context(cached), cached.value.whole())
+                    self._restore_request(self._context(cached), cached.value.whole())
                 except Exception:  # as above
                     log.exception("job %s/%s cannot be registered for slices: this is a defect, please report it", *key)
                 await asyncio.sleep(0)  # each new requirement is tested against every slice
@@ -177,13 +174,14 @@ class Reconciler:
         if job is not None and job.key == context.id:
             self._set_reservations(context, reservations(job, self._caches.pods(context.key), self._inventory))
 
-    def _register(self, context: JobContext, job: Job) -> None:
-        """Register a job that the allotment does not know yet."""
-        context.registered = True
-        request = first_request(self._observed(context, job), datetime.fromtimestamp(self._now(), tz=UTC))
+    def _restore_request(self, context: JobContext, job: Job) -> None:
+        """Register what a job has and wants. What it has, it has had for long."""
+        observed, now = self._observe(context, job)
+        request = self._judge(observed, now).request
         if request is not None:
             context.slices_since.note(request, frozenset(), 0.0)
-        self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(context.key), self._inventory)))
+        context.registered = True
+        self._allotment.update(request or _occupying(context.id, reservations(job, observed.pods, self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
         """Return the jobs that have reserved this node: those that a change of it concerns."""
@@ -267,22 +265,9 @@ class Reconciler:
             if offload is not None:
                 await asyncio.sleep(self._next_offload - loop.time())
             begun = loop.time()
-            for _ in range(_DECISIONS):
-                decide, seen = self._decision(context, cached, offloaded=offload is not None)
-                if offload is None:
-                    job, plan = decide(self._inventory)
-                else:
-                    fleet = self._inventory.copy()
-                    job, plan = await offload(functools.partial(decide, fleet))
-                    if any(self._inventory.reserved_by(node) - {context.id} - fleet.reserved_by(node) for node in plan.reservations.nodes):
-                        continue  # another job reserved one of its nodes
-                if not self._allots_more(job, plan, seen):
-                    break
-            else:  # things change faster than a thread decides: decide at once
-                decide, seen = self._decision(context, cached, offloaded=False)
-                job, plan = decide(self._inventory)
-                if self._allots_more(job, plan, seen):
-                    self._wake(context.key)
+            job, plan = (
+                await self._decide_beside(context, cached, offload) if offload is not None else self._decide_at_once(context, cached)
+            )
             if offload is not None:
                 self._next_offload = 2 * loop.time() - begun
         self._set_reservations(context, plan.reservations)
@@ -290,14 +275,46 @@ class Reconciler:
             context.slices_since.note(plan.request, plan.reservations.nodes, self._now())
         return job, plan, loop.time() - begun
 
-    def _allots_more(self, job: Job, plan: Plan, seen: Allotted) -> bool:
-        """Register what the job has and wants after this plan. True if the allotment then grants it slices, revokes units, needs to know of
-        pods whether they are admitted, or wants the job to get ready, and the decision did not see that."""
-        self._allotment.update(plan.request or _occupying(job.key, plan.reservations))
-        self._refresh.now(job.key)
-        now = self._allotment.of(job.key)
-        more = now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys() or now.checks - seen.checks
-        return bool(more) or now.prepares > seen.prepares
+    def _decide_at_once(self, context: JobContext, cached: CachedJob) -> tuple[Job, Plan]:
+        observed, now = self._observe(context, cached.whole())
+        judged = self._judge(observed, now)
+        self._ask(context, judged.request)
+        plan = judged.plan(replace(observed, allotted=self._allotment.of(context.id), fleet=self._allotment.view(context.id)))
+        self._register(context, plan)
+        return observed.job, plan
+
+    async def _decide_beside(self, context: JobContext, cached: CachedJob, offload: Offload) -> tuple[Job, Plan]:
+        """Decide in another thread, on copies of the fleet, while the loop goes on."""
+        bare, now = self._observe(context, cached.bare)
+        fleet = self._allotment.view(context.id).copy()
+
+        def judge() -> tuple[ObservedState, Judged]:
+            observed = replace(bare, job=cached.whole(), fleet=fleet)
+            return observed, self._judge(observed, now)
+
+        observed, judged = await offload(judge)
+        self._ask(context, judged.request)
+        fleet = self._allotment.view(context.id).copy()
+        answered = replace(observed, allotted=self._allotment.of(context.id), fleet=fleet)
+        plan = await offload(functools.partial(judged.plan, answered))
+        if any(self._inventory.reserved_by(node) - {context.id} - fleet.reserved_by(node) for node in plan.reservations.nodes):
+            return self._decide_at_once(context, cached)  # another job has reserved one of its nodes meanwhile
+        self._register(context, plan)
+        return observed.job, plan
+
+    def _ask(self, context: JobContext, request: AllotmentRequest | None) -> None:
+        """Let the allotment answer what the job has and wants."""
+        if request is not None:
+            context.registered = True
+            self._allotment.update(request)
+        self._refresh.now(context.id)
+
+    def _register(self, context: JobContext, plan: Plan) -> None:
+        """Register what the job has and wants after this plan."""
+        seen = self._allotment.of(context.id)
+        self._ask(context, plan.request or _occupying(context.id, plan.reservations))
+        if self._allotment.of(context.id).adds_to(seen):
+            self._wake(context.key)
 
     def fleet_changed(self) -> None:
         """Wake the jobs that get or give slices in a moment, because slices came, went, or became free; during the start all jobs are due.
@@ -319,11 +336,15 @@ class Reconciler:
         """End what goes on beside the reconciles."""
         await self._refresh.close()
 
-    def _observed(self, context: JobContext, job: Job) -> ObservedState:
-        key, allotted = context.key, self._allotment.of(job.key)
-        return ObservedState(
+    def _observe(self, context: JobContext, job: Job) -> tuple[ObservedState, datetime]:
+        """Return what there is to decide on, and the time."""
+        key, now = context.key, self._now()
+        self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
+        if context.unsure:  # the reservations of a plan that was not carried out belong to this job: decide anew what it needs
+            self._restore_reservations(context)
+        observed = ObservedState(
             job=job,
-            fleet=self._allotment.view(job.key),
+            fleet=self._allotment.view(context.id),
             config=self._config,
             pods=self._caches.pods(key),
             children=self._caches.children(key),
@@ -331,46 +352,21 @@ class Reconciler:
             rejected_writes=context.rejected_writes.by_object,
             pod_answers=context.pod_answers.by_pool,
             admissions=context.admissions,
-            checks=allotted.checks,
-            prepares=allotted.prepares,
+            allotted=self._allotment.of(context.id),
             slices_since=context.slices_since.by_unit(),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             without=self._caches.without(key[0]),
             priority=self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0,
             non_preempting=self._caches.non_preempting,
-            revoked=allotted.revoked,
             listening_since=context.listening_since if context.listening_since is not None else self._now(),
             report=self._telemetry.latest(key),
             report_fault=self._telemetry.fault(key),
             grantor_events=self._words.of(key),
         )
-
-    def _decision(
-        self, context: JobContext, cached: CachedJob, *, offloaded: bool
-    ) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
-        """Return a function that decides from the state of now, and what the allotment says now. If `offloaded` it can be called later and
-        in another thread, on the fleet that it is given."""
-        now = self._now()
-        self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
-        if not self._allotment.knows(context.id):
-            self._register(context, cached.whole())
-        self._refresh.now(context.id)
-        unsure = context.unsure
-        observed, allotted = self._observed(context, cached.bare), self._allotment.of(context.id)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("found %s", decision_log.found(observed))
-        view = self._allotment.view(context.id)
-        if offloaded:  # the event loop goes on to change what the view reads
-            view = view.apart()
         self._note_default_class(observed)
-
-        def decide(fleet: Inventory) -> tuple[Job, Plan]:
-            job = cached.whole()
-            if unsure:  # the reservations of a plan that was not carried out belong to this job: decide anew what it needs
-                fleet.set_reservations(job.key, *reservations(job, observed.pods, fleet))
-            return job, self._reconcile(replace(observed, job=job, fleet=view.over(fleet)), datetime.fromtimestamp(now, tz=UTC))
-
-        return decide, allotted
+        return observed, datetime.fromtimestamp(now, tz=UTC)
 
     def _note_default_class(self, observed: ObservedState) -> None:
         """Note whether the job's claim shows that claims without a class get the default one."""

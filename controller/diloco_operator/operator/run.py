@@ -29,8 +29,8 @@ from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
 from diloco_operator.operator.other_pods import OtherPods
-from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, ReconcileResult
-from diloco_operator.reconcile import OperatorConfig, reconcile
+from diloco_operator.operator.reconciler import Judge, Offload, Reconciler, ReconcileResult
+from diloco_operator.reconcile import OperatorConfig, judge
 from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
 
@@ -112,7 +112,7 @@ class Operator:
         now: Callable[[], float],
         rng: Callable[[], float],
         run: RunConfig | None = None,
-        decide: Decide = reconcile,
+        judge: Judge = judge,
         offload: Offload | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -157,7 +157,7 @@ class Operator:
             wake=self._queue.add,
             words=self._words,
             due=self._queue.is_queued,
-            decide=decide,
+            judge=judge,
             offload=offload,
             jobs=metrics.jobs if metrics else None,
         )

@@ -154,7 +154,7 @@ class ReconcileContext:
         if rejected is None:
             return None
         again = ask_at(answer, generation, observed.config)
-        if self.now >= again and pool not in observed.checks:
+        if self.now >= again and pool not in observed.allotted.checks:
             return None  # it is old, and nothing depends on it now
         return Rejection((names.PODS.kind, pool), explain(rejected, observed.config, again), again)
 

@@ -6,8 +6,8 @@ See docs/decisions/0206-before-units-leave.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from diloco_operator.allotment import AllotmentRequest
@@ -19,20 +19,21 @@ from diloco_operator.reconcile import stopped
 from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
 from diloco_operator.reconcile.children.claims import claim_templates
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods
-from diloco_operator.reconcile.children.shared import are_needed, shared_objects
+from diloco_operator.reconcile.children.shared import SharedObjects, are_needed, shared_objects
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.deadlines import requeue_after
 from diloco_operator.reconcile.grantors.registry import orphan_patches
 from diloco_operator.reconcile.observe.rejected_writes import standing_rejection
 from diloco_operator.reconcile.observe.state import ObservedState
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status import conditions
 from diloco_operator.reconcile.status.assembly import assemble
 from diloco_operator.reconcile.status.contributing import contributing_units
-from diloco_operator.reconcile.status.ending import finished, job_end, recorded_end
+from diloco_operator.reconcile.status.ending import job_end, recorded_end
 from diloco_operator.reconcile.status.starting_again import second_start
 from diloco_operator.reconcile.status.write import may_wait, write_units
+from diloco_operator.reconcile.units.demand import StartLimits, wanted
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
-from diloco_operator.reconcile.units.job_request import request_on_record
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.removal import remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reserved_nodes
@@ -40,53 +41,78 @@ from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, re
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import scale
-from diloco_operator.reconcile.units.stopping import leave_in_vain, leave_removed_pools
+from diloco_operator.reconcile.units.stopping import give_slice_back, leave_in_vain, leave_removed_pools
 from diloco_operator.reconcile.units.transitions import ImpossibleTransitionError
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A job of which it is known what happened to its units, and what it has and wants."""
+
+    request: AllotmentRequest | None
+    """None: it keeps what it has, and wants nothing."""
+    plan: Callable[[ObservedState], Plan]
+    """Return what to do, once `ObservedState.allotted` and the fleet show what the job gets. All else must be as it was judged."""
+
+
+def judge(observed: ObservedState, now: datetime) -> Judged:
+    """Return what the job has and wants. `now` must have a time zone. Pure: same arguments, same request and plan."""
+    known: dict[str, str] = {}
+    judged = _without_defects(known, lambda: _judge(observed, now, known))
+
+    def plan(observed: ObservedState) -> Plan:
+        defects = dict(known)
+        plan = _without_defects(defects, lambda: (judged if defects == known else _judge(observed, now, defects)).plan(observed))
+        told = (Event.about(unit, EventReason.OPERATOR_DEFECT, why) for unit, why in defects.items())
+        return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())), events=(*plan.events, *told))
+
+    return Judged(judged.request, plan)
+
+
 def reconcile(observed: ObservedState, now: datetime) -> Plan:
-    """Return the whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
-    defects: dict[str, str] = {}
+    """Return the whole desired change for this job, with what it is allotted already."""
+    return judge(observed, now).plan(observed)
+
+
+def _without_defects[T](defects: dict[str, str], decide: Callable[[], T]) -> T:
+    """Decide, once more without each unit to which something happened that its table lacks: the others go on, and so does the job's end or
+    suspension. Adds them to `defects`."""
     while True:
         try:
-            plan = _decide(observed, now, defects)
+            return decide()
         except ImpossibleTransitionError as error:
             if error.unit in defects:
                 raise
-            defects[error.unit] = error.why  # the others go on, and so does the job's end or suspension
-        else:
-            break
-    told = (Event.about(unit, EventReason.OPERATOR_DEFECT, why) for unit, why in defects.items())
-    return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())), events=(*plan.events, *told))
+            defects[error.unit] = error.why
 
 
-def _decide(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -> Plan:
+def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -> Judged:
     job = observed.job
     # 1. Whose it is, and whether its spec can be read.
     if job.managed_by != names.MANAGER:
-        return Plan()
+        return _settled(Plan())
     if job.deleting and job.spec is None:
-        return Plan(reservations=bound_nodes(job, observed.pods, observed.fleet))
+        return _settled(Plan(reservations=bound_nodes(job, observed.pods, observed.fleet)))
     if job.spec is None:
-        return stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp())
+        return _settled(stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
     context = build_context(observed, job.spec, now.timestamp(), defects)
 
     # 2. Whether it is over, and the operator may see what it needs.
     end_on_record = recorded_end(job.status)
     start = second_start(context, end_on_record) if end_on_record is not None and not context.spec_refused else None
     if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
-        return stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
+        return _settled(stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp()))
     if job.deleting:
-        return stopped.end_pods_of_deleted_job(context)
+        return _settled(stopped.end_pods_of_deleted_job(context))
     if start is not None:
-        return stopped.start_again(context, start)
+        return _settled(stopped.start_again(context, start))
     if end_on_record is not None:
-        return stopped.clean_up(context, end_on_record)
+        return _settled(stopped.clean_up(context, end_on_record))
 
     # Nothing has begun, so there is nothing to look after.
     if context.spec_refused and not (context.before or context.learners or context.syncer):
-        return stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp())
+        return _settled(stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
 
     # 3. What happened to its units, and whether that ends it.
     context, units = _judge_units(context)
@@ -94,20 +120,28 @@ def _decide(observed: ObservedState, now: datetime, defects: Mapping[str, str]) 
 
     # 4. What should be.
     if end is not None:
-        plan = stopped.record_end(context, units, end)
+        judged = _settled(stopped.record_end(context, units, end))
     elif job.spec.suspend:
-        plan = stopped.suspend(context, units)
+        judged = _settled(stopped.suspend(context, units))
     elif context.spec_refused:
-        plan = stopped.hold(context, units)
+        judged = _hold(context, units)
     else:
-        plan = _run(context, units)
-    return replace(
-        plan,
-        admissions=context.admissions,
-        ignored=context.ignored,
-        restarts=restarted(context.before, units.records),
-        slices_given_up=slices_given_up(context.before, units.records),
+        judged = _run(context, units)
+    return Judged(
+        judged.request,
+        lambda observed: replace(
+            judged.plan(observed),
+            admissions=context.admissions,
+            ignored=context.ignored,
+            restarts=restarted(context.before, units.records),
+            slices_given_up=slices_given_up(context.before, units.records),
+        ),
     )
+
+
+def _settled(plan: Plan) -> Judged:
+    """Return a plan that needs nothing of the allotment."""
+    return Judged(plan.request, lambda _: plan)
 
 
 def _orphans(observed: ObservedState, now: float) -> list[Patch]:
@@ -121,17 +155,6 @@ def _orphans(observed: ObservedState, now: float) -> list[Patch]:
     )
 
 
-def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | None:
-    """Return what a job has and wants by its spec, status and pods, for the allotment before the job's first reconcile. None: it keeps what
-    it has and wants nothing."""
-    job = observed.job
-    if job.spec is None:
-        return None
-    if job.deleting or finished(job.status) or job.spec.suspend:
-        return AllotmentRequest(job.key)
-    return request_on_record(build_context(observed, job.spec, now.timestamp()))
-
-
 def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
     """Say what happened to the units since the last reconcile. Returns them, and the context with the hosts that are to be avoided."""
     # 1. What became of each attempt.
@@ -143,26 +166,43 @@ def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
     return context, units._replace(records=retry_given_up(context, records))
 
 
-def _run(context: ReconcileContext, units: Units) -> Plan:
-    """Plan for a job that should train. Each step goes by what those before it decided."""
+def _hold(context: ReconcileContext, units: Units) -> Judged:
+    held = {name: give_slice_back(record, context.now) for name, record in units.records.items()}
+    return Judged(wanted(context, held), lambda observed: stopped.hold(replace(context, observed=observed), units))
+
+
+def _run(context: ReconcileContext, units: Units) -> Judged:
+    """Judge a job that should train. Each step goes by what those before it decided."""
     # 1. The objects that all units share. Until they are there, no unit starts.
     shared = shared_objects(context)
-    blocked = shared.blocks_units
 
-    # 2. Units that must leave, wherever placement would put them: they were made from another template, their pool has gone, or another
-    #    job gets their slice. A unit leaves for the first cause that holds.
+    # 2. Units that must leave, wherever others would have them: they were made from another template, their pool has gone, or what they
+    #    share cannot come. A unit leaves for the first cause that holds.
     records = replace_outdated(context, units.records)
     records = leave_removed_pools(context, records)
-    records = leave_revoked(context, records)
     in_vain: Sequence[float] = ()
     if shared.frees_hardware and shared.syncer.down is not None:
         records, in_vain = leave_in_vain(context, records)
 
-    # 3. Place the others and start them; ask for nodes for those without a slice.
-    pods = LearnerPods(context)
-    scaling = scale(context, records, pods, blocked=blocked, may_start=shared.may_come, gives_back=shared.frees_hardware, avoid=units.avoid)
+    # 3. What the others have and want.
+    may = StartLimits(shared.blocks_units, shared.may_come, shared.frees_hardware, units.avoid)
+    request = wanted(context, records, may)
+    units = units._replace(deadlines=[*units.deadlines, *in_vain])
+    return Judged(request, lambda observed: _carry_out(replace(context, observed=observed), units, records, shared, may))
 
-    # 4. Complete what an operator had begun.
+
+def _carry_out(
+    context: ReconcileContext, units: Units, records: Mapping[str, UnitStatusRecord], shared: SharedObjects, may: StartLimits
+) -> Plan:
+    """Plan what follows from what the job is allotted."""
+    # 1. Units leave slices that other jobs get.
+    records = leave_revoked(context, records)
+
+    # 2. Place the others and start them; ask for nodes for those without a slice.
+    pods = LearnerPods(context)
+    scaling = scale(context, records, pods, may)
+
+    # 3. Complete what an operator had begun.
     learners = [
         *scaling.creates,
         *missing_pods(context, pods, scaling.records, units.adopted),
@@ -171,24 +211,23 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     # Of what these pods claim where a device plugin offers no accelerators.
     templates = context.without_rejected(claim_templates(context, learners))[0]
 
-    # 5. Make what units share for the first of them.
+    # 4. Make what units share for the first of them.
     needed = scaling.asks_later or are_needed(context, scaling.records, learners)
     to_issue = certificates_to_issue(context, learners) if needed else CertificatesToIssue()
 
-    # 6. Remove what is over.
+    # 5. Remove what is over.
     removal = remove_outdated(context, scaling.records)
 
-    # 7. Say what is.
+    # 6. Say what is.
     active = contributing_units(context, scaling.records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
     write = write_units(context, status, scaling.records, may_wait=wait)
 
-    # 8. Look again when the first of these moments comes.
+    # 7. Look again when the first of these moments comes.
     deadlines: Sequence[float | None] = (
         *shared.deadlines,
-        *in_vain,
         *units.deadlines,
         *context.hosts.deadlines,
         *context.admissions_forgotten,

@@ -24,8 +24,8 @@ from diloco_operator.reconcile.status.starting_again import SecondStart, fresh_u
 from diloco_operator.reconcile.status.statements import Statements, merge
 from diloco_operator.reconcile.status.write import write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods_of_finished_job
-from diloco_operator.reconcile.units.demand import allotment_request
-from diloco_operator.reconcile.units.job_request import desired_units, for_placement, job_request, possible_units
+from diloco_operator.reconcile.units.demand import wanted
+from diloco_operator.reconcile.units.job_request import desired_units, possible_units
 from diloco_operator.reconcile.units.lifecycle import Units
 from diloco_operator.reconcile.units.removal import remove_all, remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
@@ -64,13 +64,12 @@ def hold(context: ReconcileContext, units: Units) -> Plan:
     """Leave alone what runs of a job whose spec is refused, and say what becomes of it. Nothing starts, and what has ended gives its slice
     back: a person may take days to correct a field. Units of others get what they have a better right to, as ever."""
     records = {name: give_slice_back(record, context.now) for name, record in leave_revoked(context, units.records).items()}
-    request = job_request(context, records)
     scaling = Scaling(
         records,
         desired=desired_units(context),
         possible=possible_units(context, records),
         placed=sum(bool(record.slice) or record.state is UnitState.COMPLETED for record in records.values()),
-        request=allotment_request(context, for_placement(context, request), records),
+        request=wanted(context, records),
     )
     shared, issued = shared_objects(context), certificates_to_issue(context, ())
     removal = remove_outdated(context, records)

@@ -219,7 +219,7 @@ class SimulatedOperator:
                 config=self._config,
                 pods=tuple(self._pods()),
                 slices_since={name: _BEGIN + attempt.since for name, attempt in self._attempts.items()},
-                revoked=self._allotment.of(key).revoked,
+                allotted=self._allotment.of(key),
             )
             plan = reconcile(observed, now)
             self._inventory.set_reservations(key, *plan.reservations)

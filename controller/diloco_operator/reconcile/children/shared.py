@@ -87,7 +87,7 @@ def shared_objects(context: ReconcileContext) -> SharedObjects:
 def are_needed(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], learners: Iterable[Create]) -> bool:
     """Return whether they should be there: some are, units have slices or pods, or get them now, slices would be given to the job, or
     learners outside the cluster are expected. `learners`: what is created for units."""
-    if context.spec.learners.outside or context.observed.prepares or _are_there(context) or context.learners:
+    if context.spec.learners.outside or context.observed.allotted.prepares or _are_there(context) or context.learners:
         return True
     return any(record.slice for record in records.values()) or any(create.resource == names.PODS for create in learners)
 

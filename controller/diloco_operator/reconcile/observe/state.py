@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from diloco_operator.allotment import NOTHING_ALLOTTED, Allotted
 from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Resource
@@ -39,10 +40,8 @@ class ObservedState:
     """Pool -> what the API server said last of its pods, to a dry run or to a create."""
     admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
     """Pool -> `Plan.admissions` of the last plan, and what dry runs have answered since."""
-    checks: Collection[str] = frozenset()
-    """Pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
-    prepares: bool = False
-    """Units of other jobs would leave for this one, or slices would be kept for its minimum, if what its units share were there."""
+    allotted: Allotted = NOTHING_ALLOTTED
+    """What the job gets and gives, by what it had and wanted last."""
     default_class: bool = False
     """The last claim seen in the job's namespace, of a job that names no StorageClass, got the default one. False: the cluster has none, or
     no claim was seen. Not of other namespaces: who may make claims there could give one a class, and learners here would start early."""
@@ -58,8 +57,6 @@ class ObservedState:
     """The value of the job's PriorityClass."""
     non_preempting: Collection[str] = frozenset()
     """Names of the PriorityClasses whose pods never pre-empt others."""
-    revoked: Mapping[str, str] = field(default_factory=dict)
-    """Units that must leave their slices -> the key of the job that gets these."""
     listening_since: float = 0.0
     """Since when this operator has listened to the syncer's reports, in seconds since the epoch."""
     report: Report | None = None

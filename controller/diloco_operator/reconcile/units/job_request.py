@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import follows
@@ -21,7 +20,6 @@ from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import stuck_at
-from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.requirements import hardware_request
 from diloco_operator.reconcile.units.states import State, state_of
@@ -44,14 +42,6 @@ class _Occupancy:
     failed: int
     grows: bool
     """False: a unit of the pool failed in a way that a new one would repeat."""
-
-
-def request_on_record(context: ReconcileContext) -> AllotmentRequest:
-    """Return what the job has and wants by its status."""
-    known = {name: record for name, record in context.before.items() if record.pool in context.pools}
-    records = without_places(context, known)
-    # As of one that may start: until its first reconcile others must not get what it waits for.
-    return allotment_request(context, for_placement(context, job_request(context, records)), records, may_start=True)
 
 
 def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:

@@ -29,8 +29,8 @@ _ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState
 def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
     """Return the units, of which those drain that the allotment has revoked. Those that do not train leave their slices at once."""
     found = dict(records)
-    trained = _Trained.of(context, records) if context.observed.revoked else None
-    for name, winner in context.observed.revoked.items():
+    trained = _Trained.of(context, records) if context.observed.allotted.revoked else None
+    for name, winner in context.observed.allotted.revoked.items():
         record = found.get(name)
         if record is None or not record.slice or record.state not in _ABLE or trained is None or trained.needs(record):
             continue

@@ -23,16 +23,14 @@ from diloco_operator.placement import JobRequest, PlacedUnit, Placement, Unplace
 from diloco_operator.placement.explain import cannot_start, pods_refused
 from diloco_operator.placement.request import PoolOutcome
 from diloco_operator.plan import Create, PodCheck
-from diloco_operator.reconcile.children.claims import template_name
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.pod_answers import admits, ask_at
-from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.delegation import delegate, not_needed, with_waiting
-from diloco_operator.reconcile.units.demand import allotment_request, settled_at
+from diloco_operator.reconcile.units.demand import StartLimits, settled_at, unit_rejection, wanted
 from diloco_operator.reconcile.units.job_request import (
     desired_units,
     for_placement,
@@ -45,7 +43,6 @@ from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.roll_out import leaving
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
-from diloco_operator.reconcile.units.worth import worth_moving_to
 
 _WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
 
@@ -80,24 +77,13 @@ class Scaling:
     """Nodes or quota for a unit are asked for once what units share is there."""
 
 
-def scale(
-    context: ReconcileContext,
-    records: Mapping[str, UnitStatusRecord],
-    pods: LearnerPods,
-    *,
-    blocked: str | None,
-    may_start: bool,
-    gives_back: bool,
-    avoid: Mapping[str, float],
-) -> Scaling:
-    """Place, start and release units. `blocked`: why no pod may be created yet; `may_start`: nothing is known that would keep it so;
-    `gives_back`: it stays so until a person acts, and others may have the hardware. `avoid`: nodes that units use only if there are no
-    others -> since when."""
+def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], pods: LearnerPods, may: StartLimits) -> Scaling:
+    """Place, start and release units."""
+    blocked = may.blocked
     records = without_places(context, records)
-    every = job_request(context, records, avoid)
-    request = for_placement(context, every)
-    placement = place(request, context.observed.fleet, avoid)
-    scaling = Scaling(dict(records), avoid=avoid, given_back=gives_back and blocked is not None)
+    every = job_request(context, records, may.avoid)
+    placement = place(for_placement(context, every), context.observed.fleet, may.avoid)
+    scaling = Scaling(dict(records), avoid=may.avoid, given_back=may.frees_slices)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
@@ -111,22 +97,16 @@ def scale(
         if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left, blocked)
     _delegate(context, scaling, every, placement, pods, blocked)
-    # Slices for these would be taken from others, and given back at the next refusal.
     refused = [
         unit
         for unit, record in scaling.records.items()
-        if state_of(record) is State.PODS_REFUSED and _rejection(context, record) is not None
+        if state_of(record) is State.PODS_REFUSED and unit_rejection(context, record) is not None
     ]
     outcomes = _pool_outcomes(scaling, with_waiting(context, placement.pools, scaling.records), refused)
     scaling.placement = replace(placement, pools=tuple(outcomes))
     if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
-    goals = worth_moving_to(context, scaling.records.values())
-    unwanted = {left.unit for left in placement.unplaced if not left.waits and left.pool not in goals}
-    if gives_back:
-        unwanted |= {unit.name for pool in request.pools for unit in pool.units}
-    ready = blocked is None and context.syncer is not None
-    scaling.request = allotment_request(context, request, scaling.records, unwanted.union(refused), avoid, may_start=may_start, ready=ready)
+    scaling.request = wanted(context, scaling.records, may)
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
         scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]
@@ -146,8 +126,8 @@ def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placemen
     rolled_out = {record.pool: record for record in leaving(context, scaling.records)}
     for pool in context.pools:
         answer = observed.pod_answers.get(pool)
-        again = observed.prepares and context.syncer is None and admits(answer, observed.job.generation, context.now)
-        if not again and pool not in observed.checks and pool not in rolled_out:
+        again = observed.allotted.prepares and context.syncer is None and admits(answer, observed.job.generation, context.now)
+        if not again and pool not in observed.allotted.checks and pool not in rolled_out:
             continue
         due = context.now if again else ask_at(answer, observed.job.generation, observed.config)
         waiting = [left.unit for left in placement.unplaced if left.pool == pool]
@@ -214,7 +194,7 @@ def _assign(
             return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why, slice="")
         why = blocked if blocked is not None else wait_words.JOB_ENDS_SOON
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
-    if (rejection := _rejection(context, record)) is not None:
+    if (rejection := unit_rejection(context, record)) is not None:
         scaling.placed -= 1
         # The slice is free for others until the next try.
         return _refused(context, scaling, record, UnitEvent.HELD, rejection, slice="")
@@ -251,21 +231,13 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, blocked)
     if blocker := grantor.blocker(context, record):
         return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=True), context.now)
-    if (rejection := _rejection(context, record)) is not None:
+    if (rejection := unit_rejection(context, record)) is not None:
         return _refused(context, scaling, record, UnitEvent.HELD, rejection)
     what = grantor.was_asked(context.now)
     following = _next_attempt(context, record)
     asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, what, shown=UnitState.STARTING)
     scaling.creates += pods.of_delegated(asked, grantor)
     return asked
-
-
-def _rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
-    """Return why the pods of a unit, or what they claim, must not be created now."""
-    rejection, pool = context.rejection((UNIT, record.name)), context.pools.get(record.pool)
-    if rejection is not None or pool is None:
-        return rejection
-    return context.rejection((names.CLAIM_TEMPLATES.kind, template_name(context.observed.job, pool)))
 
 
 def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wait: str, now: float) -> UnitStatusRecord:
@@ -301,7 +273,7 @@ def _unassign(
     if record.not_before is not None and context.now < record.not_before and left.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
-    if left.waits and (rejection := _rejection(context, record)) is not None:
+    if left.waits and (rejection := unit_rejection(context, record)) is not None:
         return _refused(context, scaling, record, UnitEvent.LEFT_OUT, rejection)
     if left.waits:
         return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left, blocked), context.now)

@@ -21,9 +21,8 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj
 from diloco_operator.operator import RunConfig
-from diloco_operator.operator.reconciler import Decide
-from diloco_operator.plan import Plan
-from diloco_operator.reconcile import ObservedState, OperatorConfig, reconcile
+from diloco_operator.operator.reconciler import Judge
+from diloco_operator.reconcile import Judged, ObservedState, OperatorConfig, judge
 
 START = 1_800_000_000.0
 UNITS = 60
@@ -81,7 +80,7 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile, run: RunConfig | None = None) -> AsyncIterator[Stand]:
+async def stand(slices: int, *, offload: Any = None, judge: Judge = judge, run: RunConfig | None = None) -> AsyncIterator[Stand]:
     loop = asyncio.get_running_loop()
 
     def now() -> float:
@@ -95,7 +94,7 @@ async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile,
         )
         # Where the class is known, learners come in the first plan: they need not wait for what the cluster makes of the volume claim.
         config = OperatorConfig(storage_class_name="standard")
-        options = {"config": config, "offload": offload, "decide": decide, **({"run": run} if run else {})}
+        options = {"config": config, "offload": offload, "judge": judge, **({"run": run} if run else {})}
         async with running(an_operator(api, FakeTelemetry(cluster), now=now, **options)) as task:
             yield Stand(api, cluster)
             assert not task.done()
@@ -218,19 +217,18 @@ def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
     async def scenario() -> None:
         decided: dict[str, tuple[float, int]] = {}
 
-        def decide(observed: ObservedState, now: datetime) -> Plan:
+        def judging(observed: ObservedState, now: datetime) -> Judged:
             moment = asyncio.get_running_loop().time()
             decided.setdefault(observed.job.name, (moment, len(there.cluster.pods(("default", "first")))))
-            return reconcile(observed, now)
+            return judge(observed, now)
 
-        async with stand(2 * UNITS, offload=slowly, decide=decide) as there:
+        async with stand(2 * UNITS, offload=slowly, judge=judging) as there:
             for name in ("first", "second"):
                 await there.apply(name, UNITS)
             await there.trains("second", UNITS)
             (first, pods), (second, pods_then) = decided["first"], decided["second"]
-            assert second - first == pytest.approx(
-                0.2 + 0.4 + 0.2
-            )  # from the end of one decision to the beginning of the next: as long as it took
+            # The rest of judging and the plan, a pause as long as both, and what `slowly` waits before it judges the second.
+            assert second - first == pytest.approx(0.2 + 0.4 + 0.8 + 0.2)
             assert (pods, pods_then > UNITS) == (0, True)
 
     run_virtual(scenario())

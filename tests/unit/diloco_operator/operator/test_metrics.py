@@ -440,7 +440,7 @@ def test_a_defect_is_counted_as_one() -> None:
         def broken(*_: Any) -> None:
             raise RuntimeError("a defect")
 
-        world.operator._reconciler._reconcile = broken  # type: ignore[assignment]
+        world.operator._reconciler._judge = broken  # type: ignore[assignment]
         await world.apply()
         await asyncio.sleep(1)
         panics = (await world.scrape())("controller_runtime_reconcile_panics_total", controller="dilocojob")

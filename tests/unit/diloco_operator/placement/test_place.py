@@ -116,11 +116,11 @@ def test_a_unit_of_several_hosts_gets_some_that_it_avoids_only_where_no_others_a
     assert slices_of(ask(fleet, pool, avoid={"a0"})) == {"p-0": "b0+b1", "p-1": "a1+a0"}
 
 
-def test_a_view_apart_does_not_see_what_the_allotment_decides_meanwhile() -> None:
+def test_a_copy_does_not_see_what_the_allotment_decides_meanwhile() -> None:
     """A thread iterates over it while the event loop changes the allotment: 25 of 3,712 decisions ended with a RuntimeError."""
     fleet, kept = tpus(2), {"tpu-0": "ns/big"}
     view = AllottedFleet(fleet, {}, kept, {}, {})
-    seen = view.apart().kept(SINGLE, "a")
+    seen = view.copy().kept(SINGLE, "a")
     assert next(seen)[1] == "ns/big"
     kept["tpu-1"] = "ns/other"
     assert [winner for _, winner in seen] == [""]
