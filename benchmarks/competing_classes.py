@@ -10,12 +10,13 @@ import gc
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from builders.nodes import a_tpu_node, an_inventory
-from diloco_operator.allotment import Allotment, AllotmentRequest, PoolDemand
+from builders.slice_requests import a_pool_request
+from diloco_operator.allotment import Allotment
 from diloco_operator.fleet import Inventory, Shape
-from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest, place
-from diloco_operator.placement.requirements import slice_requirements
+from diloco_operator.placement import JobRequest, PoolRequest, place
 
 from benchmarks.figure import Figure
 
@@ -32,8 +33,8 @@ def a_fleet(slices: int) -> Inventory:
     return an_inventory(*(a_tpu_node(f"tpu-{index:05d}", labels=labels[index % len(labels)]) for index in range(slices)))
 
 
-def a_pool(name: str, units: int, **fields: object) -> PoolRequest:
-    return PoolRequest(name, SHAPE, 0, units, tuple(UnitRequest(f"{name}-{index}") for index in range(units)), **fields)  # type: ignore[arg-type]
+def a_pool(name: str, units: int, **fields: Any) -> PoolRequest:
+    return a_pool_request(name, SHAPE, units, wanted=units, **fields)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
@@ -44,18 +45,16 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         a_pool("x", count // 2, node_selector={"x": "1"}),
         a_pool("y", count // 3, node_selector={"y": "1"}),
     )
-    job = JobRequest("bench/job", 1, count, pools)
-    demands = (PoolDemand(slice_requirements(pool), 0, pool.max, len(pool.units), name=pool.name) for pool in pools)
-    request = AllotmentRequest(job.key, min=job.min, max=job.max, pools=tuple(demands))
+    job = JobRequest("bench/job", min=1, max=count, pools=pools)
     taken = []
     for _ in range(RUNS):
         allotment = Allotment(fleet)
         allotment.refresh()
         gc.collect()
         begin = time.perf_counter()
-        allotment.update(request)
+        allotment.update(job)
         allotment.refresh()
-        placement = place(job, allotment.view(job.key))
+        placement = place(job, allotment.view(job.job))
         taken.append(time.perf_counter() - begin)
         if len(placement.assigned) < count * 9 // 10:
             raise RuntimeError(f"{len(placement.assigned)} of {count} slices are used")

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.names import PODS
 from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
@@ -31,6 +30,7 @@ from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.resources import takes_accelerators
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import fields
+from diloco_operator.placement import JobRequest
 
 WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
 """The authority belongs to the configuration wave: it must be stored before it signs anything."""
@@ -172,7 +172,7 @@ class Plan:
     """Units that gave their slice up by the status of this plan, which is no failure, and why."""
     requeue_after: float | None = None
     """Seconds until the job must be reconciled again although nothing changed; None: only when something changes."""
-    request: AllotmentRequest | None = None
+    request: JobRequest | None = None
     """What the job has and wants now, for the allotment between jobs. None: it keeps what it reserves, and wants nothing."""
     reservations: Reservations = Reservations()  # noqa: RUF009 -- immutable
     """The nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right

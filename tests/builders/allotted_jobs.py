@@ -11,15 +11,16 @@ from typing import Self
 
 from builders.jobs import Obj
 from builders.nodes import an_inventory
-from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, PoolDemand
+from builders.slice_requests import a_pool_request
+from diloco_operator.allotment import Allotment
 from diloco_operator.allotment.decision import Steps
 from diloco_operator.allotment.flow import answer
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Shape, Slice
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import group_name
-from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest, place
-from diloco_operator.placement.requirements import slice_requirements, with_accelerators
+from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest, place
+from diloco_operator.placement.requirements import with_accelerators
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
 
@@ -50,14 +51,9 @@ class SimpleJob:
     """Those that run: "<index of the pool>-<number>"."""
     leaving: dict[str, tuple[Slice, ...]] = field(default_factory=dict)
 
-    def placement_request(self) -> JobRequest:
-        return JobRequest(
-            self.name,
-            self.min,
-            self.max,
-            tuple(self._pool_request(index, pool) for index, pool in self._ordered()),
-            reserved=len(self.leaving),
-        )
+    def request(self) -> JobRequest:
+        pools = tuple(self._pool_request(index, pool) for index, pool in self._ordered())
+        return JobRequest(self.name, self.priority, self.created, self.min, self.max, pools)
 
     def _ordered(self) -> list[tuple[int, SimplePool]]:
         """Scavenged pools last, as reconcile asks."""
@@ -65,44 +61,29 @@ class SimpleJob:
 
     def _pool_request(self, index: int, pool: SimplePool) -> PoolRequest:
         names = [f"{index}-{number}" for number in range(pool.max)]
-        units = sorted(
-            (UnitRequest(n, group_name(self.units.get(n, ()))) for n in names if n not in self.leaving), key=lambda u: not u.slice
+        has = {name: self.units[name] for name in names if name in self.units}
+        held = tuple(
+            HeldUnit(name, tuple(h.node for s in slices for h in s.hosts), slice=group_name(slices)) for name, slices in has.items()
         )
-        reserved = sum(name in self.leaving for name in names)
-        least = 0 if pool.scavenged else pool.min
-        return PoolRequest(
+        new = tuple(name for name in names if name not in self.units and name not in self.leaving)
+        return a_pool_request(
             str(index),
             pool.shape,
-            least,
-            pool.max,
-            tuple(units),
-            reserved,
-            pool.capacity,
-            dict(pool.selector),
+            0,
+            min=0 if pool.scavenged else pool.min,
+            max=pool.max,
+            capacity=pool.capacity,
+            node_selector=dict(pool.selector),
             locality=pool.locality,
             needs=pool.needs,
+            units=held,
+            new=new,
+            wanted=len(new),
+            draining_or_completed=sum(name in self.leaving for name in names),
+            scavenged=pool.scavenged,
+            admitted=pool.admitted,
+            ready=pool.ready,
         )
-
-    def request(self) -> AllotmentRequest:
-        pools = []
-        for (_, pool), asked in zip(self._ordered(), self.placement_request().pools, strict=True):
-            held = [HeldUnit(u.name, tuple(h.node for s in self.units[u.name] for h in s.hosts)) for u in asked.units if u.slice]
-            wanted = len(asked.units) - len(held)
-            pools.append(
-                PoolDemand(
-                    slice_requirements(asked),
-                    asked.min,
-                    pool.max,
-                    wanted,
-                    scavenged=pool.scavenged,
-                    units=tuple(held),
-                    draining_or_completed=asked.reserved,
-                    name=asked.name,
-                    admitted=pool.admitted,
-                    ready=pool.ready,
-                )
-            )
-        return AllotmentRequest(self.name, self.priority, self.created, self.min, self.max, tuple(pools))
 
     def nodes(self) -> frozenset[str]:
         return frozenset(h.node for s in (*self.units.values(), *self.leaving.values()) for each in s for h in each.hosts)
@@ -160,7 +141,7 @@ class World:
             if unit in job.units:
                 job.leaving[unit] = job.units.pop(unit)
                 self.left += 1
-        placement = place(job.placement_request(), self.allotment.view(name))
+        placement = place(job.request(), self.allotment.view(name))
         for each in placement.assigned:
             assert each.unit not in job.units or group_name(job.units[each.unit]) == each.slice, "a unit moved"
             job.units[each.unit] = each.slices

@@ -4,7 +4,7 @@ See docs/decisions/0207-allotment.md.
 """
 
 from diloco_operator.allotment.allotment import Allotment
-from diloco_operator.allotment.request import NOTHING_ALLOTTED, AllotmentRequest, Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.allotted import NOTHING_ALLOTTED, Allotted
 from diloco_operator.allotment.view import AllottedFleet
 
-__all__ = ["NOTHING_ALLOTTED", "Allotment", "AllotmentRequest", "Allotted", "AllottedFleet", "HeldUnit", "PoolDemand"]
+__all__ = ["NOTHING_ALLOTTED", "Allotment", "Allotted", "AllottedFleet"]

@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from diloco_operator.allotment.allotted import NOTHING_ALLOTTED, Allotted
 from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.allotment.decision import Steps, decide
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.allotment.hosts import SharedHosts, shares_of
-from diloco_operator.allotment.request import NOTHING_ALLOTTED, AllotmentRequest, Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.supply import PresentSupply
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.slices import Slice, group_name, is_divisible
+from diloco_operator.placement.request import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 
@@ -31,7 +32,7 @@ class Allotment:
 
     def __init__(self, fleet: Inventory) -> None:
         self._fleet = fleet
-        self._requests: dict[str, AllotmentRequest] = {}
+        self._requests: dict[str, JobRequest] = {}
         self._active: dict[str, None] = {}
         """Jobs that want slices, or of which units may be revoked; those that only wait are in `_waiting`."""
         self._waiting = WaitingJobs()
@@ -52,7 +53,7 @@ class Allotment:
         """Bits of requirements that `refresh` left for `in_steps`, because they concern too many jobs."""
         self._deciding = 0
         """Bits of the requirements that `in_steps` decides on now."""
-        self._deferred: dict[str, AllotmentRequest | None] = {}
+        self._deferred: dict[str, JobRequest | None] = {}
         """What jobs that this concerns have and want by now, None if a job is gone."""
         self._deferred_changes: dict[Location, None] = {}
         """Slices that this concerns and that have changed meanwhile."""
@@ -62,7 +63,7 @@ class Allotment:
     def knows(self, job: str) -> bool:
         return self._request(job) is not None
 
-    def update(self, request: AllotmentRequest) -> None:
+    def update(self, request: JobRequest) -> None:
         """Replace what the job has and wants from now on. What concerns the slices that `in_steps` decides on waits for its end."""
         self._forget_revocations(request)
         if self._must_wait(request):
@@ -73,7 +74,7 @@ class Allotment:
     def remove(self, job: str) -> None:
         """Forget a job that is gone. What its last pods have is free when they have ended."""
         # As one that wants nothing: it gives back what it had, and those that waited for it are looked at again.
-        nothing = AllotmentRequest(job)
+        nothing = JobRequest(job)
         if self._must_wait(nothing):
             self._deferred[job] = None
         elif job in self._requests:
@@ -134,7 +135,7 @@ class Allotment:
             self._end_deferring()
         return concerned
 
-    def _must_wait(self, request: AllotmentRequest) -> bool:
+    def _must_wait(self, request: JobRequest) -> bool:
         """Return whether a request concerns the slices that are being decided on, or waits already."""
         job, deciding = request.job, self._deciding
         if not deciding:
@@ -197,11 +198,11 @@ class Allotment:
         return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results, job)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
-    def _request(self, job: str) -> AllotmentRequest | None:
+    def _request(self, job: str) -> JobRequest | None:
         """Return the last one, whether it counts already or not."""
         return self._deferred[job] if job in self._deferred else self._requests.get(job)
 
-    def _update(self, request: AllotmentRequest) -> None:
+    def _update(self, request: JobRequest) -> None:
         old = self._requests.get(request.job)
         # Each status write makes a request. What changes no decision must not cost an allotment of all that compete.
         if old == request or (old is not None and not self.of(request.job).revoked and what_decides(old) == what_decides(request)):
@@ -227,7 +228,7 @@ class Allotment:
         self._hold(request.job, whole_nodes(old) if old is not None else frozenset(), whole_nodes(request))
         self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
 
-    def _forget_revocations(self, request: AllotmentRequest) -> None:
+    def _forget_revocations(self, request: JobRequest) -> None:
         """Forget what a unit got since it was revoked: it must leave what it had then, and nothing else."""
         allotted = self.of(request.job)
         if not allotted.revoked:
@@ -236,7 +237,7 @@ class Allotment:
         left = {unit: winner for unit, winner in allotted.revoked.items() if before.get(unit) == now.get(unit)}
         self._results[request.job] = replace(allotted, revoked=left)
 
-    def _own_parts(self, job: str, pool: PoolDemand) -> list[Slice]:
+    def _own_parts(self, job: str, pool: PoolRequest) -> list[Slice]:
         """Return parts of hosts of the job's units that it has not reserved yet."""
         found = []
         for unit in pool.units:
@@ -248,7 +249,7 @@ class Allotment:
         found = (self._fleet.slice_at(location) for location in self._locations(unit.nodes))
         return (slice_ for slice_ in found if slice_ is not None)
 
-    def _mask(self, request: AllotmentRequest) -> int:
+    def _mask(self, request: JobRequest) -> int:
         mask = 0
         for requirements in requirements_of(request):
             mask |= 1 << self._classes.number(requirements)
@@ -363,29 +364,29 @@ def _at_once[T](steps: Steps[T]) -> T:
 
 
 # --- What follows from one request alone ------------------------------------------------------------------------------
-def requirements_of(request: AllotmentRequest) -> list[SliceRequirements]:
+def requirements_of(request: JobRequest) -> list[SliceRequirements]:
     """List those of its pools, and those that they prefer."""
     return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
 
 
-def whole_nodes(request: AllotmentRequest) -> frozenset[str]:
+def whole_nodes(request: JobRequest) -> frozenset[str]:
     """Find the nodes that it has as a whole."""
     whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
 
 
-def _changed_nodes(before: AllotmentRequest | None, now: AllotmentRequest) -> frozenset[str]:
+def _changed_nodes(before: JobRequest | None, now: JobRequest) -> frozenset[str]:
     """Find the nodes that the job has in another way than before."""
     whole = (whole_nodes(before) if before is not None else frozenset()) ^ whole_nodes(now)
     return whole | {node for (node, _), _ in shares_of(before).items() ^ shares_of(now).items()}
 
 
-def places(request: AllotmentRequest | None) -> dict[str, tuple[str, ...]]:
+def places(request: JobRequest | None) -> dict[str, tuple[str, ...]]:
     """Map each unit to its nodes."""
     return {unit.name: unit.nodes for pool in request.pools for unit in pool.units} if request is not None else {}
 
 
-def most_units(request: AllotmentRequest) -> int:
+def most_units(request: JobRequest) -> int:
     """Count the units of others that find room at most where those of this job may leave."""
     if not request.may_give:
         return 0
@@ -395,7 +396,7 @@ def most_units(request: AllotmentRequest) -> int:
     )
 
 
-def what_decides(request: AllotmentRequest) -> AllotmentRequest:
+def what_decides(request: JobRequest) -> JobRequest:
     """Leave out what decides nothing: which unit leaves first, while none must leave and all have equally many slices, and which cannot
     leave yet, while none may have to."""
     if not request.may_give:
@@ -405,5 +406,5 @@ def what_decides(request: AllotmentRequest) -> AllotmentRequest:
     return _with_units(request, lambda unit: unit._replace(loss=0))
 
 
-def _with_units(request: AllotmentRequest, change: Callable[[HeldUnit], HeldUnit]) -> AllotmentRequest:
+def _with_units(request: JobRequest, change: Callable[[HeldUnit], HeldUnit]) -> JobRequest:
     return replace(request, pools=tuple(replace(pool, units=tuple(sorted(map(change, pool.units)))) for pool in request.pools))

@@ -16,6 +16,7 @@ from collections.abc import Generator, Hashable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from diloco_operator.allotment.allotted import Allotted
 from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.flow import Answer, FlowJob, FlowPlan, FlowProblem
 from diloco_operator.allotment.flow.objective import segments
@@ -23,11 +24,11 @@ from diloco_operator.allotment.flow_problem import Applicant, Question, Question
 from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together, used
 from diloco_operator.allotment.hosts import how_many
 from diloco_operator.allotment.outcome import carry_out
-from diloco_operator.allotment.request import AllotmentRequest, Allotted
 from diloco_operator.allotment.stocks import Stocks
 from diloco_operator.allotment.supply import LaterSupply, Supply, staying, without
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import Slice, is_divisible
+from diloco_operator.placement.request import JobRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 TRIES = 3
@@ -49,7 +50,7 @@ class _Made(NamedTuple):
         return frozenset((job, unit) for job, found in self.allotted.items() for unit in found.revoked)
 
 
-def decide(component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> Steps[dict[str, Allotted]]:
+def decide(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[dict[str, Allotted]]:
     """Who gets and gives what. `component`: the bits of the requirements by which the jobs are connected."""
     made = yield from _Decision(component, requests, supply).steps()
     if not made.leaving or not made.is_approximate:
@@ -60,7 +61,7 @@ def decide(component: int, requests: Sequence[AllotmentRequest], supply: Supply)
     return made.allotted if then.yields > stay.yields else stay.allotted
 
 
-def _unmoved(component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> Steps[_Made]:
+def _unmoved(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[_Made]:
     """Return what would be decided if no unit could be asked to leave."""
     made = yield from _Decision(component, requests, supply).steps()
     if made.leaving:
@@ -71,7 +72,7 @@ def _unmoved(component: int, requests: Sequence[AllotmentRequest], supply: Suppl
 class _Decision:
     """Made once, in `steps`."""
 
-    def __init__(self, component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> None:
+    def __init__(self, component: int, requests: Sequence[JobRequest], supply: Supply) -> None:
         self._component = component
         self._requests = requests
         self._supply = supply
@@ -144,12 +145,12 @@ class _Decision:
         assert found is not None, "a problem is answered"
         return question, found
 
-    def _applicant(self, request: AllotmentRequest) -> Applicant:
+    def _applicant(self, request: JobRequest) -> Applicant:
         numbers = [self._supply.number(pool.requirements) for pool in request.pools]
         preferred = [self._supply.number(pool.preferred or pool.requirements) for pool in request.pools]
         return Applicant(request, numbers, preferred, request.runs or self._fits(request, numbers))
 
-    def _fits(self, request: AllotmentRequest, numbers: Sequence[int]) -> bool:
+    def _fits(self, request: JobRequest, numbers: Sequence[int]) -> bool:
         """Return whether the minimum of a job would fit if no other job had anything. Where slices that two pools share differ, as by the
         zone that one of them asks for, one that is a little too large may seem to fit."""
         firm = [(pool, number) for pool, number in zip(request.pools, numbers, strict=True) if not pool.scavenged]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from diloco_operator.allotment.classes import Located
 from diloco_operator.allotment.flow.problem import MEAN, FlowClass, FlowHeld, FlowJob, FlowPool, FlowProblem, PoolKey
-from diloco_operator.allotment.request import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock, Stocks
 from diloco_operator.fleet.slices import is_divisible
+from diloco_operator.placement.request import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 EARLIER_POOL, POOLS = 16, 4
@@ -40,7 +40,7 @@ type SlicesOf = Callable[[HeldUnit], list[Located]]
 class Applicant(NamedTuple):
     """A job, with what the allotment must know of it."""
 
-    request: AllotmentRequest
+    request: JobRequest
     numbers: Sequence[int]
     """Numbers of the requirements of its pools."""
     preferred: Sequence[int]
@@ -88,7 +88,7 @@ class Questions:
                 self._held.setdefault((key, stock), []).append(unit)
                 self._stocks_of.setdefault(key, {})[stock] = None
 
-    def _stock_of(self, job: str, demand: PoolDemand, unit: HeldUnit) -> Stock | None:
+    def _stock_of(self, job: str, demand: PoolRequest, unit: HeldUnit) -> Stock | None:
         slices = self._slices_of(unit)
         if len(slices) != demand.requirements.shape.slots:
             return None
@@ -121,7 +121,7 @@ class Questions:
     def _job(self, applicant: Applicant, stocks: dict[int, list[Stock]]) -> FlowJob:
         request = applicant.request
         fixed = [self._fixed.get((request.job, str(index)), 0) for index in range(len(request.pools))]
-        room = request.max - sum(len(pool.units) + pool.draining_or_completed for pool in request.pools)
+        room = request.most - sum(len(pool.units) + pool.draining_or_completed for pool in request.pools)
         most_new = max(0, room) + (request.may_move if room >= 0 else 0)
         pools = tuple(self._pool(request, index, applicant, stocks, fixed[index], most_new) for index in range(len(request.pools)))
         least = request.min - sum(
@@ -144,7 +144,7 @@ class Questions:
         )
 
     def _pool(
-        self, request: AllotmentRequest, index: int, applicant: Applicant, stocks: dict[int, list[Stock]], fixed: int, most_new: int
+        self, request: JobRequest, index: int, applicant: Applicant, stocks: dict[int, list[Stock]], fixed: int, most_new: int
     ) -> FlowPool:
         demand, number, preferred = request.pools[index], applicant.numbers[index], applicant.preferred[index]
         key = (request.job, str(index))
@@ -200,7 +200,7 @@ def _value(worth: int, share: int) -> int:
     return max(2, worth * share // MEAN)
 
 
-def _base(demand: PoolDemand, stock: Stock, index: int) -> int:
+def _base(demand: PoolRequest, stock: Stock, index: int) -> int:
     """Return what a unit of this pool, the n-th of its job, is worth on slices of this kind."""
     return demand.values.get(stock.kind.accelerator, MEAN) - EARLIER_POOL * min(index, POOLS)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.classes import SliceClasses
-from diloco_operator.allotment.request import AllotmentRequest
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.occupancy import Shares
 from diloco_operator.fleet.resources import Resources, amount_of, left
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.fleet.use import UnitKey
+from diloco_operator.placement.request import JobRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class HostUse:
         return self.whole.in_part or len(self.units) > 1 or (len(self.units) == 1 and self.accelerators_left > 0)
 
 
-def shares_of(request: AllotmentRequest | None) -> Shares:
+def shares_of(request: JobRequest | None) -> Shares:
     """Find what the units of a job need that share hosts."""
     if request is None:
         return {}

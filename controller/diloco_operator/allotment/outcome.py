@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
 
+from diloco_operator.allotment.allotted import Allotted
 from diloco_operator.allotment.flow import FlowPlan, replaced
 from diloco_operator.allotment.flow.problem import PoolKey
 from diloco_operator.allotment.flow_problem import Question
-from diloco_operator.allotment.request import Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, left
 from diloco_operator.fleet.slices import Shape, Slice
 from diloco_operator.placement.domains import DomainRooms
+from diloco_operator.placement.request import HeldUnit, PoolRequest
 
 _UNITS = 100
 """That get slices in one step."""
@@ -43,7 +44,7 @@ class _Taker(NamedTuple):
 
     key: PoolKey
     number: int
-    demand: PoolDemand
+    demand: PoolRequest
     size: int
     serial: int
     """Tells it apart from others of its pool in this stock."""

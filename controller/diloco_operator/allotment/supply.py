@@ -12,10 +12,10 @@ from typing import Protocol
 
 from diloco_operator.allotment.classes import Located, SliceClass, SliceClasses
 from diloco_operator.allotment.hosts import HostUse, SharedHosts
-from diloco_operator.allotment.request import AllotmentRequest, HeldUnit
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import is_divisible
 from diloco_operator.fleet.use import UnitKey
+from diloco_operator.placement.request import HeldUnit, JobRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 
@@ -71,7 +71,7 @@ class PresentSupply:
 class LaterSupply:
     """The fleet once these units have left: what they had is free, or will be."""
 
-    def __init__(self, supply: Supply, requests: Iterable[AllotmentRequest], gone: AbstractSet[UnitKey]) -> None:
+    def __init__(self, supply: Supply, requests: Iterable[JobRequest], gone: AbstractSet[UnitKey]) -> None:
         self._supply = supply
         self.number = supply.number
         self.requirements = supply.requirements
@@ -126,14 +126,14 @@ class LaterSupply:
                 yield host
 
 
-def staying(request: AllotmentRequest) -> AllotmentRequest:
+def staying(request: JobRequest) -> JobRequest:
     """Return the job as if none of its units might be asked to leave."""
     return replace(
         request, pools=tuple(replace(pool, units=tuple(unit._replace(settling=True) for unit in pool.units)) for pool in request.pools)
     )
 
 
-def without(request: AllotmentRequest, gone: AbstractSet[UnitKey]) -> AllotmentRequest:
+def without(request: JobRequest, gone: AbstractSet[UnitKey]) -> JobRequest:
     """Return the job once these units have left. They want other slices."""
     pools = []
     for pool in request.pools:

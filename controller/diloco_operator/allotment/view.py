@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from diloco_operator.accelerators import CATALOGUE, Sign
-from diloco_operator.allotment.request import NOTHING_ALLOTTED, AllotmentRequest, Allotted
+from diloco_operator.allotment.allotted import NOTHING_ALLOTTED, Allotted
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import NOTHING_TAKEN, Holder, Shape, Slice, SliceCounts
 from diloco_operator.fleet.use import PodUse
+from diloco_operator.placement.request import JobRequest
 
 HOLDERS = 3
 """How many of the other jobs that have slices `counts` says all about: those with most."""
@@ -26,7 +27,7 @@ class AllottedFleet:
         fleet: Inventory,
         granted: Mapping[str, tuple[Slice, ...]],
         kept: Mapping[str, str],
-        requests: Mapping[str, AllotmentRequest],
+        requests: Mapping[str, JobRequest],
         results: Mapping[str, Allotted],
         job: str = "",
     ) -> None:
@@ -122,7 +123,7 @@ class AllottedFleet:
 
 
 def _with_surplus(
-    holder: Holder, request: AllotmentRequest, allotted: Allotted, locate: Callable[[str], Location | None], *, resource: str = ""
+    holder: Holder, request: JobRequest, allotted: Allotted, locate: Callable[[str], Location | None], *, resource: str = ""
 ) -> Holder:
     """Add to a holder the slices that its units leave, and those that it could lose without falling below a minimum. `request`, `allotted`:
     of the holder. `locate`: where the slice with a node is; None: it is none of those that `holder` counts. `resource`: it counts these

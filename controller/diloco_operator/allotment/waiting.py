@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from diloco_operator.allotment.request import AllotmentRequest
+from diloco_operator.placement.request import JobRequest
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class _Line:
     mask: int
     """The bits of their requirements."""
     jobs: list[tuple[float, str]] = field(default_factory=list)
-    """When each was created, and its key: the order of `AllotmentRequest` among equals."""
+    """When each was created, and its key: the order of `JobRequest` among equals."""
     considered: int | None = None
     """The last allotment looked at so many; None: at all, or there was none."""
 
@@ -48,9 +48,9 @@ class WaitingJobs:
     def __contains__(self, job: str) -> bool:
         return job in self._line_of
 
-    def add(self, request: AllotmentRequest, mask: int) -> bool:
+    def add(self, request: JobRequest, mask: int) -> bool:
         """Let the job wait from now on. `mask`: the bits of its requirements. Returns whether the allotment may change."""
-        key, entry = (request.priority, request.min, request.max, request.pools), (request.created, request.job)
+        key, entry = (request.priority, request.min, request.most, request.pools), (request.created, request.job)
         line = self._lines.setdefault(key, _Line(mask, asks=not all(pool.admitted for pool in request.pools)))
         place = bisect.bisect_left(line.jobs, entry)
         line.jobs.insert(place, entry)
@@ -87,7 +87,7 @@ class WaitingJobs:
                 line.considered = line.looked_at(free, leaving)
 
 
-def only_waits(request: AllotmentRequest) -> bool:
+def only_waits(request: JobRequest) -> bool:
     """Return whether the job has nothing and wants slices."""
     if request.occupied or request.shared or not any(pool.wanted for pool in request.pools):
         return False

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from diloco.contract import syncer_host_name
 
-from diloco_operator.allotment import Allotment, AllotmentRequest
+from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
 from diloco_operator.api.names import JobKey
 from diloco_operator.certificates.issuing import Issuer
@@ -47,6 +47,7 @@ from diloco_operator.operator.job_context import JobContext, JobContexts
 from diloco_operator.operator.pod_answers import dry_run_admissions
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
+from diloco_operator.placement import JobRequest
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig, judge, reservations
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
@@ -302,7 +303,7 @@ class Reconciler:
         self._register(context, plan)
         return observed.job, plan
 
-    def _ask(self, context: JobContext, request: AllotmentRequest | None) -> None:
+    def _ask(self, context: JobContext, request: JobRequest | None) -> None:
         """Let the allotment answer what the job has and wants."""
         if request is not None:
             context.registered = True
@@ -500,6 +501,6 @@ class Reconciler:
             self.fleet_changed()
 
 
-def _occupying(job: str, reserved: Reservations) -> AllotmentRequest:
+def _occupying(job: str, reserved: Reservations) -> JobRequest:
     """Return the request of a job that keeps what it has and wants nothing."""
-    return AllotmentRequest(job, occupied=reserved.nodes, shared=reserved.shares)
+    return JobRequest(job, occupied=reserved.nodes, shared=reserved.shares)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.placement import JobRequest
 
 
 class _Grant(NamedTuple):
@@ -28,7 +28,7 @@ class SlicesSince:
         """Return unit -> seconds since the epoch."""
         return {unit: grant.since for unit, grant in self._grants.items()}
 
-    def note(self, request: AllotmentRequest, reserved: frozenset[str], now: float) -> None:
+    def note(self, request: JobRequest, reserved: frozenset[str], now: float) -> None:
         """Note after a decision that the job has and wants this, and has reserved these nodes. A unit that ends and comes back to nodes
         that stayed reserved meanwhile has had them all the time."""
         grants = {unit: grant for unit, grant in self._grants.items() if reserved.issuperset(grant.nodes)}

@@ -1,6 +1,6 @@
-"""Which unit of a job gets which slice: `place(job, fleet) -> Placement`, and why others get none. Pure."""
+"""What a job has and wants, which of its units gets which slice, and why others get none: `place(job, fleet) -> Placement`. Pure."""
 
 from diloco_operator.placement.place import place
-from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolOutcome, PoolRequest, UnitRequest, UnplacedUnit
+from diloco_operator.placement.request import HeldUnit, JobRequest, PlacedUnit, Placement, PoolOutcome, PoolRequest, UnplacedUnit
 
-__all__ = ["JobRequest", "PlacedUnit", "Placement", "PoolOutcome", "PoolRequest", "UnitRequest", "UnplacedUnit", "place"]
+__all__ = ["HeldUnit", "JobRequest", "PlacedUnit", "Placement", "PoolOutcome", "PoolRequest", "UnplacedUnit", "place"]

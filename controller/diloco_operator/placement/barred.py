@@ -43,7 +43,6 @@ class FreeSlices:
     """The free slices of the shape of a pool, by what keeps its units from them; at most `_MAX_CHECKED`."""
 
     pool: PoolRequest
-    requirements: SliceRequirements
     idle: list[Slice] = field(default_factory=list)
     """Nothing does, and no job keeps them: they are too few."""
     kept: dict[str, list[Slice]] = field(default_factory=dict)
@@ -54,9 +53,9 @@ class FreeSlices:
     small: list[Slice] = field(default_factory=list)
 
     @classmethod
-    def of(cls, pool: PoolRequest, requirements: SliceRequirements, fleet: Fleet, taken: Collection[str]) -> FreeSlices:
+    def of(cls, pool: PoolRequest, fleet: Fleet, taken: Collection[str]) -> FreeSlices:
         """`taken`: keys of those that units have just got."""
-        found = cls(pool, requirements)
+        found, requirements = cls(pool), pool.requirements
         # What only avoided hosts bar comes back by itself, so it must not count as lacking a label or room.
         possible = requirements._replace(avoided=frozenset())
         offered = ((slice_, "") for slice_ in fleet.free(pool.shape, pool.name))
@@ -65,7 +64,7 @@ class FreeSlices:
                 continue
             if requirements.fits(slice_):
                 (found.kept.setdefault(winner, []) if winner else found.idle).append(slice_)
-            elif pool.avoided and possible.fits(slice_):
+            elif requirements.avoided and possible.fits(slice_):
                 found.avoided.append(slice_)
             elif not possible.admits(slice_):
                 (found.tainted if possible.attracts(slice_) else found.unwanted).append(slice_)
@@ -79,14 +78,14 @@ class FreeSlices:
         if shape.slots == 1:
             each = max(1, shape.chips_per_host) if shape.divides else 0
             return sum(slice_.kind.chips_per_host // each if each else 1 for slice_ in (*self.idle, *more))
-        domains = Counter(self.requirements.domain(slice_) for slice_ in (*self.idle, *more))
+        domains = Counter(self.pool.requirements.domain(slice_) for slice_ in (*self.idle, *more))
         return sum(count // shape.slots for count in domains.values())
 
     @property
     def takes_any(self) -> bool:
         """Whether a slice of the shape is of use to the pool wherever it is and whatever its labels are."""
-        pool = self.pool
-        return not (pool.capacity or pool.node_selector or pool.affinity is not None or self.requirements.locality is not Locality.ANY)
+        asked = self.pool.requirements
+        return not (asked.capacity or asked.node_selector or asked.affinity is not None or asked.locality is not Locality.ANY)
 
 
 def units_at_once(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:
@@ -110,7 +109,7 @@ def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accele
         return Part(text, help if free.units(*slices) >= least else "")
 
     pool = free.pool
-    possible = free.requirements._replace(avoided=frozenset())
+    possible = free.pool.requirements._replace(avoided=frozenset())
     found = []
     if free.kept:
         kept = Counter({winner: many(slices) for winner, slices in free.kept.items()})
@@ -129,7 +128,7 @@ def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accele
         # A host of which units have parts is too small for one that takes it whole, and short of nothing.
         shortages = (fleet.shortage(slice_, possible.needs) for slice_ in free.small)
         shortage, count = next(filter(None, shortages), ""), many(free.small)
-        if pool.needs_added:
+        if pool.words.needs_added:
             text = f"{count} free, but too small for what the API server makes of the template's requests: {shortage}"
             found.append(part(free.small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
         else:
@@ -149,16 +148,16 @@ def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
 def too_few_together(free: FreeSlices, least: int) -> Part | None:
     """Return why free hosts do not make a unit; None: there are none, or they make one. `least`: see `free_elsewhere`."""
     pool = free.pool
-    together = Counter(free.requirements.domain(slice_) for slice_ in free.idle).most_common()
+    together = Counter(free.pool.requirements.domain(slice_) for slice_ in free.idle).most_common()
     if pool.shape.slots == 1 or not together or together[0][1] >= pool.shape.slots:
         return None
     text = f"{len(free.idle)} free, but a unit needs {pool.shape.slots}"
-    if pool.locality is Locality.ANY:
+    if pool.requirements.locality is Locality.ANY:
         return Part(text)
     shown = together[:MAX_NAMED]
     where = [f"{_domain(domain)}: {count}" for domain, count in shown]
     more = f"; {len(together) - len(shown)} more with fewer" if len(together) > len(shown) else ""
-    one = "zone" if pool.locality is Locality.ZONE else "network block"
+    one = "zone" if pool.requirements.locality is Locality.ZONE else "network block"
     return Part(f"{text} in one {one} ({', '.join(where)}{more})", _ANYWHERE if len(free.idle) // pool.shape.slots >= least else "")
 
 
@@ -222,15 +221,15 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
             helps.append(help or f"leave out {asked}")
 
     shape = pool.shape
-    if pool.capacity:
-        check(f"capacity {pool.capacity}", SliceRequirements(shape, pool.capacity), lambda slice_: f"is {slice_.capacity}")
-    for key, value in sorted(pool.node_selector.items()):
+    if requirements.capacity:
+        check(f"capacity {requirements.capacity}", SliceRequirements(shape, requirements.capacity), lambda slice_: f"is {slice_.capacity}")
+    for key, value in sorted(requirements.node_selector):
         part = SliceRequirements(shape, "", frozenset(((key, value),)))
-        added = key in pool.added_labels
+        added = key in pool.words.added_labels
         asked = f"label {key}={value}{', which the API server adds to its pods' if added else ''}"
         check(asked, part, partial(_label, key=key), f"label hosts {key}={value}, or change {_ADDS_LABELS}" if added else "")
-    if pool.affinity is not None:
-        check("the node affinity of its template", SliceRequirements(shape, "", affinity=pool.affinity), lambda _: "")
+    if requirements.affinity is not None:
+        check("the node affinity of its template", SliceRequirements(shape, "", affinity=requirements.affinity), lambda _: "")
     if requirements.locality is not Locality.ANY:
         one = "a zone" if requirements.locality is Locality.ZONE else "a network block"
         check(f"labels of {one}", SliceRequirements(shape, "", locality=requirements.locality), lambda _: "", _ANYWHERE)
@@ -271,8 +270,8 @@ def _taints(requirements: SliceRequirements, slices: Sequence[Slice]) -> Part:
 
 def _avoided(pool: PoolRequest, slices: Sequence[Slice], count: int) -> Part:
     """Return slices with hosts on which attempts of the job failed."""
-    nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.avoided})
-    named = [f"{node} until {format_timestamp(pool.avoided[node])}" for node in nodes[:MAX_NAMED]]
+    nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.requirements.avoided})
+    named = [f"{node} until {format_timestamp(pool.words.avoided[node])}" for node in nodes[:MAX_NAMED]]
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
     text = f"{count} free, but avoided because attempts failed there: {', '.join(named)}{more}"
     return Part(text, f"repair {'it' if len(nodes) == 1 else 'these nodes'}, or wait until then")

@@ -47,21 +47,21 @@ def pool_outcome(
     `free_for`: what is free and no unit of the job has got.
 
     What would help is told where it is certain to: others come first, and the minimum of a job without units comes as a whole."""
-    if pool.switched_off:
+    if pool.words.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(pool.name, placed, PoolReason.SWITCHED_OFF, text)
-    if placed + pool.reserved >= pool.max:
+    if placed + pool.draining_or_completed >= pool.max:
         return PoolOutcome(pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
     if job_room <= 0:
         text = f"the job has the {plural(job.max, 'unit')} of learners.max; pool {pool.name} has {placed}"
         helps = () if placed else (Remedy("raise learners.max, or learners.min of the pool, which comes before other pools"),)
         return PoolOutcome(pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text, helps=helps)
-    missing = len(pool.units) - placed + pool.asked
+    missing = len(pool.units) + len(job.startable(pool)) - placed + (0 if job.places_chosen else pool.asked)
     if missing <= 0:
         return PoolOutcome(pool.name, placed, "")
-    needed = min(missing, pool.max - pool.reserved - placed, job_room)
+    needed = min(missing, pool.max - pool.draining_or_completed - placed, job_room)
     lacks = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
-    counts = fleet.counts(pool.shape, job.key, own)
+    counts = fleet.counts(pool.shape, job.job, own)
     if counts.total == 0:
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
         return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
@@ -136,13 +136,14 @@ def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
 
 def _at_maximum(pool: PoolRequest, placed: int) -> str:
     """Say that a pool may have no more units, because of those that run, end, have ended or were given up."""
-    limit = plural(pool.max + pool.given_up, "unit")
-    if not pool.reserved and not pool.given_up:
+    out, given_up = pool.draining_or_completed, pool.words.given_up
+    limit = plural(pool.max + given_up, "unit")
+    if not out and not given_up:
         return f"pool {pool.name} has the {limit} of its learners.max"
     parts = [f"{placed} placed"]
-    parts += [plural(pool.reserved, "drains or has completed", "drain or have completed")] if pool.reserved else []
-    if pool.given_up:
-        parts.append(f"{pool.given_up} given up, see {'its message' if pool.given_up == 1 else 'their messages'}")
+    parts += [plural(out, "drains or has completed", "drain or have completed")] if out else []
+    if given_up:
+        parts.append(f"{given_up} given up, see {'its message' if given_up == 1 else 'their messages'}")
     return f"pool {pool.name} may have {limit}: {', '.join(parts)}"
 
 

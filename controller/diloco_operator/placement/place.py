@@ -19,8 +19,7 @@ from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.placement.barred import FreeSlices
 from diloco_operator.placement.domains import DomainRooms
 from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason, with_nodes_for_all
-from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolRequest, UnitRequest, UnplacedUnit
-from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
+from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolRequest, UnplacedUnit
 
 
 def place(job: JobRequest, fleet: Fleet, avoid: Collection[str] = ()) -> Placement:
@@ -33,6 +32,11 @@ def place(job: JobRequest, fleet: Fleet, avoid: Collection[str] = ()) -> Placeme
     placing.keep_running()
     placing.grow()
     return placing.placement()
+
+
+def _candidates(job: JobRequest, pool: PoolRequest) -> Iterator[str]:
+    """Yield the units that have slices, and those that may get some."""
+    return itertools.chain((unit.name for unit in pool.units), job.startable(pool))
 
 
 class _Offers:
@@ -55,14 +59,14 @@ class _Offers:
         self._take(slices)
         return True
 
-    def next(self, pool: PoolRequest, requirements: SliceRequirements) -> tuple[Slice, ...]:
+    def next(self, pool: PoolRequest) -> tuple[Slice, ...]:
         """Take slices for one more unit of the pool: the first, or those that are nearest to each other. Empty: there are too few."""
         slots = pool.shape.slots
         if slots > 1:
-            found = next((found for rooms in self._near(pool, requirements) if (found := rooms.take(slots))), [])
+            found = next((found for rooms in self._near(pool) if (found := rooms.take(slots))), [])
         else:
             if pool.name not in self._fitting:
-                self._fitting[pool.name] = self._all(pool, requirements)
+                self._fitting[pool.name] = self._all(pool)
             first = next((slice_ for slice_ in self._fitting[pool.name] if slice_.key not in self.taken), None)
             found = [first] if first is not None else []
         self._take(found)
@@ -74,18 +78,18 @@ class _Offers:
             for slice_ in slices:
                 rooms.discard(slice_)
 
-    def _near(self, pool: PoolRequest, requirements: SliceRequirements) -> tuple[DomainRooms, ...]:
+    def _near(self, pool: PoolRequest) -> tuple[DomainRooms, ...]:
         if pool.name not in self._rooms:
-            left = [slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self.taken]
+            left = [slice_ for slice_ in self._all(pool) if slice_.key not in self.taken]
             offers = [left]
             if self._avoid:
                 offers.insert(0, [slice_ for slice_ in left if not self._is_avoided(slice_)])
-            self._rooms[pool.name] = tuple(DomainRooms(each, requirements.locality) for each in offers)
+            self._rooms[pool.name] = tuple(DomainRooms(each, pool.requirements.locality) for each in offers)
         return self._rooms[pool.name]
 
-    def _all(self, pool: PoolRequest, requirements: SliceRequirements) -> Iterator[Slice]:
+    def _all(self, pool: PoolRequest) -> Iterator[Slice]:
         avoided = []
-        for slice_ in filter(requirements.suits, self._fleet.free(pool.shape, pool.name)):
+        for slice_ in filter(pool.requirements.suits, self._fleet.free(pool.shape, pool.name)):
             if self._is_avoided(slice_):
                 avoided.append(slice_)
             else:
@@ -101,10 +105,9 @@ class _Pool:
     """What is decided for one pool."""
 
     request: PoolRequest
-    requirements: SliceRequirements
-    undecided: list[UnitRequest] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
     """Units with slices of which it is not decided yet whether they stay."""
-    new: list[UnitRequest] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
     """Units without slices that have not got any yet; the next one stands last."""
     placed: dict[str, tuple[Slice, ...]] = field(default_factory=dict)
     """Unit -> its slices."""
@@ -116,7 +119,7 @@ class _Pool:
 
     @property
     def room_for_new(self) -> int:
-        return self.room - self.request.reserved - self.request.asked
+        return self.room - self.request.draining_or_completed - self.request.asked
 
 
 @dataclass(slots=True)
@@ -136,16 +139,17 @@ class _Placing:
         kept: dict[str, tuple[Slice, ...]] = {}
         pools = []
         for request in job.pools:
-            pool = _Pool(request, slice_requirements(request))
+            pool = _Pool(request)
+            without = []
             for unit in request.units:
-                slices = fleet.resolve(request.shape, unit.slice) if unit.slice else None
+                slices = fleet.resolve(request.shape, unit.slice)
                 # Units share a divisible host: what is free of it is what those that have parts of it leave.
                 if slices and (request.shape.divides or free.reserve(slices)):
                     kept[unit.name] = slices
-                    pool.undecided.append(unit)
+                    pool.undecided.append(unit.name)
                 else:
-                    pool.new.append(unit)
-            pool.new.reverse()
+                    without.append(unit.name)
+            pool.new = [*without, *job.startable(request)][::-1]
             pools.append(pool)
         return cls(job, fleet, free, pools, kept)
 
@@ -163,7 +167,7 @@ class _Placing:
             while pool.undecided and len(pool.placed) < pool.request.min and pool.room > 0 and self.room > 0:
                 self._keep(pool)
         for pool in self.pools:
-            self._add(pool, pool.request.min - pool.request.reserved - pool.request.asked - len(pool.placed))
+            self._add(pool, pool.request.min - pool.request.draining_or_completed - pool.request.asked - len(pool.placed))
 
     def keep_running(self) -> None:
         """Keep units that run, round robin over the pools, as long as the maxima of the job and the pool allow."""
@@ -182,14 +186,14 @@ class _Placing:
 
     def _keep(self, pool: _Pool) -> None:
         unit = pool.undecided.pop(0)
-        pool.placed[unit.name] = self.kept[unit.name]
+        pool.placed[unit] = self.kept[unit]
 
     def _add(self, pool: _Pool, count: int) -> None:
         for _ in range(min(count, len(pool.new), pool.room_for_new, self.room - self.job.reserved)):
-            slices = self.free.next(pool.request, pool.requirements)
+            slices = self.free.next(pool.request)
             if not slices:
                 return
-            pool.placed[pool.new.pop().name] = slices
+            pool.placed[pool.new.pop()] = slices
 
     def placement(self) -> Placement:
         """Return what is decided, and why the others have no slice."""
@@ -197,17 +201,17 @@ class _Placing:
         own: Counter[str] = Counter()
         for pool in self.pools:
             chips = pool.request.shape.chips_per_host
-            for unit in pool.request.units:
-                if unit.name in pool.placed:
-                    assigned.append(PlacedUnit(pool.request.name, unit.name, pool.placed[unit.name]))
-                    own.update({slice_.hosts[0].node: chips for slice_ in pool.placed[unit.name]})
+            for unit in _candidates(self.job, pool.request):
+                if unit in pool.placed:
+                    assigned.append(PlacedUnit(pool.request.name, unit, pool.placed[unit]))
+                    own.update({slice_.hosts[0].node: chips for slice_ in pool.placed[unit]})
         unplaced: list[UnplacedUnit] = []
         outcomes = []
 
         @functools.cache
         def free_for(pool: str) -> FreeSlices:
             found = next(each for each in self.pools if each.request.name == pool)
-            return FreeSlices.of(found.request, found.requirements, self.fleet, self.free.taken)
+            return FreeSlices.of(found.request, self.fleet, self.free.taken)
 
         for pool in self.pools:
             outcome = pool_outcome(
@@ -220,10 +224,9 @@ class _Placing:
                 free_for=free_for,
             )
             outcomes.append(outcome)
-            undecided = {unit.name for unit in pool.undecided}
-            for unit in pool.request.units:
-                if unit.name not in pool.placed:
-                    reason = UnitReason.SCALED_DOWN if unit.name in undecided else unplaced_reason(outcome)
+            for unit in _candidates(self.job, pool.request):
+                if unit not in pool.placed:
+                    reason = UnitReason.SCALED_DOWN if unit in pool.undecided else unplaced_reason(outcome)
                     message = WAITS.format(pool.request.name) if follows(reason, Follows.POOL_SAYS_WHY) else outcome.causes
-                    unplaced.append(UnplacedUnit(pool.request.name, unit.name, reason, message))
+                    unplaced.append(UnplacedUnit(pool.request.name, unit, reason, message))
         return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes if own else with_nodes_for_all(self.job, outcomes)))

@@ -1,4 +1,4 @@
-"""What placement is asked for, and what it answers.
+"""What a job has and wants, for the allotment and for placement, and what placement answers.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -6,82 +6,159 @@ See docs/decisions/0207-allotment.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from diloco_operator.api.consequences import Follows, Lack
 from diloco_operator.api.reasons import PoolReason, UnitReason, follows, lack_of
-from diloco_operator.api.spec import Locality
-from diloco_operator.fleet.affinity import NodeTerm
-from diloco_operator.fleet.node import Host, Toleration
-from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.node import Host
+from diloco_operator.fleet.occupancy import Shares
 from diloco_operator.fleet.slices import Shape, Slice, group_name
+from diloco_operator.placement.requirements import SliceRequirements
+
+
+class HeldUnit(NamedTuple):
+    """A unit that has slices. It keeps them, or leaves them: it gets no others in this round."""
+
+    name: str
+    nodes: tuple[str, ...]
+    """Names of all its hosts."""
+    loss: int = 0
+    """How much the job loses with it. Of several units the one with the smallest leaves first."""
+    settling: bool = False
+    """It has just got its slices, and cannot be asked to leave them yet."""
+    leaving_cost: int = 0
+    """What its job loses when it leaves them for better ones, in the unit of `PoolRequest.values`."""
+    slice: str = ""
+    """The `group_name` of its slices."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnitRequest:
-    """A unit that may run. It stays where it is: a unit with a slice keeps it or gets none in this round."""
+class PoolWords:
+    """What is said of a pool that is short of slices, besides what decides."""
 
-    name: str
-    slice: str = ""
-    """The `group_name` of the slices that it has; "" when it has none."""
+    added_labels: frozenset[str] = frozenset()
+    """Keys of labels that the template does not ask for: the API server adds them to its pods."""
+    needs_added: bool = False
+    """The API server makes what pods request another amount than the template has."""
+    avoided: Mapping[str, float] = field(default_factory=dict)
+    """Nodes on which no unit may start now -> until when, seconds since the epoch."""
+    given_up: int = 0
+    """Units of the pool that were given up; `PoolRequest.max` is lower by them."""
+    switched_off: bool = False
+    """The job wants no units of it."""
+
+
+NO_WORDS = PoolWords()
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """The units that one pool asks for."""
+    """What one pool of a job has and wants. Counts are units. Requests that compare equal decide the same."""
 
     name: str
-    shape: Shape
+    requirements: SliceRequirements
     min: int
     """Units that must come from this pool, before any pool gets more than its minimum."""
     max: int
     """Units that may come from it, without those that were given up."""
-    units: tuple[UnitRequest, ...]
-    """Candidates, in the order in which to keep them; new ones stand last."""
-    reserved: int = 0
-    """Units that are not in the request, because they drain or have finished, and still count: towards `min`, and against the room for new
-    units. No running unit has to leave for them."""
-    capacity: str = ""
-    """Reserved, OnDemand, Spot or FlexStart; "" for any."""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels that every host must have."""
-    added_labels: frozenset[str] = frozenset()
-    """Keys of those that the template does not have: the API server adds them to its pods."""
-    affinity: tuple[NodeTerm, ...] | None = None
-    """Alternatives, of which every host must meet one; None: any host."""
-    tolerations: tuple[Toleration, ...] = ()
-    avoided: Mapping[str, float] = field(default_factory=dict)
-    """Nodes on which no unit may start now -> until when, seconds since the epoch."""
-    given_up: int = 0
-    """Units of the pool that were given up; `max` is lower by them."""
-    locality: Locality = Locality.ANY
-    """How near to each other the slices of one unit must be."""
-    needs: Resources = Resources()  # noqa: RUF009 -- immutable
-    """What the pod of each host requests."""
-    needs_added: bool = False
-    """The API server makes it another amount than the template has."""
-    switched_off: bool = False
-    """The job wants no units of it."""
-    asked: int = 0
-    """Units that are not in the request, because nodes were asked for them, which have not come yet. They count as `reserved` ones do, but
-    the job may place others instead of them."""
+    units: tuple[HeldUnit, ...] = ()
+    """Those with slices, in the order in which to keep them."""
+    new: tuple[str, ...] = field(default=(), compare=False)
+    """Names of units without slices that may start, in the order in which they get some."""
+    asked: int = field(default=0, compare=False)
+    """Units for which nodes were asked that have not come yet. The job may place others instead of them."""
+    draining_or_completed: int = 0
+    """Units besides `units` that count against the maximum. No running unit has to leave for them."""
+    counted_for_min: int = 0
+    """Those among them that count towards the minimum: they come back to their slices, or their work is done."""
+    wanted: int = 0
+    """Units that could start now if they had slices."""
+    preferred: SliceRequirements | None = None
+    """Slices to try first, because others may not work."""
+    moving: int = 0
+    """Those among `units` that would leave their slices for others if some are left over."""
+    scavenged: bool = False
+    """It takes what no other job wants, and is no part of any minimum."""
+    admitted: bool = False
+    """A dry run of its pods has been admitted, and nothing is known that would keep its units from starting."""
+    refused: bool = False
+    """The API server refuses its pods, or something else that is known keeps its units from starting: no slice stays free for them."""
+    ready: bool = True
+    """What units share is there. Units of other jobs leave for its own only where it is `admitted` and `ready`."""
+    may_replace: bool = True
+    """Units of the job's minimum may leave others for its units, once these train: none of them has failed or gone lately."""
+    for_spares: bool = False
+    """What is wanted are spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
+    values: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average one; not there: 1000."""
+    words: PoolWords = field(default=NO_WORDS, compare=False)
+
+    @property
+    def shape(self) -> Shape:
+        return self.requirements.shape
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The units that one job asks for."""
+    """What one job has and wants."""
 
-    key: str
-    min: int
-    """Units over all pools that come before growth in the order of the pools."""
-    max: int
-    pools: tuple[PoolRequest, ...]
-    """In order of preference."""
-    reserved: int = 0
-    """As in `PoolRequest`, over all pools, including pools that the request does not name."""
+    job: str
+    """Its key."""
     priority: int = 0
-    """For what is said of the jobs that have slices."""
+    created: float = 0.0
+    """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
+    min: int = 0
+    """Units over all pools that come before growth in the order of the pools."""
+    max: int = 0
+    pools: tuple[PoolRequest, ...] = ()
+    """In order of preference."""
+    draining_or_completed: int = 0
+    """Units that count against the maximum, of pools that the job no longer has."""
+    spares: int = 0
+    """Slices that stay free beside its units."""
+    occupied: frozenset[str] = frozenset()
+    """Nodes that the job uses by other means than `PoolRequest.units`. No other job can get them."""
+    shared: Shares = field(default_factory=dict)
+    """Those among `occupied` of which units use only parts."""
+    may_move: int = 0
+    """Units that may leave their slices for better ones now."""
+    runs: bool = False
+    """It has started: it gets what its minimum lacks unit by unit. Else it gets all of its minimum or waits."""
+    places_chosen: bool = False
+    """A grantor chooses the places of its units: no free slice is chosen here."""
+
+    @property
+    def may_give(self) -> bool:
+        """Whether units may be asked to leave: the job has some beyond its minimum."""
+        firm = [pool for pool in self.pools if not pool.scavenged]
+        if sum(len(pool.units) + pool.counted_for_min for pool in firm) > self.min:
+            return True
+        return any(pool.scavenged and pool.units for pool in self.pools)
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """The highest priority first, among equals the oldest."""
+        return (-self.priority, self.created, self.job)
+
+    @property
+    def reserved(self) -> int:
+        """Units besides `PoolRequest.units` that count against the maximum."""
+        return self.draining_or_completed + sum(pool.draining_or_completed for pool in self.pools)
+
+    @property
+    def most(self) -> int:
+        """Units of its pools, and spares, that it may have."""
+        return self.max + self.spares - self.draining_or_completed
+
+    def startable(self, pool: PoolRequest) -> tuple[str, ...]:
+        """Those among `PoolRequest.new` that may get slices now. While units wait for nodes, kube-scheduler gives each slice there that
+        becomes free to their pods."""
+        return () if pool.asked or self.places_chosen else pool.new
+
+    def for_allotment(self) -> JobRequest:
+        """Without pools where the allotment has no say."""
+        return replace(self, pools=()) if self.places_chosen else self
 
 
 @dataclass(frozen=True, slots=True)

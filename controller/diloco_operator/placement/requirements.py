@@ -14,7 +14,6 @@ from diloco_operator.fleet.resources import Resources, amount_of
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, SliceKind
 from diloco_operator.placement.domains import DEPTH
-from diloco_operator.placement.request import PoolRequest
 
 
 class SliceRequirements(NamedTuple):
@@ -71,21 +70,6 @@ class SliceRequirements(NamedTuple):
     def near_enough(self, slices: Sequence[Slice]) -> bool:
         """Return whether one unit may run on these slices together."""
         return len({self.domain(slice_) for slice_ in slices}) <= 1
-
-
-def slice_requirements(pool: PoolRequest) -> SliceRequirements:
-    """Return the requirements of the units of this pool."""
-    locality = pool.locality if pool.shape.slots > 1 else Locality.ANY
-    return SliceRequirements(
-        pool.shape,
-        pool.capacity,
-        frozenset(pool.node_selector.items()),
-        pool.affinity,
-        pool.tolerations,
-        locality,
-        frozenset(pool.avoided),
-        needs=with_accelerators(pool.needs, pool.shape),
-    )
 
 
 def with_accelerators(needs: Resources, shape: Shape) -> Resources:

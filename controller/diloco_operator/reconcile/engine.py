@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.reasons import EventReason
 from diloco_operator.fleet.health import is_unreachable
+from diloco_operator.placement import JobRequest
 from diloco_operator.plan import Event, Patch, Plan
 from diloco_operator.reconcile import stopped
 from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
@@ -32,8 +32,8 @@ from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import job_end, recorded_end
 from diloco_operator.reconcile.status.starting_again import second_start
 from diloco_operator.reconcile.status.write import may_wait, write_units
-from diloco_operator.reconcile.units.demand import StartLimits, wanted
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
+from diloco_operator.reconcile.units.job_request import StartLimits, job_request
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.removal import remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reserved_nodes
@@ -50,7 +50,7 @@ from diloco_operator.reconcile.units.unschedulable import slices_given_up
 class Judged:
     """A job of which it is known what happened to its units, and what it has and wants."""
 
-    request: AllotmentRequest | None
+    request: JobRequest | None
     """None: it keeps what it has, and wants nothing."""
     plan: Callable[[ObservedState], Plan]
     """Return what to do, once `ObservedState.allotted` and the fleet show what the job gets. All else must be as it was judged."""
@@ -168,7 +168,7 @@ def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
 
 def _hold(context: ReconcileContext, units: Units) -> Judged:
     held = {name: give_slice_back(record, context.now) for name, record in units.records.items()}
-    return Judged(wanted(context, held), lambda observed: stopped.hold(replace(context, observed=observed), units))
+    return Judged(job_request(context, held).for_allotment(), lambda observed: stopped.hold(replace(context, observed=observed), units))
 
 
 def _run(context: ReconcileContext, units: Units) -> Judged:
@@ -186,23 +186,34 @@ def _run(context: ReconcileContext, units: Units) -> Judged:
 
     # 3. What the others have and want.
     may = StartLimits(shared.blocks_units, shared.may_come, shared.frees_hardware, units.avoid)
-    request = wanted(context, records, may)
+    request = job_request(context, records, may)
     units = units._replace(deadlines=[*units.deadlines, *in_vain])
-    return Judged(request, lambda observed: _carry_out(replace(context, observed=observed), units, records, shared, may))
+
+    def plan(observed: ObservedState) -> Plan:
+        answered = replace(context, observed=observed)
+        # 4. Units leave slices that other jobs get.
+        staying = leave_revoked(answered, records)
+        # Slices of its own that the job did not have decide which bad ones a unit leaves.
+        same = observed.allotted == context.observed.allotted and staying == records
+        return _carry_out(answered, units, staying, request if same else job_request(answered, staying, may), shared, may)
+
+    return Judged(request.for_allotment(), plan)
 
 
 def _carry_out(
-    context: ReconcileContext, units: Units, records: Mapping[str, UnitStatusRecord], shared: SharedObjects, may: StartLimits
+    context: ReconcileContext,
+    units: Units,
+    records: Mapping[str, UnitStatusRecord],
+    request: JobRequest,
+    shared: SharedObjects,
+    may: StartLimits,
 ) -> Plan:
     """Plan what follows from what the job is allotted."""
-    # 1. Units leave slices that other jobs get.
-    records = leave_revoked(context, records)
-
-    # 2. Place the others and start them; ask for nodes for those without a slice.
+    # 1. Place units and start them; ask for nodes for those without a slice.
     pods = LearnerPods(context)
-    scaling = scale(context, records, pods, may)
+    scaling = scale(context, records, request, pods, may)
 
-    # 3. Complete what an operator had begun.
+    # 2. Complete what an operator had begun.
     learners = [
         *scaling.creates,
         *missing_pods(context, pods, scaling.records, units.adopted),
@@ -211,21 +222,21 @@ def _carry_out(
     # Of what these pods claim where a device plugin offers no accelerators.
     templates = context.without_rejected(claim_templates(context, learners))[0]
 
-    # 4. Make what units share for the first of them.
+    # 3. Make what units share for the first of them.
     needed = scaling.asks_later or are_needed(context, scaling.records, learners)
     to_issue = certificates_to_issue(context, learners) if needed else CertificatesToIssue()
 
-    # 5. Remove what is over.
+    # 4. Remove what is over.
     removal = remove_outdated(context, scaling.records)
 
-    # 6. Say what is.
+    # 5. Say what is.
     active = contributing_units(context, scaling.records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
     write = write_units(context, status, scaling.records, may_wait=wait)
 
-    # 7. Look again when the first of these moments comes.
+    # 6. Look again when the first of these moments comes.
     deadlines: Sequence[float | None] = (
         *shared.deadlines,
         *units.deadlines,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.status import UnitState
+from diloco_operator.placement import JobRequest
 from diloco_operator.plan import Delete, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue
 from diloco_operator.reconcile.children.retention import claim_retention
@@ -24,8 +24,7 @@ from diloco_operator.reconcile.status.starting_again import SecondStart, fresh_u
 from diloco_operator.reconcile.status.statements import Statements, merge
 from diloco_operator.reconcile.status.write import write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods_of_finished_job
-from diloco_operator.reconcile.units.demand import wanted
-from diloco_operator.reconcile.units.job_request import desired_units, possible_units
+from diloco_operator.reconcile.units.job_request import desired_units, job_request, possible_units
 from diloco_operator.reconcile.units.lifecycle import Units
 from diloco_operator.reconcile.units.removal import remove_all, remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
@@ -56,7 +55,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
             context, (*units.deadlines, *context.hosts.deadlines, *removal.deadlines, retention.retry_at, write.due)
         ),
         reservations=reserved_nodes(context, scaling.records),
-        request=AllotmentRequest(context.observed.job.key),
+        request=JobRequest(context.observed.job.key),
     )
 
 
@@ -69,7 +68,7 @@ def hold(context: ReconcileContext, units: Units) -> Plan:
         desired=desired_units(context),
         possible=possible_units(context, records),
         placed=sum(bool(record.slice) or record.state is UnitState.COMPLETED for record in records.values()),
-        request=wanted(context, records),
+        request=job_request(context, records).for_allotment(),
     )
     shared, issued = shared_objects(context), certificates_to_issue(context, ())
     removal = remove_outdated(context, records)
@@ -104,7 +103,7 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
         events=write.events,
         requeue_after=requeue_after(context, (write.due,)),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
-        request=AllotmentRequest(context.observed.job.key),
+        request=JobRequest(context.observed.job.key),
     )
 
 
@@ -126,7 +125,7 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
         events=write.events,
         requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due)),
         reservations=bound_nodes(job, context.observed.pods, context.observed.fleet),
-        request=AllotmentRequest(job.key),
+        request=JobRequest(job.key),
     )
 
 
@@ -148,7 +147,7 @@ def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
         events=write.events,
         requeue_after=requeue_after(context, deadlines),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
-        request=AllotmentRequest(context.observed.job.key),
+        request=JobRequest(context.observed.job.key),
     )
 
 
@@ -165,7 +164,7 @@ def end_pods_of_deleted_job(context: ReconcileContext) -> Plan:
         deletes=tuple(deletes),
         requeue_after=earliest(context.now, deadlines),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
-        request=AllotmentRequest(context.observed.job.key),
+        request=JobRequest(context.observed.job.key),
     )
 
 

@@ -137,7 +137,7 @@ class _Delegator:
         accepted = [pool for pool in request.pools if context.pools[pool.name].learners.max > 0]
         self._pools = sorted(accepted, key=lambda pool: -worth[pool.name].value)
         """Those from which the allotment would take a free slice first."""
-        self._settled = {pool.name: placed[pool.name] + pool.reserved for pool in request.pools}
+        self._settled = {pool.name: placed[pool.name] + pool.draining_or_completed for pool in request.pools}
         """Pool -> units that have hardware, or had it until a moment ago."""
         self._total = len(placement.assigned) + request.reserved
         self._waits: Counter[str] = Counter()
@@ -201,14 +201,14 @@ class _Delegator:
             self._deadlines.append(until)
             return []
         found = []
-        for unit in pool.units:
-            record = self._records.get(unit.name)
-            if unit.name in self._assigned or (record is not None and record.running):
+        for unit in (*(held.name for held in pool.units), *pool.new):
+            record = self._records.get(unit)
+            if unit in self._assigned or (record is not None and record.running):
                 continue
             if record is not None and record.not_before is not None and self._context.now < record.not_before:
                 self._deadlines.append(record.not_before)
                 continue
-            found.append(unit.name)
+            found.append(unit)
         return found[::-1]
 
     def _ask_anywhere(self, candidates: Mapping[str, list[str]], target: int) -> None:

@@ -1,28 +1,40 @@
-"""The request of a job to placement: the units that may run, those that have a slice and those that wait for one. Pure.
+"""What a job has and wants, by its records: for the allotment between jobs, and for placement. Pure.
 
-See docs/decisions/0171-delegated-units.md.
+See docs/decisions/0206-before-units-leave.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import follows
 from diloco_operator.api.spec import Capacity, Pool
 from diloco_operator.api.status import UnitState
-from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
-from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.fleet.occupancy import Shares
+from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.slices import Shape
+from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest
+from diloco_operator.placement.requirements import SliceRequirements, with_accelerators
+from diloco_operator.reconcile.children.claims import template_name
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
+from diloco_operator.reconcile.observe.pod_answers import admits
+from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import stuck_at
 from diloco_operator.reconcile.units.hosts import SpareSlices
-from diloco_operator.reconcile.units.requirements import hardware_request
+from diloco_operator.reconcile.units.requirements import pool_requirements, pool_words
+from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
+from diloco_operator.reconcile.units.spares import with_spares
 from diloco_operator.reconcile.units.states import State, state_of
+from diloco_operator.reconcile.units.worth import may_move, pool_worth, worth_moving_to
+from diloco_operator.timeouts import RECONCILE
 
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
@@ -32,36 +44,64 @@ _KEEP_ORDER = {
     UnitState.PENDING: 4,
 }
 """Who stays first when a maximum shrinks: the further a unit has come, the more would be lost."""
+_LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
+"""How much a job loses with a unit that leaves in this state."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Occupancy:
-    """Units of a pool that placement cannot move: those that have finished count, as do those that drain, unless the pool has gone."""
+class StartLimits:
+    """What keeps the units of a job from starting."""
 
-    taken: int
-    failed: int
-    grows: bool
-    """False: a unit of the pool failed in a way that a new one would repeat."""
+    blocked: str | None = None
+    """Why no pod may be created yet."""
+    may_start: bool = False
+    """Nothing is known that would keep it so."""
+    gives_back: bool = False
+    """It stays so until a person acts, and others may have the hardware."""
+    avoid: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that units use only if there are no others -> since when."""
+
+    @property
+    def frees_slices(self) -> bool:
+        """Whether units without processes keep no slices, and want none."""
+        return self.gives_back and self.blocked is not None
 
 
-def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:
-    """Return all units that may run, those that wait for nodes among them. `avoid`: nodes that units use only if there are no others."""
-    by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
-    for record in records.values():
-        by_pool.setdefault(record.pool, []).append(record)
-    learners = context.spec.learners
-    occupancy = {name: _occupancy(mine, removed=name not in context.pools) for name, mine in by_pool.items()}
-    taken = sum(occupancy.taken for occupancy in occupancy.values())
-    most_new = _most_new(context, records)
-    # Scavenged pools come last, as in the allotment: they take what no other job wants.
-    pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
+NO_LIMITS = StartLimits()
+
+
+def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], may: StartLimits = NO_LIMITS) -> JobRequest:
+    """Return what the job has and wants.
+
+    Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
+    observed, spec = context.observed, context.spec
+    records, chosen = without_places(context, records), chooser_of(spec) is not None
+    ended = [record for record in records.values() if record.state in (UnitState.DRAINING, UnitState.COMPLETED)]
+    # Those that drain do not count: a pod that does not end must not keep the units of a renamed pool from starting.
+    gone = sum(record.pool not in context.pools and record.state is UnitState.COMPLETED for record in ended)
+    pools = _pool_requests(context, records, may, gone)
+    spares = 0
+    if not chosen:
+        spares, pools = with_spares(context, pools, spec.learners.max - gone)
+    # Those of which no other job can get the slices yet.
+    occupying = [record for record in ended if _keeps_its_place(record) or _is_stuck(context, record)]
+    if chosen:
+        occupying += [record for record in records.values() if record not in ended]
+    occupied, shared = _occupied(context, occupying)
     return JobRequest(
-        key=context.observed.job.key,
-        min=learners.min,
-        max=learners.max,
-        reserved=taken,
-        priority=context.observed.priority,
-        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new, avoid) for pool in pools),
+        job=observed.job.key,
+        priority=observed.priority,
+        created=observed.job.created,
+        min=spec.learners.min,
+        max=spec.learners.max,
+        pools=tuple(pools),
+        draining_or_completed=gone,
+        spares=spares,
+        occupied=occupied,
+        shared=shared,
+        may_move=0 if chosen or context.spec_refused else may_move(context, records.values()),
+        runs=any(record.attempt for record in records.values()),
+        places_chosen=chosen,
     )
 
 
@@ -72,27 +112,186 @@ def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
 
 
-def for_placement(context: ReconcileContext, request: JobRequest) -> JobRequest:
-    """Return the request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives
-    each slice there that becomes free to the pods that wait. Where a grantor chooses the places, no slice is chosen here at all."""
-    if chooser_of(context.spec) is not None:
-        return replace(request, pools=tuple(replace(_with_slices(pool), asked=0) for pool in request.pools))
-    return replace(request, pools=tuple(_with_slices(pool) if pool.asked else pool for pool in request.pools))
+# --- the units of each pool --------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _PoolUnits:
+    """The units of one pool."""
+
+    pool: Pool
+    requirements: SliceRequirements
+    held: list[HeldUnit] = field(default_factory=list)
+    moving: int = 0
+    """Those among `held` without processes that would leave their slices for others."""
+    able: list[str] = field(default_factory=list)
+    """Units without slices that could start if they had some, in order."""
+    unable: list[str] = field(default_factory=list)
+    """Units without slices that could not."""
+    asked: int = 0
+    """Units that wait for nodes."""
+    ended: int = 0
+    """Units that drain or have completed."""
+    counted_for_min: int = 0
+    """Those among `ended` that count towards minima."""
+    failed: int = 0
 
 
-def _with_slices(pool: PoolRequest) -> PoolRequest:
-    return replace(pool, units=tuple(unit for unit in pool.units if unit.slice))
+def _pool_requests(
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], may: StartLimits, gone: int
+) -> Sequence[PoolRequest]:
+    """Return those of all pools. `gone`: units that count against the maximum, of pools that the job no longer has."""
+    worth, staying = pool_worth(context, records.values()), stay_for_now(context, records)
+    most_new = _most_new(context, records)
+    # Scavenged pools come last, as in the allotment: they take what no other job wants.
+    pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
+    found = [_pool_units(context, pool, records, may, most_new, worth[pool.name].leaving_cost, staying) for pool in pools]
+    has_room = gone + sum(len(units.held) + units.ended for units in found) < context.spec.learners.max
+    goals, restless = worth_moving_to(context, records.values()), unquiet(context, records.values())
+    requests = []
+    for units in found:
+        pool, requirements = units.pool, units.requirements
+        most = max(0, pool.learners.max - units.failed)
+        scavenged = pool.capacity is Capacity.SCAVENGED
+        # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
+        starts = 0 if units.asked or context.finishing or context.spec_refused else len(units.able)
+        wanted = units.asked + (starts if has_room or pool.name in goals else 0)
+        refused = not may.may_start or context.refused_pods(pool.name) is not None
+        admitted = may.may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now)
+        requests.append(
+            PoolRequest(
+                name=pool.name,
+                requirements=requirements,
+                min=0 if scavenged else min(most, max(0, pool.learners.min - units.failed)),
+                max=most,
+                units=tuple(units.held),
+                new=(*units.able, *units.unable),
+                asked=units.asked,
+                draining_or_completed=units.ended,
+                counted_for_min=units.counted_for_min,
+                wanted=wanted,
+                preferred=requirements._replace(avoided=requirements.avoided.union(may.avoid)) if may.avoid else None,
+                moving=units.moving,
+                scavenged=scavenged,
+                admitted=admitted and wanted > 0,
+                refused=refused and wanted > 0,
+                ready=may.blocked is None and context.syncer is not None,
+                may_replace=pool.name not in restless,
+                values={requirements.shape.accelerator: worth[pool.name].value},
+                words=pool_words(context, pool, units.failed),
+            )
+        )
+    return requests
 
 
-def _occupancy(mine: list[UnitStatusRecord], *, removed: bool = False) -> _Occupancy:
-    failed = [r for r in mine if r.state is UnitState.FAILED]
-    return _Occupancy(
-        taken=sum(r.state is UnitState.COMPLETED or (r.state is UnitState.DRAINING and not removed) for r in mine),
-        failed=len(failed),
-        grows=not any(follows(r.reason, Follows.WOULD_REPEAT) for r in failed),
-    )
+def _pool_units(
+    context: ReconcileContext,
+    pool: Pool,
+    records: Mapping[str, UnitStatusRecord],
+    may: StartLimits,
+    most_new: int,
+    leaving_cost: int,
+    staying: Collection[str],
+) -> _PoolUnits:
+    """`staying`: units that are not to leave their slices yet."""
+    mine = [record for record in records.values() if record.pool == pool.name]
+    requirements = pool_requirements(context, pool)
+    units = _PoolUnits(pool, requirements)
+    ended = [record for record in mine if record.state in (UnitState.DRAINING, UnitState.COMPLETED)]
+    failed = [record for record in mine if record.state is UnitState.FAILED]
+    waiting = [record for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
+    if all(takes_slices(context, record) for record in waiting):
+        waiting = []  # kube-scheduler has no pods for what is free
+    units.ended, units.failed, units.asked = len(ended), len(failed), len(waiting)
+    units.counted_for_min = sum(map(_keeps_its_place, ended))
+    candidates = [record for record in mine if record.state in _KEEP_ORDER and record not in waiting]
+    spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(may.avoid)))
+    # By number within a state: in another order at each reconcile, equal units would take turns in leaving.
+    for record in sorted(candidates, key=lambda record: (_KEEP_ORDER[record.state], record.number)):
+        if not record.running and (may.frees_slices or unit_rejection(context, record) is not None):
+            units.unable.append(record.name)  # a slice for it would be taken from others, and given back at the next refusal
+        elif slice_ := _kept_slice(context, requirements, record, spare):
+            nodes = _nodes(context, requirements.shape, slice_)
+            settling = record.name in staying or settled_at(context, record) is not None
+            units.held.append(HeldUnit(record.name, nodes, _LOSS[record.state], settling, leaving_cost, slice_))
+            units.moving += not record.running and any(node in context.hosts.avoided or node in may.avoid for node in nodes)
+        else:
+            units.able.append(record.name)
+    if not any(follows(record.reason, Follows.WOULD_REPEAT) for record in failed) and not context.finishing:
+        used = {record.number for record in mine}
+        most = max(0, pool.learners.max - len(failed)) - len(ended) - len(waiting)
+        room = min(most, context.spec.learners.max) - len(candidates)
+        numbers = (number for number in range(pool.learners.max) if number not in used)
+        fresh = [names.unit_name(pool.name, number) for number in itertools.islice(numbers, max(0, min(room, most_new)))]
+        (units.unable if may.frees_slices else units.able).extend(fresh)
+    return units
 
 
+def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> str:
+    """Return the name of the slice that the unit keeps; "": none. One with processes keeps its own, whatever shape its pool has now, and
+    one that waits for nodes has none. One without processes keeps its slice as long as it is usable and fits the pool, which may have been
+    edited, and no other can take the place of a bad host, or of a node that was given up."""
+    if record.running or not record.slice:
+        return record.slice
+    fleet = context.observed.fleet
+    slices = fleet.resolve(requirements.shape, record.slice)
+    possible = requirements._replace(avoided=frozenset())
+    if slices is None or len(slices) != requirements.shape.slots:
+        return ""
+    if not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
+        return ""
+    if not requirements.near_enough(slices) or spare.take_for(slices):
+        return ""
+    return record.slice
+
+
+def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
+    """Return why the pods of a unit, or what they claim, must not be created now."""
+    rejection, pool = context.rejection((UNIT, record.name)), context.pools.get(record.pool)
+    if rejection is not None or pool is None:
+        return rejection
+    return context.rejection((names.CLAIM_TEMPLATES.kind, template_name(context.observed.job, pool)))
+
+
+def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | None:
+    """Return when a unit that runs may be asked to leave its slice, if that is later than now. One whose pods are refused cannot use it."""
+    if not record.running or context.rejection((UNIT, record.name)) is not None:
+        return None
+    moment = context.observed.slices_since.get(record.name, context.now) + context.observed.config.minimum_hold
+    return moment if context.now < moment else None
+
+
+# --- slices that no other job can get yet ------------------------------------------------------------------------------
+def _keeps_its_place(record: UnitStatusRecord) -> bool:
+    """Say of a unit that drains or has completed whether it comes back to its slice, or its work is done."""
+    return record.state is UnitState.COMPLETED or not follows(record.reason, Follows.SLICE_LEFT)
+
+
+def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
+    """Say whether a pod of the unit should have gone long ago: it is not known when its slice will be free."""
+    latest = context.now - RECONCILE.stuck_deletion
+    return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
+
+
+def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> tuple[frozenset[str], Shares]:
+    """Return the nodes of the slices of these units, and what they use of those that units share."""
+    occupied: set[str] = set()
+    shared: dict[tuple[str, str], Resources] = {}
+    for record in records:
+        if not record.slice or record.pool not in context.shapes:
+            continue
+        shape = context.shapes[record.pool]
+        occupied.update(nodes := _nodes(context, shape, record.slice))
+        if shape.divides and context.observed.job.derived is not None:
+            needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
+            shared |= {(node, record.name): needs for node in nodes}
+    return frozenset(occupied), shared
+
+
+def _nodes(context: ReconcileContext, shape: Shape, slice_: str) -> tuple[str, ...]:
+    slices = context.observed.fleet.resolve(shape, slice_) or ()
+    return tuple(host.node for slice_ in slices for host in slice_.hosts)
+
+
+# --- how many units there may be ---------------------------------------------------------------------------------------
 def room_on_record(records: Mapping[str, UnitStatusRecord]) -> int:
     """Return units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
     return max(0, MAX_UNITS - len(records))
@@ -104,54 +303,6 @@ def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
     return room if room >= context.spec.learners.max else room // len(context.pools)
 
 
-def _pool_request(
-    context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
-) -> PoolRequest:
-    waiting = [r for r in mine if state_of(r) is State.WAITING_FOR_GRANTOR]
-    if all(takes_slices(context, r) for r in waiting):
-        waiting = []  # kube-scheduler has no pods for what is free
-    able = (r for r in mine if r.state in _KEEP_ORDER and r not in waiting)
-    # By number within a state: in another order at each reconcile, equal units would take turns in leaving.
-    candidates = sorted(able, key=lambda r: (_KEEP_ORDER[r.state], r.number))
-    most = max(0, pool.learners.max - occupancy.failed)
-    request = replace(
-        hardware_request(context, pool),
-        min=0 if pool.capacity is Capacity.SCAVENGED else min(most, max(0, pool.learners.min - occupancy.failed)),
-        max=most,
-        reserved=occupancy.taken,
-        given_up=occupancy.failed,
-        switched_off=pool.learners.max == 0,
-        asked=len(waiting),
-    )
-    requirements = slice_requirements(request)
-    spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(avoid)))
-    units = [_unit_request(context, requirements, record, spare) for record in candidates]
-    if occupancy.grows and not context.finishing:
-        used = {record.number for record in mine}
-        fresh = (i for i in range(pool.learners.max) if i not in used)
-        new = max(0, min(most - occupancy.taken - len(waiting), context.spec.learners.max) - len(units))
-        units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
-    return replace(request, units=tuple(units))
-
-
-def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
-    """Return the unit with the slice that it keeps. One with processes keeps its own, whatever shape its pool has now, and one that waits
-    for nodes has none. One without processes keeps its slice as long as it is usable and fits the pool, which may have been edited, and no
-    other can take the place of a bad host, or of a node that was given up."""
-    if record.running or not record.slice:
-        return UnitRequest(record.name, record.slice)
-    fleet = context.observed.fleet
-    slices = fleet.resolve(requirements.shape, record.slice)
-    possible = requirements._replace(avoided=frozenset())
-    if slices is None or len(slices) != requirements.shape.slots:
-        return UnitRequest(record.name)
-    if not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
-        return UnitRequest(record.name)
-    if not requirements.near_enough(slices) or spare.take_for(slices):
-        return UnitRequest(record.name)
-    return UnitRequest(record.name, record.slice)
-
-
 def desired_units(context: ReconcileContext) -> int:
     """Return units that the spec asks for, those that were given up included."""
     return min(context.spec.learners.max, sum(pool.learners.max for pool in context.spec.pools))
@@ -161,10 +312,10 @@ def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     """Return units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
     able, most_new = 0, _most_new(context, records)
     for pool in context.spec.pools:
-        mine = [r for r in records.values() if r.pool == pool.name]
-        occupancy = _occupancy(mine)
-        most = min(pool.learners.max, len(mine) + (most_new if occupancy.grows else 0))
-        able += max(0, most - occupancy.failed)
+        mine = [record for record in records.values() if record.pool == pool.name]
+        failed = [record for record in mine if record.state is UnitState.FAILED]
+        grows = not any(follows(record.reason, Follows.WOULD_REPEAT) for record in failed)
+        able += max(0, min(pool.learners.max, len(mine) + (most_new if grows else 0)) - len(failed))
     return min(context.spec.learners.max, able)
 
 

@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 from diloco_operator.accelerators import CATALOGUE
-from diloco_operator.api.spec import Capacity, Pool
+from diloco_operator.api.spec import Capacity, Locality, Pool
 from diloco_operator.fleet.admission import tolerations_of
 from diloco_operator.fleet.affinity import node_terms
-from diloco_operator.placement import PoolRequest
-from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
+from diloco_operator.placement.request import PoolWords
+from diloco_operator.placement.requirements import SliceRequirements, with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext
-
-
-def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
-    """Return a request of this pool for no unit yet."""
-    template = pool.template.spec
-    labels = template.get("nodeSelector") or {}
-    tolerations = tolerations_of(template)
-    needs, added = context.needs[pool.name], {}
-    if (known := context.admissions.get(pool.name)) is not None:
-        needs = known.pod.requests
-        added = known.pod.added_labels({**labels, **CATALOGUE[pool.accelerator].node_selector(pool.topology)})
-        tolerations = (*tolerations, *known.pod.added_tolerations(tolerations))
-    return PoolRequest(
-        name=pool.name,
-        shape=context.shapes[pool.name],
-        min=0,
-        max=0,
-        units=(),
-        capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
-        node_selector={**labels, **added},
-        added_labels=frozenset(added),
-        affinity=node_terms(template.get("affinity")),
-        tolerations=tolerations,
-        avoided=context.hosts.avoided,
-        locality=pool.locality,
-        needs=needs,
-        needs_added=needs != context.needs[pool.name],
-    )
 
 
 def pool_requirements(context: ReconcileContext, pool: Pool) -> SliceRequirements:
     """Return the requirements of the slices of this pool's units."""
-    return slice_requirements(hardware_request(context, pool))
+    template, shape = pool.template.spec, context.shapes[pool.name]
+    labels = dict(template.get("nodeSelector") or {})
+    tolerations = tolerations_of(template)
+    needs = context.needs[pool.name]
+    if (known := context.admissions.get(pool.name)) is not None:
+        needs = known.pod.requests
+        labels |= _added_labels(context, pool)
+        tolerations = (*tolerations, *known.pod.added_tolerations(tolerations))
+    return SliceRequirements(
+        shape,
+        capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
+        node_selector=frozenset(labels.items()),
+        affinity=node_terms(template.get("affinity")),
+        tolerations=tolerations,
+        locality=pool.locality if shape.slots > 1 else Locality.ANY,
+        avoided=frozenset(context.hosts.avoided),
+        needs=with_accelerators(needs, shape),
+    )
+
+
+def pool_words(context: ReconcileContext, pool: Pool, given_up: int) -> PoolWords:
+    """Return what is said of the pool besides. `given_up`: its units that were given up."""
+    known = context.admissions.get(pool.name)
+    return PoolWords(
+        added_labels=frozenset(_added_labels(context, pool)),
+        needs_added=known is not None and known.pod.requests != context.needs[pool.name],
+        avoided=context.hosts.avoided,
+        given_up=given_up,
+        switched_off=pool.learners.max == 0,
+    )
+
+
+def _added_labels(context: ReconcileContext, pool: Pool) -> dict[str, str]:
+    """Return the labels of nodes that the API server adds to what the pool's pods select."""
+    known = context.admissions.get(pool.name)
+    if known is None:
+        return {}
+    labels = pool.template.spec.get("nodeSelector") or {}
+    return dict(known.pod.added_labels({**labels, **CATALOGUE[pool.accelerator].node_selector(pool.topology)}))

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
-from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
@@ -30,13 +29,14 @@ from diloco_operator.reconcile.observe.pod_answers import admits, ask_at
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.delegation import delegate, not_needed, with_waiting
-from diloco_operator.reconcile.units.demand import StartLimits, settled_at, unit_rejection, wanted
 from diloco_operator.reconcile.units.job_request import (
+    StartLimits,
     desired_units,
-    for_placement,
     job_request,
     possible_units,
     room_on_record,
+    settled_at,
+    unit_rejection,
     without_places,
 )
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
@@ -68,7 +68,7 @@ class Scaling:
     barred: int = 0
     """Units that have no slice, and for which no others leave theirs, because a dry run of their pods was refused."""
     pod_checks: list[PodCheck] = field(default_factory=list)
-    request: AllotmentRequest | None = None
+    request: JobRequest | None = None
     """What the job has and wants now; None: it keeps what it has."""
     deadlines: list[float] = field(default_factory=list)
     avoid: Mapping[str, float] = field(default_factory=dict)
@@ -77,12 +77,13 @@ class Scaling:
     """Nodes or quota for a unit are asked for once what units share is there."""
 
 
-def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], pods: LearnerPods, may: StartLimits) -> Scaling:
-    """Place, start and release units."""
+def scale(
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], request: JobRequest, pods: LearnerPods, may: StartLimits
+) -> Scaling:
+    """Place, start and release units. `request`: what the job has and wants by these records."""
     blocked = may.blocked
     records = without_places(context, records)
-    every = job_request(context, records, may.avoid)
-    placement = place(for_placement(context, every), context.observed.fleet, may.avoid)
+    placement = place(request, context.observed.fleet, may.avoid)
     scaling = Scaling(dict(records), avoid=may.avoid, given_back=may.frees_slices)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
@@ -96,7 +97,7 @@ def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], po
         # One that waits for a grantor is left out by placement because it has no slice; `_delegate` judges it.
         if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left, blocked)
-    _delegate(context, scaling, every, placement, pods, blocked)
+    _delegate(context, scaling, request, placement, pods, blocked)
     refused = [
         unit
         for unit, record in scaling.records.items()
@@ -106,7 +107,8 @@ def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], po
     scaling.placement = replace(placement, pools=tuple(outcomes))
     if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
-    scaling.request = wanted(context, scaling.records, may)
+    after = request if scaling.records == records else job_request(context, scaling.records, may)
+    scaling.request = after.for_allotment()
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
         scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from diloco_operator.allotment import AllotmentRequest, PoolDemand
+from diloco_operator.placement import JobRequest, PoolRequest
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 
-def with_spares(context: ReconcileContext, pools: Sequence[PoolDemand], most: int) -> tuple[int, list[PoolDemand]]:
+def with_spares(context: ReconcileContext, pools: Sequence[PoolRequest], most: int) -> tuple[int, list[PoolRequest]]:
     """Add spares to the pools of which no unit waits for a slice. Returns how many, and the pools. `most`: units that the job may have."""
     room = max(0, most - sum(len(pool.units) + pool.draining_or_completed for pool in pools))
     found, count = [], 0
@@ -27,7 +27,7 @@ def with_spares(context: ReconcileContext, pools: Sequence[PoolDemand], most: in
     return count, found
 
 
-def kept_spares(context: ReconcileContext, request: AllotmentRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
+def kept_spares(context: ReconcileContext, request: JobRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
     """Count the spares of each pool that has some. `request`: what the job has and wants; `records`: its units."""
     wants = {pool.name: pool.wanted for pool in request.pools if pool.for_spares} if request is not None else {}
     if not wants:

@@ -8,9 +8,8 @@ import pytest
 from builders.allotted_jobs import V5P, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
-from diloco_operator.allotment import HeldUnit
 from diloco_operator.fleet import Shape, project_node
-from diloco_operator.placement import place
+from diloco_operator.placement import HeldUnit, place
 
 PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
 ONE_GPU_HOST = Shape("nvidia-h100-80gb", "", 8, 1)
@@ -272,19 +271,19 @@ def test_the_message_of_a_pool_says_for_which_job_free_slices_are_kept() -> None
     world.job("ns/gang/2", a_pool(max=1, shape=PAIR)).job("ns/late/3", a_pool(max=1, shape=ONE_GPU_HOST), min=0)
     world.allotment.refresh()
     world.act("ns/single/1")
-    found = place(world.jobs["ns/late/3"].placement_request(), world.allotment.view("ns/late/3"))
+    found = place(world.jobs["ns/late/3"].request(), world.allotment.view("ns/late/3"))
     assert "1 free, but kept for job ns/gang (1)" in found.pools[0].message
 
 
 def test_the_message_of_a_gang_counts_free_hosts_that_are_too_few_for_it() -> None:
     world = World(a_gpu_node("g-0")).job("gang", a_pool(max=1, shape=PAIR)).settle()
-    found = place(world.jobs["gang"].placement_request(), world.allotment.view("gang"))
+    found = place(world.jobs["gang"].request(), world.allotment.view("gang"))
     assert "1 free, but a unit needs 2" in found.pools[0].message
 
 
 def said(world: World, job: str) -> str:
     """What holds the slices that the first pool of this job lacks, and what would help after it."""
-    message = place(world.jobs[job].placement_request(), world.allotment.view(job)).pools[0].message
+    message = place(world.jobs[job].request(), world.allotment.view(job)).pools[0].message
     return message.partition("; the fleet has ")[2]
 
 

@@ -141,7 +141,7 @@ def test_a_decision_that_is_taken_again_before_anything_is_reserved_places_the_s
     world.job("late", a_pool(shape=gpus(2), max=2), min=2)
     world.allotment.refresh()
     job = world.jobs["late"]
-    asked = job.placement_request()
+    asked = job.request()
     assigned = place(asked, world.allotment.view("late")).assigned
     first = {each.unit: each.slice for each in assigned}
     job.units.update({each.unit: each.slices for each in assigned})
@@ -157,7 +157,7 @@ def test_a_pool_says_where_accelerators_are_left_and_who_has_the_others() -> Non
     world.fleet.replace_use(None, PodUse("team", "notebook", "b", Resources(pods=1, devices=((GPU, 1),))))
     world.job("late", a_pool(shape=gpus(4), max=1))
     world.allotment.refresh()
-    found = place(world.jobs["late"].placement_request(), world.allotment.view("late")).pools[0].message
+    found = place(world.jobs["late"].request(), world.allotment.view("late")).pools[0].message
     assert found == (
         "pool 0 needs 1 more slice of nvidia-h100-80gb, 1 host with 4 accelerators; the fleet has 16 accelerators on 2 hosts: "
         "12 held by job six (none surplus); 1 used by other pods: team/notebook; "

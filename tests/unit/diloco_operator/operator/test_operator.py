@@ -17,7 +17,6 @@ from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual, until
 from diloco_local.memory import MemoryApi
-from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.spec import Pool
@@ -27,6 +26,7 @@ from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, Resource, Unavailable
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
+from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.plan import Create, Delete, Event, IssueCertificates, Plan, ReplaceStatus
 from diloco_operator.reconcile import ObservedState
@@ -305,14 +305,14 @@ def short_of_slices(observed: ObservedState) -> Plan:
     node = next((part.hosts[0].node for part in observed.fleet.free(shape_of(pool), pool.name)), None)
     mine = observed.job.status.get("pools", [{}])[0].get("placed") == 1
     units = (HeldUnit("v6e-0", ("np-a-0",)),) if mine or node is not None else ()
-    demand = PoolDemand(SliceRequirements(shape_of(pool), ""), 1, 1, wanted=1 - len(units), units=units, name=pool.name)
-    request = AllotmentRequest(observed.job.key, created=observed.job.created, min=1, max=1, pools=(demand,))
+    wants = PoolRequest(pool.name, SliceRequirements(shape_of(pool), ""), 1, 1, units, wanted=1 - len(units))
+    request = JobRequest(observed.job.key, created=observed.job.created, min=1, max=1, pools=(wants,))
     if units:
         return _status(observed, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}), request)
     return _status(observed, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset(), request)
 
 
-def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str], request: AllotmentRequest) -> Plan:
+def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str], request: JobRequest) -> Plan:
     job = observed.job
     status = ReplaceStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]})
     return Plan(status=status if job.status.get("pools") != [pool] else None, reservations=Reservations(reservations), request=request)

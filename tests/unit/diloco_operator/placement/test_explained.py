@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice, an_inventory
+from builders.slice_requests import a_pool_request
 from diloco_operator.accelerators.labels import NVIDIA_FEATURE_DISCOVERY
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.fleet import Fleet, Inventory, Shape
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.use import PodUse
-from diloco_operator.placement import JobRequest, PoolOutcome, PoolRequest, UnitRequest, place
+from diloco_operator.placement import JobRequest, PoolOutcome, place
 
 CUBE = Shape("tpu-v5p", "2x2x2", 4, 2)
 H100 = Shape("nvidia-h100-80gb", "", 8, 1)
 
 
 def outcome(fleet: Inventory, shape: Shape = CUBE, units: int = 1, **how: Any) -> PoolOutcome:
-    pool = PoolRequest("a", shape, 0, units, tuple(UnitRequest(f"a-{i}") for i in range(units)), **how)
-    return place(JobRequest("ns/job", 1, 100, (pool,)), fleet).pools[0]
+    pool = a_pool_request("a", shape, units, **how)
+    return place(JobRequest("ns/job", min=1, max=100, pools=(pool,)), fleet).pools[0]
 
 
 def helps(found: PoolOutcome) -> list[str]:
@@ -34,8 +35,8 @@ def use(fleet: Inventory, name: str, node: str) -> None:
 # --- who has the slices -------------------------------------------------------------------------------------------------
 def waiting(fleet: Fleet, least: int, shape: Shape = H100) -> list[str]:
     """What would help a job that must get so many units at once."""
-    pool = PoolRequest("a", shape, 0, least, tuple(UnitRequest(f"a-{i}") for i in range(least)))
-    return helps(place(JobRequest("ns/job", least, least, (pool,)), fleet).pools[0])
+    pool = a_pool_request("a", shape, least)
+    return helps(place(JobRequest("ns/job", min=least, max=least, pools=(pool,)), fleet).pools[0])
 
 
 def test_the_end_of_one_job_helps_only_if_it_leaves_enough_for_the_minimum() -> None:
@@ -55,8 +56,8 @@ def test_a_higher_priority_helps_only_if_what_is_kept_for_others_is_enough_for_t
 
 
 def test_a_job_that_must_get_several_pools_at_once_names_those_that_need_nodes_too() -> None:
-    pools = tuple(PoolRequest(name, shape, 1, 1, (UnitRequest(f"{name}-0"),)) for name, shape in (("a", H100), ("b", CUBE)))
-    found = place(JobRequest("ns/job", 2, 2, pools), an_inventory()).pools
+    pools = tuple(a_pool_request(name, shape, 1, min=1) for name, shape in (("a", H100), ("b", CUBE)))
+    found = place(JobRequest("ns/job", min=2, max=2, pools=pools), an_inventory()).pools
     assert [helps(each) for each in found] == [["more nodes, also for pool b"], ["more nodes, also for pool a"]]
 
 

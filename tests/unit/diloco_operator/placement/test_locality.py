@@ -10,10 +10,11 @@ import pytest
 from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, an_inventory
+from builders.slice_requests import a_pool_request
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.slices import Slice
-from diloco_operator.placement import JobRequest, Placement, PoolRequest, UnitRequest, place
+from diloco_operator.placement import JobRequest, Placement, PoolRequest, place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,12 +29,11 @@ def a_host(name: str, zone: str = "", *blocks: str, pool: str = "gpus", labels: 
 
 
 def a_pool(count: int, hosts: int, locality: Locality = Locality.ZONE, *, name: str = "u", min: int = 0, **how: Any) -> PoolRequest:
-    units = tuple(UnitRequest(f"{name}-{i}") for i in range(count))
-    return PoolRequest(name, Shape("nvidia-h100-80gb", "", 8, hosts), min, count, units, locality=locality, **how)
+    return a_pool_request(name, Shape("nvidia-h100-80gb", "", 8, hosts), count, min=min, locality=locality, **how)
 
 
 def ask(fleet: Inventory, *pools: PoolRequest, min: int = 1) -> Placement:
-    return place(JobRequest("ns/job", min, 1000, pools), fleet)
+    return place(JobRequest("ns/job", min=min, max=1000, pools=pools), fleet)
 
 
 def nodes_of(placement: Placement) -> dict[str, list[str]]:
@@ -157,12 +157,12 @@ def test_no_unit_is_ever_split_and_none_waits_while_a_zone_has_room_for_it(
     for each in placement.assigned:
         pool = by_name[each.pool]
         assert len(each.slices) == pool.shape.hosts
-        assert pool.shape.hosts == 1 or together(each.slices, pool.locality), f"{each.unit} is split: {each.slice}"
+        assert pool.shape.hosts == 1 or together(each.slices, pool.requirements.locality), f"{each.unit} is split: {each.slice}"
     for left in placement.unplaced:
         pool = by_name[left.pool]
         free = [s for s in fleet.free(Shape("nvidia-h100-80gb", "", 8, 1)) if s.hosts[0].node not in taken]
-        fit = [s for s in free if all(s.labels.get(k) == v for k, v in pool.node_selector.items())]
-        depth = {Locality.ANY: 0, Locality.ZONE: 1, Locality.BLOCK: 2}[pool.locality]
+        fit = [s for s in free if all(s.labels.get(k) == v for k, v in pool.requirements.node_selector)]
+        depth = {Locality.ANY: 0, Locality.ZONE: 1, Locality.BLOCK: 2}[pool.requirements.locality]
         rooms = Counter(s.locality[:depth] for s in fit if len(s.locality) >= depth) if pool.shape.hosts > 1 else Counter({(): len(fit)})
         assert all(count < pool.shape.hosts for count in rooms.values()), f"{left.unit} waits although there is room: {rooms}"
 

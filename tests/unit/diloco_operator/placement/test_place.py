@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
+from builders.slice_requests import a_pool_request
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Fleet, Inventory, Shape, Toleration
-from diloco_operator.placement import JobRequest, Placement, PoolRequest, UnitRequest, place
+from diloco_operator.placement import JobRequest, Placement, PoolRequest, place
+from diloco_operator.placement.request import PoolWords
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 H100 = Shape("nvidia-h100-80gb", "", 8, 1)
@@ -21,12 +23,11 @@ H100_PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
 def a_pool(
     name: str, count: int, shape: Shape = SINGLE, *, min: int = 0, max: int | None = None, on: tuple[str, ...] = (), **how: Any
 ) -> PoolRequest:
-    units = tuple(UnitRequest(f"{name}-{i}", on[i] if i < len(on) else "") for i in range(count))
-    return PoolRequest(name, shape, min, count if max is None else max, units, **how)
+    return a_pool_request(name, shape, count, min=min, max=max, on=on, **how)
 
 
 def ask(fleet: Fleet, *pools: PoolRequest, min: int = 1, max: int = 100, avoid: Collection[str] = (), **job: Any) -> Placement:
-    return place(JobRequest("ns/job", min, max, pools, **job), fleet, avoid)
+    return place(JobRequest("ns/job", min=min, max=max, pools=pools, **job), fleet, avoid)
 
 
 def slices_of(placement: Placement) -> dict[str, str]:
@@ -163,9 +164,9 @@ def test_half_a_group_is_no_group() -> None:
 def test_units_that_drain_keep_their_places_but_displace_no_running_unit() -> None:
     fleet = tpus(4)
     fleet.set_reservations("ns/job", {"tpu-0", "tpu-1"})
-    pool = a_pool("a", 4, max=4, on=("tpu-0", "tpu-1"), reserved=1)
-    assert set(slices_of(ask(fleet, pool, max=2, reserved=1))) == {"a-0", "a-1"}
-    assert set(slices_of(ask(fleet, pool, max=4, reserved=1))) == {"a-0", "a-1", "a-2"}
+    pool = a_pool("a", 4, max=4, on=("tpu-0", "tpu-1"), draining_or_completed=1)
+    assert set(slices_of(ask(fleet, pool, max=2))) == {"a-0", "a-1"}
+    assert set(slices_of(ask(fleet, pool, max=4))) == {"a-0", "a-1", "a-2"}
 
 
 def test_same_request_same_answer() -> None:
@@ -260,8 +261,8 @@ def test_unit_that_waits_points_to_the_message_of_its_pool() -> None:
     ],
 )
 def test_pool_at_its_maximum_says_where_its_units_are(max_: int, reserved: int, given_up: int, text: str) -> None:
-    pool = dataclasses.replace(a_pool("a", 2), max=max_, reserved=reserved, given_up=given_up)
-    assert ask(tpus(4), pool, reserved=reserved).pools[0].message == text
+    pool = dataclasses.replace(a_pool("a", 2), max=max_, draining_or_completed=reserved, words=PoolWords(given_up=given_up))
+    assert ask(tpus(4), pool).pools[0].message == text
 
 
 def test_fleet_without_such_hardware_is_named_as_the_reason() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders.exploration import examples
 from builders.nodes import a_tpu_node, an_inventory
+from builders.slice_requests import a_pool_request
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.slices import Slice
-from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest, place
+from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest, place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,22 +35,22 @@ def jobs(draw: st.DrawFn) -> JobRequest:
     for index in range(draw(st.integers(1, 3))):
         most = draw(st.integers(1, 3))
         pools.append(
-            PoolRequest(
+            a_pool_request(
                 f"p{index}",
                 SINGLE,
+                most,
                 min=draw(st.integers(0, most)),
-                max=most,
-                units=tuple(UnitRequest(f"p{index}-{i}") for i in range(most)),
                 capacity=draw(st.sampled_from(CAPACITIES)),
                 node_selector={"x": "1"} if draw(st.booleans()) else {},
             )
         )
     least = max(1, sum(pool.min for pool in pools), draw(st.integers(1, 4)))
-    return JobRequest("ns/job", least, least + draw(st.integers(0, 3)), tuple(pools))
+    return JobRequest("ns/job", min=least, max=least + draw(st.integers(0, 3)), pools=tuple(pools))
 
 
 def fits(pool: PoolRequest, part: Slice) -> bool:
-    return (not pool.capacity or part.capacity == pool.capacity) and all(part.labels.get(k) == v for k, v in pool.node_selector.items())
+    asked = pool.requirements
+    return (not asked.capacity or part.capacity == asked.capacity) and all(part.labels.get(k) == v for k, v in asked.node_selector)
 
 
 @pytest.mark.slow
@@ -59,19 +62,15 @@ def test_every_placement_is_valid(fleet: Inventory, job: JobRequest, data: st.Da
     fleet.set_reservations("ns/job", {host.node for each in before.assigned for host in each.hosts})
     most = data.draw(st.integers(0, job.max))
     pools = tuple(
-        PoolRequest(
-            p.name,
-            p.shape,
-            min(p.min, most),
-            p.max,
-            tuple(UnitRequest(u.name, chosen.get((p.name, u.name), "")) for u in p.units),
-            p.reserved,
-            p.capacity,
-            p.node_selector,
+        replace(
+            p,
+            min=min(p.min, most),
+            units=tuple(HeldUnit(name, (), slice=chosen[p.name, name]) for name in p.new if (p.name, name) in chosen),
+            new=tuple(name for name in p.new if (p.name, name) not in chosen),
         )
         for p in job.pools
     )
-    placement = place(JobRequest("ns/job", min(job.min, most), most, pools), fleet)
+    placement = place(JobRequest("ns/job", min=min(job.min, most), max=most, pools=pools), fleet)
     taken = [host.node for each in placement.assigned for host in each.hosts]
     assert len(taken) == len(set(taken)), "a host was given twice"
     assert len(placement.assigned) <= most
@@ -79,7 +78,7 @@ def test_every_placement_is_valid(fleet: Inventory, job: JobRequest, data: st.Da
         in_pool = [each for each in placement.assigned if each.pool == pool.name]
         assert len(in_pool) <= pool.max
         left = {u.unit for u in placement.unplaced if u.pool == pool.name}
-        assert {each.unit for each in in_pool} | left == {unit.name for unit in pool.units}
+        assert {each.unit for each in in_pool} | left == {*(unit.name for unit in pool.units), *pool.new}
         assert not {each.unit for each in in_pool} & left
         assert all(fits(pool, part) for each in in_pool for part in each.slices if (pool.name, each.unit) not in chosen)
     for each in placement.assigned:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
-from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.placement import JobRequest
 
 OTHER = "team/other/uid-2"
 
@@ -15,7 +15,7 @@ def a_training_job(count: int = 3, **pool: str) -> Stage:
     return Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(count))).train()
 
 
-def request(stage: Stage) -> AllotmentRequest:
+def request(stage: Stage) -> JobRequest:
     found = stage.plans[-1].request
     assert found is not None
     return found
@@ -136,7 +136,7 @@ def test_a_suspended_job_keeps_nothing() -> None:
     stage = a_training_job()
     stage.edit(suspend=True)
     stage.step()
-    assert request(stage) == AllotmentRequest(stage.observed().job.key)
+    assert request(stage) == JobRequest(stage.observed().job.key)
 
 
 def test_the_minimum_of_a_pool_waits_while_draining_units_of_another_fill_the_maximum_of_the_job() -> None:

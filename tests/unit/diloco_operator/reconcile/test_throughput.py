@@ -10,11 +10,11 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.reports import a_report, a_unit_report
 from builders.stage import START, Stage
-from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.job import load
 from diloco_operator.api.spec import Pool
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.placement import JobRequest
 from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools, write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.report import Report, UnitPhase
@@ -55,7 +55,7 @@ def figures(stage: Stage, pool: str) -> dict[str, Any]:
     return {key: found[key] for key in ("tokensPerSecond", "measuredSeconds", "value") if key in found}
 
 
-def request(stage: Stage) -> AllotmentRequest:
+def request(stage: Stage) -> JobRequest:
     found = stage.reconcile_only().request
     assert found is not None
     return found
