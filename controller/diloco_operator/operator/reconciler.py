@@ -9,6 +9,7 @@ fleet, and counts only if no other job reserved one of its nodes meanwhile.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0271-judge-ask-plan.md.
 """
 
 from __future__ import annotations

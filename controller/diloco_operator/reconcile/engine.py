@@ -2,6 +2,7 @@
 
 See docs/decisions/0030-controller-loop.md.
 See docs/decisions/0206-before-units-leave.md.
+See docs/decisions/0271-judge-ask-plan.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What a job has and wants, by its records: for the allotment between jobs, and for placement. Pure.
 
+See docs/decisions/0271-judge-ask-plan.md.
 See docs/decisions/0206-before-units-leave.md.
+See docs/decisions/0171-delegated-units.md.
 See docs/decisions/0207-allotment.md.
 """
 
