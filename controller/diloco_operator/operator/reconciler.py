@@ -50,7 +50,7 @@ from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
 from diloco_operator.placement import JobRequest
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
-from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig, judge, reservations
+from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig, first_request, judge, reservations
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
 from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
@@ -179,7 +179,7 @@ class Reconciler:
     def _restore_request(self, context: JobContext, job: Job) -> None:
         """Register what a job has and wants. What it has, it has had for long."""
         observed, now = self._observe(context, job)
-        request = self._judge(observed, now).request
+        request = first_request(observed, now)
         if request is not None:
             context.slices_since.note(request, frozenset(), 0.0)
         context.registered = True

@@ -16,7 +16,7 @@ The operator calls it like this, with nothing awaited between the lines:
 """
 
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.engine import Judged, judge, reconcile
+from diloco_operator.reconcile.engine import Judged, first_request, judge, reconcile
 from diloco_operator.reconcile.grantors.registry import project_pod
 from diloco_operator.reconcile.observe.children import Child, Children, project_child
 from diloco_operator.reconcile.observe.job import Job, parse_job
@@ -32,6 +32,7 @@ __all__ = [
     "ObservedState",
     "OperatorConfig",
     "PodView",
+    "first_request",
     "judge",
     "parse_job",
     "project_child",

@@ -30,7 +30,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status import conditions
 from diloco_operator.reconcile.status.assembly import assemble
 from diloco_operator.reconcile.status.contributing import contributing_units
-from diloco_operator.reconcile.status.ending import job_end, recorded_end
+from diloco_operator.reconcile.status.ending import finished, job_end, recorded_end
 from diloco_operator.reconcile.status.starting_again import second_start
 from diloco_operator.reconcile.status.write import may_wait, write_units
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
@@ -76,6 +76,20 @@ def reconcile(observed: ObservedState, now: datetime) -> Plan:
     return judge(observed, now).plan(observed)
 
 
+def first_request(observed: ObservedState, now: datetime) -> JobRequest | None:
+    """Return what a job has and wants by its spec and status, for the allotment before the job's first reconcile: an operator that starts
+    needs it of thousands of jobs at once. None: it keeps what it has."""
+    job = observed.job
+    if job.spec is None:
+        return None
+    if job.deleting or finished(job.status) or job.spec.suspend:
+        return JobRequest(job.key)
+    context = build_context(observed, job.spec, now.timestamp())
+    known = {name: record for name, record in context.before.items() if record.pool in context.pools}
+    # As of one that may start: until its first reconcile others must not get what it waits for.
+    return job_request(context, known, StartLimits(may_start=True)).for_allotment()
+
+
 def _without_defects[T](defects: dict[str, str], decide: Callable[[], T]) -> T:
     """Decide, once more without each unit to which something happened that its table lacks: the others go on, and so does the job's end or
     suspension. Adds them to `defects`."""
@@ -92,28 +106,28 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
     job = observed.job
     # 1. Whose it is, and whether its spec can be read.
     if job.managed_by != names.MANAGER:
-        return _settled(Plan())
+        return _settled(None, Plan)
     if job.deleting and job.spec is None:
-        return _settled(Plan(reservations=bound_nodes(job, observed.pods, observed.fleet)))
+        return _settled(None, lambda: Plan(reservations=bound_nodes(job, observed.pods, observed.fleet)))
     if job.spec is None:
-        return _settled(stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
-    context = build_context(observed, job.spec, now.timestamp(), defects)
+        return _settled(None, lambda: stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
+    context, nothing = build_context(observed, job.spec, now.timestamp(), defects), JobRequest(job.key)
 
     # 2. Whether it is over, and the operator may see what it needs.
     end_on_record = recorded_end(job.status)
     start = second_start(context, end_on_record) if end_on_record is not None and not context.spec_refused else None
     if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
-        return _settled(stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp()))
+        return _settled(None, lambda: stopped.leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp()))
     if job.deleting:
-        return _settled(stopped.end_pods_of_deleted_job(context))
+        return _settled(nothing, lambda: stopped.end_pods_of_deleted_job(context))
     if start is not None:
-        return _settled(stopped.start_again(context, start))
+        return _settled(nothing, lambda: stopped.start_again(context, start))
     if end_on_record is not None:
-        return _settled(stopped.clean_up(context, end_on_record))
+        return _settled(nothing, lambda: stopped.clean_up(context, end_on_record))
 
     # Nothing has begun, so there is nothing to look after.
     if context.spec_refused and not (context.before or context.learners or context.syncer):
-        return _settled(stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
+        return _settled(None, lambda: stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
 
     # 3. What happened to its units, and whether that ends it.
     context, units = _judge_units(context)
@@ -121,9 +135,9 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
 
     # 4. What should be.
     if end is not None:
-        judged = _settled(stopped.record_end(context, units, end))
+        judged = _settled(nothing, lambda: stopped.record_end(context, units, end))
     elif job.spec.suspend:
-        judged = _settled(stopped.suspend(context, units))
+        judged = _settled(nothing, lambda: stopped.suspend(context, units))
     elif context.spec_refused:
         judged = _hold(context, units)
     else:
@@ -140,9 +154,9 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
     )
 
 
-def _settled(plan: Plan) -> Judged:
+def _settled(request: JobRequest | None, plan: Callable[[], Plan]) -> Judged:
     """Return a plan that needs nothing of the allotment."""
-    return Judged(plan.request, lambda _: plan)
+    return Judged(request, lambda _: plan())
 
 
 def _orphans(observed: ObservedState, now: float) -> list[Patch]:
