@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
-from builders.exploration import examples
+from builders.exploration import XLA_FLAGS, examples
 from builders.process_logs import last_lines
 from hypothesis import settings
 from rewritten_tests import rewrite_tests
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(functools.partial(shutil.rmtree, compiled, ignore_errors=True))
         os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
         if processes := getattr(config.option, "numprocesses", None):
             for chosen in config.args:
                 rewrite_tests(config, config.invocation_params.dir / chosen.partition("::")[0], processes)

@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, Phase, settings
 ALL = os.environ.get("DILOCO_TESTS") == "all"
 """`make ci-full` sets it: every example is tried."""
 
+XLA_FLAGS = "" if ALL else "--xla_backend_optimization_level=0"
+"""For programs in JAX. To optimize what runs for a second takes longer than that: without, byte_lm_jax costs 8 s of a core instead of 16.
+`make ci-full` runs what users run."""
+
 
 def examples(all_of_them: int) -> int:
     """Return how many examples a test tries: a fifth elsewhere than in `make ci-full`, but five at least."""

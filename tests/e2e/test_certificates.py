@@ -33,12 +33,12 @@ def signers(found: CertificateSecret) -> set[str]:
 
 
 def all_contribute(job: Any) -> bool:
-    return bool(((job or {}).get("status") or {}).get("learners", {}).get("contributing") == 3)
+    return bool(((job or {}).get("status") or {}).get("learners", {}).get("contributing") == 2)
 
 
 def a_long_job() -> dict[str, Any]:
     """More steps than can be made by the time that the certificates have changed, at a pace that leaves the processor to others."""
-    return a_quadratic_job(steps=1_000_000, every_steps=4, environment={"QUADRATIC_STEP_MS": 100})
+    return a_quadratic_job(steps=1_000_000, units=dict.fromkeys(("v5p", "h100"), 1), every_steps=4, environment={"QUADRATIC_STEP_MS": 100})
 
 
 def connected_since(cluster: Cluster) -> set[str]:
@@ -52,11 +52,11 @@ async def complete_after_everybody_connects_anew(cluster: Cluster) -> None:
     """The syncer dies, so all learners and the operator must open new connections; only the syncer is restarted. Then the job is cut
     short."""
     await cluster.kill("quad", "syncer")
-    await cluster.job("quad", lambda job: connected_since(cluster) == {"v5p-0", "v5p-1", "h100-0"} and all_contribute(job))
+    await cluster.job("quad", lambda job: connected_since(cluster) == {"v5p-0", "h100-0"} and all_contribute(job))
     now = (await cluster.job("quad"))["status"]["progress"]
-    await cluster.change("quad", {"training": {"steps": now["step"] + 50}})
+    await cluster.change("quad", {"training": {"steps": now["step"] + 30}})
     job = await cluster.job("quad", is_true("Complete"))
-    assert {unit["name"]: unit["attempt"] for unit in job["status"]["units"]} == {"v5p-0": 1, "v5p-1": 1, "h100-0": 1}
+    assert {unit["name"]: unit["attempt"] for unit in job["status"]["units"]} == {"v5p-0": 1, "h100-0": 1}
     trained = re.findall(r"ledger: (\d+) samples", cluster.log("quad-syncer"))
     assert trained
     assert job["status"]["progress"]["tokens"] == 16 * int(trained[-1])  # 16 tokens a sample, none twice, none lost

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 SLOW = 900
 """Seconds. Every rank imports torch, at the low priority of containers."""
-MEETING = str(Path(__file__).parents[1] / "programs" / "meeting.py")
+MEETING, PLAIN_MEETING = (str(Path(__file__).parents[1] / "programs" / name) for name in ("meeting.py", "plain_meeting.py"))
+"""Over torch's gloo, with which test_ranks.py of tests/frameworks/torch begins, too; over a socket."""
 FLEET = [a_fleet_node(f"cpu-{index}", cpu=8, memory="16Gi", pods=110) for index in range(3)]
 
 
@@ -38,10 +39,11 @@ async def meetings(cluster: Cluster, unit: str, hosts: int) -> list[Obj]:
 @pytest.mark.parametrize(
     ("command", "processes", "ranks"),
     [
-        (["diloco-launch", MEETING], 2, 4),
+        (["diloco-launch", PLAIN_MEETING], 2, 4),
+        full(["diloco-launch", MEETING], 2, 4),
         full(["python", MEETING], None, 2),
     ],
-    ids=["diloco-launch", "one python per host"],
+    ids=["diloco-launch", "diloco-launch, torch", "one python per host, torch"],
 )
 async def test_hosts_of_a_unit_meet_however_the_program_is_started(
     tmp_path: Path, command: list[str], processes: int | None, ranks: int

@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from builders.exploration import full
+from builders.exploration import XLA_FLAGS, full
 from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import is_true, local_control_plane
 from builders.nodes import a_fleet_node
+from diloco_local.environment import LIBRARY_THREADS
 
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.xdist_group("many-learners")]
 
 SLOW = 1000
 """Seconds. Nine processes import torch or JAX, four of them twice, at the low priority of containers."""
+OF_PODS = f"{LIBRARY_THREADS['XLA_FLAGS']} {XLA_FLAGS}"
+"""The flags that every pod has here, and those of the tests."""
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "unit_learner.py")
 FLEET = [a_fleet_node(f"cpu-{index}", cpu=8, memory="64Gi", pods=110) for index in range(6)]
 
@@ -23,7 +26,9 @@ def a_pool(
     kind: str, count: int = 1, *, hosts: int = 1, processes: int = 1, name: str = "", environment: dict[str, str] | None = None
 ) -> Obj:
     command = ["diloco-launch", PROGRAM, kind]
-    learner = template(command=command, env={"UNIT_STEP_MS": "100", **(environment or {})}, terminationGracePeriodSeconds=5)
+    learner = template(
+        command=command, env={"UNIT_STEP_MS": "100", "XLA_FLAGS": OF_PODS, **(environment or {})}, terminationGracePeriodSeconds=5
+    )
     return cpu_pool(name or kind, hosts=hosts, max=count, template=learner, processesPerHost=processes)
 
 

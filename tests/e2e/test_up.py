@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 import yaml
 from builders.event_files import scalars
-from builders.exploration import full
+from builders.exploration import ALL, XLA_FLAGS, full
 from builders.jobs import JobBuilder, cpu_pool, template
 from builders.local_jobs import a_quadratic_job, samples_drawn
 from builders.nodes import a_fleet_node
 from builders.up_runs import DILOCO, Up, all_train
 from diloco.tape.segments import FOLDER, heads
+from diloco_local.environment import LIBRARY_THREADS
 from diloco_operator.api.losses import parse_losses
 from safetensors.numpy import load_file
 
@@ -32,6 +33,8 @@ type Obj = dict[str, Any]
 
 _MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
 PROGRAMS = Path(__file__).parents[1] / "programs"
+OF_PODS = f"{LIBRARY_THREADS['XLA_FLAGS']} {XLA_FLAGS}"
+"""The flags that every pod has here, and those of the tests."""
 CPUS = [a_fleet_node("cpu-0", cpu=8, memory="16Gi", pods=110)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -55,42 +58,48 @@ def at_step(step: int) -> Callable[[Obj], bool]:
 
 
 @pytest.mark.xdist_group("many-learners")
-@pytest.mark.timeout(1800)  # simulated speeds stretch each step by 17: beside other work it takes several times its usual 90 s
+@pytest.mark.timeout(1800)  # three processes import a framework: beside other work it takes several times its usual minute
 def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up], tmp_path: Path) -> None:
     jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
     fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
-    steps = 240
-    # Units in JAX find what was compiled before, and wait for the first in torch: else the job may be over before those in torch took part.
-    jobs[0]["spec"]["training"].update(steps=steps, quorum=3)
-    jobs[0]["spec"]["learners"]["min"] = 3
-    for node in fleet:  # so slow that units which start later still find work to do
-        node["metadata"].setdefault("annotations", {})["local.diloco.dev/relative-speed"] = "0.06"
-    for pool in jobs[0]["spec"]["pools"]:
-        pool["template"]["spec"]["containers"][0]["command"] += _MODEL
-    status, result = up(jobs, "--fault", "unit=h100-1,step=60,signal=KILL", "--timeout", "1500s", fleet=fleet).end()
+    steps = 100
+    # One unit in each framework, and merges of both alone: whichever starts later, both take part. Four start in tests/cluster, and below
+    # units train on without the one that was killed.
+    pools = jobs[0]["spec"]["pools"] = [pool for pool in jobs[0]["spec"]["pools"] if pool["name"] in ("v5p", "h100")]
+    jobs[0]["spec"]["training"].update(steps=steps, quorum=2)
+    jobs[0]["spec"]["learners"]["max"] = 2
+    for node in fleet:  # so slow that the one which waits for the other trains little
+        node["metadata"].setdefault("annotations", {})["local.diloco.dev/relative-speed"] = "0.15"
+    for pool in pools:
+        pool["learners"]["max"] = 1
+        [container] = pool["template"]["spec"]["containers"]
+        container["command"] += _MODEL
+        container["env"] = [{"name": "XLA_FLAGS", "value": OF_PODS}]
+    # In JAX, whose next process finds what the first has compiled.
+    fault = "unit=v5p-0,step=40,signal=KILL"
+    status, result = up(jobs, "--fault", fault, "--timeout", "1500s", fleet=fleet).end()
     assert status == 0, result
-    assert [fired["fault"] for fired in result["faults"]["fired"]] == ["unit=h100-1,step=60,signal=KILL"]
+    assert [fired["fault"] for fired in result["faults"]["fired"]] == [fault]
     job = result["jobs"][0]
     conditions = {condition["type"]: condition["status"] for condition in job["conditions"]}
     assert conditions["Complete"] == "True"
     units = {unit["name"]: unit for unit in job["units"]}
-    assert set(units) == {"v5p-0", "v6e-0", "h100-0", "h100-1"}
+    assert set(units) == {"v5p-0", "h100-0"}
     # Tokens count once every fragment has merged them: each unit was in 24 exchanges in a row at least, however slow its steps are.
     assert all(unit["weight"] > 0 and unit["tokens"] > 0 for unit in units.values()), f"every unit took part: {units}"
     assert sum(unit["tokens"] for unit in units.values()) == job["progress"]["tokens"] > 0
-    assert units["h100-1"]["restarts"] == 1
-    assert units["h100-1"]["recoverSeconds"] > 0
+    assert units["v5p-0"]["restarts"] == 1
+    assert units["v5p-0"]["recoverSeconds"] > 0
     goodput = job["goodput"]
     assert goodput["interruptions"] == 1
-    assert goodput["unitSeconds"]["recovery"] >= 0.5 * units["h100-1"]["recoverSeconds"]
+    assert goodput["unitSeconds"]["recovery"] >= 0.5 * units["v5p-0"]["recoverSeconds"]
     assert goodput["productiveShare"] == pytest.approx(goodput["unitSeconds"]["training"] / sum(goodput["unitSeconds"].values()), abs=0.001)
     (effect,) = result["faults"]["effects"]
-    assert (effect["unit"], effect["units"]) == ("h100-1", 4)
-    assert effect["backSeconds"] == units["h100-1"]["recoverSeconds"]
-    assert effect["merges"].get("3", 0) > 0, f"the other three went on: {effect}"
+    assert (effect["unit"], effect["units"]) == ("v5p-0", 2)
+    assert effect["backSeconds"] == units["v5p-0"]["recoverSeconds"]
     assert effect["tokens"].startswith(f"tokens exact: {job['progress']['tokens']:,} are "), effect
-    assert f"bytes-lm: h100-1 killed at step {effect['step']}, back after {effect['backSeconds']:.1f} s; meanwhile" in result["message"]
-    assert "h100-1 killed" in Path(result["report"]).read_text(encoding="utf-8")
+    assert f"bytes-lm: v5p-0 killed at step {effect['step']}, back after {effect['backSeconds']:.1f} s; meanwhile" in result["message"]
+    assert "v5p-0 killed" in Path(result["report"]).read_text(encoding="utf-8")
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
     curve = parse_losses(job["progress"]["losses"])
@@ -157,7 +166,7 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
 def an_optimizer_job(program: str, trace: Path, remote: Path, ranks: int = 1) -> Obj:
     """One unit: of two, the second one may find that the first one trains already. It stores its states in `remote`. `ranks`: its
     processes."""
-    environment: dict[str, object] = {"ADAMW_TRACE": str(trace), "OPTAX_TRACE": str(trace), "JAX_PLATFORMS": "cpu"}
+    environment: dict[str, object] = {"ADAMW_TRACE": str(trace), "OPTAX_TRACE": str(trace), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": OF_PODS}
     command = ["python", "-m", "diloco.launch", "--nproc-per-node", str(ranks), str(PROGRAMS / f"{program}_learner.py")]
     learner = template(command=command, env=environment, terminationGracePeriodSeconds=5)
     checkpoint = {"everySteps": 16, "keep": 2, "learners": "Always", "uri": f"file://{remote}"}
@@ -174,13 +183,13 @@ def an_optimizer_job(program: str, trace: Path, remote: Path, ranks: int = 1) ->
 def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_had_stored(
     program: str, up: Callable[..., Up], tmp_path: Path
 ) -> None:
-    """Killed twice, each time a drawn number of outer steps after training began: a snapshot, a state or neither may be under way."""
+    """Killed a drawn number of outer steps after training began, in `make ci-full` twice: a snapshot, a state or neither may be under way."""
     draw = random.Random(38)
     trace, volume, remote = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer", tmp_path / "remote"
     job = an_optimizer_job(program, trace, remote)
     steps_of_processes_before = 0
     running, t = up([job], fleet=CPUS), 0
-    for _ in range(2):
+    for _ in range(2 if ALL else 1):
         kill_at = t + 16 + draw.randrange(48)
         before = running.until(trains_from(kill_at, remote, stored_after=t))
         kill_all(running)
@@ -232,10 +241,10 @@ def test_a_unit_that_was_stored_in_jax_and_goes_on_in_torch_begins_without_momen
 
 @pytest.mark.parametrize("program", [full("adamw"), "optax"])
 def test_a_unit_goes_on_with_what_it_had_stored_in_another_number_of_processes(program: str, up: Callable[..., Up], tmp_path: Path) -> None:
-    """Two ranks that share the model, two again, one, and two."""
+    """Two ranks that share the model, one, and two; in `make ci-full` two again before."""
     trace, remote = tmp_path / "trace", tmp_path / "remote"
     running, t, counted = up([an_optimizer_job(program, trace, remote, ranks=2)], fleet=CPUS), 0, 0
-    for ranks, before in ((2, 2), (1, 2), (2, 1)):
+    for ranks, before in (*([(2, 2)] if ALL else []), (1, 2), (2, 1)):
         running.until(trains_from(t + 16, remote, stored_after=t))
         kill_all(running)
         stored = newest_state(remote)
@@ -379,10 +388,17 @@ def test_bad_input_ends_with_2_and_names_every_field(up: Callable[..., Up]) -> N
     assert "overlapSteps" in said
 
 
-def test_a_fault_that_never_fired_is_said(up: Callable[..., Up]) -> None:
-    status, result = up([a_quadratic_job(steps=30)], "--fault", "unit=v5p-0,step=5000,signal=KILL").end()
-    assert status == 0
-    assert result["faults"]["notFired"] == ["unit=v5p-0,step=5000,signal=KILL"]
+def test_the_other_units_train_on_without_one_that_is_killed_and_a_fault_that_never_fired_is_said(up: Callable[..., Up]) -> None:
+    # Merges of two at least: the kill at step 20 finds others that train. Steps of 50 ms, of which the unit is away for some 20.
+    job = a_quadratic_job(steps=100, min=2, training={"quorum": 2}, environment={"QUADRATIC_STEP_MS": 50})
+    kill, never = "unit=v5p-0,step=20,signal=KILL", "unit=v5p-0,step=5000,signal=KILL"
+    status, result = up([job], "--fault", kill, "--fault", never).end()
+    assert status == 0, result
+    assert [fired["fault"] for fired in result["faults"]["fired"]] == [kill]
+    (effect,) = result["faults"]["effects"]
+    assert (effect["unit"], effect["units"]) == ("v5p-0", 3)
+    assert effect["merges"].get("2", 0) > 0, f"the other two went on: {effect}"
+    assert result["faults"]["notFired"] == [never]
     assert "never fired" in result["message"]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from builders.core import InlineCore, Push
+from builders.exploration import full
 from diloco.algorithm import codec
 from diloco.algorithm.effects import Broadcast, Pull
 from diloco.algorithm.events import Metadata, Offer
@@ -194,7 +195,7 @@ def report_step(core: InlineCore, local_step: int, now: float) -> None:
 
 @pytest.mark.parametrize(
     ("fragments", "interval", "delay", "rate", "mu"),
-    [(1, 4, 0, 0.7, 0.9), (3, 6, 0, 0.7, 0.9), (3, 6, 1, 0.7, 0.9), (2, 8, 3, 1.0, 0.6)],
+    [full(1, 4, 0, 0.7, 0.9), full(3, 6, 0, 0.7, 0.9), (3, 6, 1, 0.7, 0.9), (2, 8, 3, 1.0, 0.6)],
 )
 def test_core_agrees_with_torchft_for_a_hundred_outer_updates(fragments: int, interval: int, delay: int, rate: float, mu: float) -> None:
     core = InlineCore(Layout(TensorSpec(name, shape) for name, shape in SHAPES.items()), a_training(fragments, interval, rate, mu))

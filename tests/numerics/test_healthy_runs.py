@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.exploration import ALL
 from builders.healthy_runs import PATTERNS, refusals
 from builders.regression import LockStep, Regression, Trainee
 from diloco.algorithm import guards
@@ -124,6 +125,7 @@ def test_uneven_losses_gradients_and_batches_are_no_fault(pattern: str, monkeypa
         return lighter[-1]
 
     monkeypatch.setattr(guards.Guard, "lighter", noted)
-    assert sum(refusals(pattern, seed) for seed in range(3)) == 0
-    assert len(lighter) > 100, "of each merge"
+    seeds = 3 if ALL else 1
+    assert sum(refusals(pattern, seed) for seed in range(seeds)) == 0
+    assert len(lighter) > 50 * seeds, "of each merge: some 64 in a run"
     assert not any(lighter), "nothing counts less"

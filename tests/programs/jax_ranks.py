@@ -1,6 +1,6 @@
 """One process of a unit in JAX: what several stage, apply and fill is what one process would. Ends with an assertion otherwise.
 
-jax_ranks.py RANK RANKS PORT, with XLA_FLAGS for the number of devices of each process.
+jax_ranks.py RANK RANKS PORT, with JAX_NUM_CPU_DEVICES for the number of devices of each process.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from diloco.contract import ENV_LEADER_ADDRESS
 def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() -> None:
     """Two processes with two devices each, in a mesh of data and model."""
     port = held_port()
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAMS / "jax_ranks.py"), str(rank), "2", str(port)], env=environment, stderr=subprocess.PIPE, text=True

@@ -23,10 +23,11 @@ BIN = Path(sys.executable).parent
 """Also the parent of what pods run: the scripts of this environment."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "start"),
     [
-        pytest.param("hf", [str(BIN / "torchrun"), "--nproc-per-node", str(RANKS)], marks=pytest.mark.full),
+        ("hf", [str(BIN / "torchrun"), "--nproc-per-node", str(RANKS)]),
         ("lightning", [str(BIN / "diloco-launch"), "--nproc-per-node", str(RANKS)]),
     ],
 )

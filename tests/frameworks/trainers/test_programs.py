@@ -1,5 +1,7 @@
 """The trainers as programs, alone: they learn, and they learn the same."""
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -50,11 +52,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_alone_both_frameworks_learn_the_same(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def alone_in_jax(corpus: Path) -> str:
+    """What the program in JAX prints when it trains alone, on one device."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert byte_lm_jax.main([*SMALL, "--corpus", str(corpus)]) == 0
+    return printed.getvalue()
+
+
+def test_alone_both_frameworks_learn_the_same(corpus: Path, alone_in_jax: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert byte_lm_torch.main([*SMALL, "--corpus", str(corpus)]) == 0
     losses = {}
-    for framework, program in (("torch", byte_lm_torch), ("jax", byte_lm_jax)):
-        assert program.main([*SMALL, "--corpus", str(corpus)]) == 0
-        result = json.loads(capsys.readouterr().out)
+    for framework, printed in (("torch", capsys.readouterr().out), ("jax", alone_in_jax)):
+        result = json.loads(printed)
         assert (result["framework"], result["unit"], result["localSteps"], result["tokens"]) == (framework, "alone", 40, 40 * 8 * 16)
         losses[framework] = result["heldOutLoss"]
     # Before training the loss is ln 256 = 5.55; the text has some 25 different bytes, so ln 25 = 3.2 needs no context at all.
@@ -68,11 +78,9 @@ def on_devices(count: int, program: str, *flags: str) -> subprocess.CompletedPro
     return subprocess.run([sys.executable, "-m", program, *flags], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_in_jax_the_devices_of_a_host_share_each_batch_and_learn_what_one_learns(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*SMALL, "--corpus", str(corpus)]
-    assert byte_lm_jax.main(flags) == 0
-    one = json.loads(capsys.readouterr().out)
-    ran = on_devices(4, "diloco.trainers.byte_lm_jax", *flags)
+def test_in_jax_the_devices_of_a_host_share_each_batch_and_learn_what_one_learns(corpus: Path, alone_in_jax: str) -> None:
+    one = json.loads(alone_in_jax)
+    ran = on_devices(4, "diloco.trainers.byte_lm_jax", *SMALL, "--corpus", str(corpus))
     assert ran.returncode == 0, ran.stderr
     assert "each batch of 8 samples on 4 devices" in ran.stderr
     four = json.loads(ran.stdout)

@@ -28,7 +28,7 @@ def sharded(layout: Layout) -> list[list[Piece]]:
     return [[Piece(one.name, (first, 0), (2, 8)) for one in layout.tensors if first < ROWS] for first in firsts]
 
 
-@pytest.mark.parametrize("tensors", [700, full(1100)])
+@pytest.mark.parametrize("tensors", [100, full(700), full(1100)])
 def test_the_leader_of_512_ranks_finds_that_their_pieces_make_up_the_model(tensors: int) -> None:
     layout = a_layout(tensors)
     said = [to_message(owned).SerializeToString() for owned in sharded(layout)]

@@ -118,7 +118,7 @@ def test_who_left_orderly_is_missed_by_nobody(place: Place) -> None:
         assert "this is the first loss" in message
 
 
-@pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.parametrize("left", [0, full(2)])
 def test_a_rank_that_left_its_loop_early_is_named_by_those_that_notice_it(left: int, place: Place) -> None:
     with RankProcesses(place, 3) as unit:
         unit.meet()

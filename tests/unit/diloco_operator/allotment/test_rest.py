@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders.allotted_jobs import World, a_pool
+from builders.exploration import examples
 from builders.nodes import a_gpu_node
 from builders.random_worlds import ZONE, gpus, of_parts, of_two_zones, of_two_zones_and_parts
 from diloco_operator.api.spec import Locality
@@ -35,7 +36,7 @@ def test_units_that_were_exchanged_for_ever_come_to_rest(a_world: Callable[[int]
 @pytest.mark.slow
 @pytest.mark.parametrize("a_world", EXCHANGED)
 def test_any_fleet_comes_to_rest(a_world: Callable[[int], World]) -> None:
-    for seed in range(50):
+    for seed in range(examples(50)):
         check_at_rest(a_world(seed))
 
 

@@ -51,6 +51,8 @@ CAUSES: dict[str, Cause] = {
 # Pauses of at most 5, 10, 20, 40, 80, 160 and 300 s, the half of them at least, leave room for 8 attempts in ten minutes. One more comes at
 # once, as the first end of its kind has no pause; one more where a unit tries its second host first.
 MOST_ATTEMPTS = 10
+TICK = 5
+"""Seconds after which an attempt that runs is ended: without pauses there would be 120 in ten minutes."""
 
 
 @pytest.mark.slow
@@ -58,13 +60,13 @@ MOST_ATTEMPTS = 10
 def test_what_ends_each_attempt_does_not_make_attempts_without_pause(cause: str) -> None:
     job = a_job().with_learners(1, 1).with_restarts(5, "5s", max="5m").with_pool(max=1)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
-    for _ in range(600):
+    for _ in range(600 // TICK):
         for name in stage.learner_pods():
             if phase(stage.pods[name]) not in ("Failed", "Succeeded"):
                 CAUSES[cause](stage, name)
         stage.settle()
         stage.kubelets_finish_deletions()
-        stage.advance(1)
+        stage.advance(TICK)
         stage.settle()
     assert 3 <= stage.unit("v5p-0")["attempt"] <= MOST_ATTEMPTS
 
