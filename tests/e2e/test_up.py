@@ -183,7 +183,7 @@ def an_optimizer_job(program: str, trace: Path, remote: Path, ranks: int = 1) ->
 def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_had_stored(
     program: str, up: Callable[..., Up], tmp_path: Path
 ) -> None:
-    """Killed a drawn number of outer steps after training began, in `make ci-full` twice: a snapshot, a state or neither may be under way."""
+    """Killed a drawn number of outer steps after training began: a snapshot, a state or neither may be under way. `make ci-full`: twice."""
     draw = random.Random(38)
     trace, volume, remote = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer", tmp_path / "remote"
     job = an_optimizer_job(program, trace, remote)
