@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders.engine_simulation import Account, World, a_training, simulate
+from builders.exploration import ALL
 from builders.simulated_unit import UnitSpeed
 from builders.virtual_time import run_virtual
 
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.slow
 def test_every_snapshot_holds_exactly_what_its_ledger_says_whatever_dies_when(tmp_path: Path, *, slow: bool) -> None:
     told: Counter[str] = Counter()
     ahead = 0
-    for seed in range(4):
+    seeds = 4 if ALL else 2
+    for seed in range(seeds):
         world = simulate(tmp_path / str(seed), seed, slow=slow)
         account = world.account
         # 120 outer steps with a snapshot every 3, and one more at each stop of the syncer
@@ -28,7 +30,7 @@ def test_every_snapshot_holds_exactly_what_its_ledger_says_whatever_dies_when(tm
         )
         told += world.told
         ahead += world.answered_ahead
-    assert not slow or ahead > 50, "pulls were answered with what was staged before they came"
+    assert not slow or ahead > 12 * seeds, "pulls were answered with what was staged before they came"
     assert set(told) == {"syncer killed", "syncer stopped", "learner killed", "learner drained", "link cut"}
 
 
