@@ -203,6 +203,7 @@ async def test_a_deleted_job_leaves_nothing_behind(tmp_path: Path) -> None:
         assert await cluster.pods("quad") == []
 
 
+@pytest.mark.full
 async def test_one_bad_host_of_ten_costs_at_most_two_failures(tmp_path: Path) -> None:
     """Every program that starts on the node tpu-3 crashes at once."""
     program = f'test "$NODE" != tpu-3 || {{ echo "uncorrectable ECC error" >&2; exit 1; }}; exec python {PROGRAM}'

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from builders.exploration import full
 from builders.local_jobs import a_fleet, a_quadratic_job
 from builders.snapshots import save_snapshot
 from diloco.tape.places import heads_in
@@ -76,7 +77,7 @@ def test_a_job_trains_its_model_is_exported_and_the_next_one_begins_with_it(tmp_
 @pytest.mark.parametrize(
     ("tensors", "reason", "said"),
     [
-        (None, "StartUnusable", "cannot begin with the model of spec.startFrom: diloco syncer: spec.startFrom.uri"),
+        full(None, "StartUnusable", "cannot begin with the model of spec.startFrom: diloco syncer: spec.startFrom.uri"),
         (["embedding"], "LayoutRefused", "tensor layer00: (8,8) here, not there; tensor layer01: (8,8) here, not there"),
     ],
     ids=["nothing there", "another model"],
