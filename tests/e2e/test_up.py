@@ -130,7 +130,7 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
 ) -> None:
     def a_job(steps: int) -> Obj:
         environment: dict[str, object] = {"QUADRATIC_TRACE": str(tmp_path / "trace"), "QUADRATIC_STEP_MS": 20}
-        return a_quadratic_job(steps=steps, every_steps=10, environment=environment)
+        return a_quadratic_job(steps=steps, units={"v5p": 2}, every_steps=10, environment=environment)
 
     first = up([a_job(1_000_000)])  # so many that Ctrl-C comes before the last one
     first.until(at_step(60))
@@ -142,7 +142,7 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     assert "PullingImages" not in reasons, "no image is pulled here"
     stopped = result["jobs"][0]["progress"]
     assert stopped["step"] >= 60
-    steps = stopped["step"] + 190
+    steps = stopped["step"] + 60
 
     second = up([a_job(steps)])
     resumed = second.until(at_step(1))
