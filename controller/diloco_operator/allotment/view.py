@@ -41,7 +41,7 @@ class AllottedFleet:
         self._job = job
 
     def copy(self) -> AllottedFleet:
-        """Return the same as it is now: a thread reads it while the event loop goes on to change what this one shows."""
+        """Return a copy for a thread: meanwhile the event loop changes what this one shows."""
         return AllottedFleet(
             self._fleet.copy(), dict(self._granted), dict(self._kept), dict(self._requests), dict(self._results), self._job
         )

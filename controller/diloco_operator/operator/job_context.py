@@ -37,8 +37,6 @@ class JobContext:
     """Since when this operator has followed the reports of the job's syncer; None: it does not yet."""
     unsure: bool = False
     """The last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
-    registered: bool = False
-    """The allotment knows the job."""
     rejected_writes: RejectedWrites = field(default_factory=RejectedWrites)
     pod_answers: PodAnswers = field(default_factory=PodAnswers)
     admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)

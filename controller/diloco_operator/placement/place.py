@@ -224,9 +224,10 @@ class _Placing:
                 free_for=free_for,
             )
             outcomes.append(outcome)
+            undecided = frozenset(pool.undecided)
             for unit in _candidates(self.job, pool.request):
                 if unit not in pool.placed:
-                    reason = UnitReason.SCALED_DOWN if unit in pool.undecided else unplaced_reason(outcome)
+                    reason = UnitReason.SCALED_DOWN if unit in undecided else unplaced_reason(outcome)
                     message = WAITS.format(pool.request.name) if follows(reason, Follows.POOL_SAYS_WHY) else outcome.causes
                     unplaced.append(UnplacedUnit(pool.request.name, unit, reason, message))
         return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes if own else with_nodes_for_all(self.job, outcomes)))

@@ -200,8 +200,8 @@ def _run(context: ReconcileContext, units: Units) -> Judged:
         records, in_vain = leave_in_vain(context, records)
 
     # 3. What the others have and want.
-    may = StartLimits(shared.blocks_units, shared.may_come, shared.frees_hardware, units.avoid)
-    request = job_request(context, records, may)
+    limits = StartLimits(shared.blocks_units, shared.may_come, shared.frees_hardware, units.avoid)
+    request = job_request(context, records, limits)
     units = units._replace(deadlines=[*units.deadlines, *in_vain])
 
     def plan(observed: ObservedState) -> Plan:
@@ -210,7 +210,7 @@ def _run(context: ReconcileContext, units: Units) -> Judged:
         staying = leave_revoked(answered, records)
         # Slices of its own that the job did not have decide which bad ones a unit leaves.
         same = observed.allotted == context.observed.allotted and staying == records
-        return _carry_out(answered, units, staying, request if same else job_request(answered, staying, may), shared, may)
+        return _carry_out(answered, units, staying, request if same else job_request(answered, staying, limits), shared, limits)
 
     return Judged(request.for_allotment(), plan)
 
@@ -221,12 +221,12 @@ def _carry_out(
     records: Mapping[str, UnitStatusRecord],
     request: JobRequest,
     shared: SharedObjects,
-    may: StartLimits,
+    limits: StartLimits,
 ) -> Plan:
     """Plan what follows from what the job is allotted."""
     # 1. Place units and start them; ask for nodes for those without a slice.
     pods = LearnerPods(context)
-    scaling = scale(context, records, request, pods, may)
+    scaling = scale(context, records, request, pods, limits)
 
     # 2. Complete what an operator had begun.
     learners = [

@@ -48,6 +48,8 @@ _KEEP_ORDER = {
 """Who stays first when a maximum shrinks: the further a unit has come, the more would be lost."""
 _LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
 """How much a job loses with a unit that leaves in this state."""
+_ENDED = (UnitState.DRAINING, UnitState.COMPLETED)
+"""Units that count against maxima and start no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +74,23 @@ class StartLimits:
 NO_LIMITS = StartLimits()
 
 
-def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], may: StartLimits = NO_LIMITS) -> JobRequest:
+def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], limits: StartLimits = NO_LIMITS) -> JobRequest:
     """Return what the job has and wants.
 
     Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
     observed, spec = context.observed, context.spec
     records, chosen = without_places(context, records), chooser_of(spec) is not None
-    ended = [record for record in records.values() if record.state in (UnitState.DRAINING, UnitState.COMPLETED)]
+    ended = [record for record in records.values() if record.state in _ENDED]
     # Those that drain do not count: a pod that does not end must not keep the units of a renamed pool from starting.
     gone = sum(record.pool not in context.pools and record.state is UnitState.COMPLETED for record in ended)
-    pools = _pool_requests(context, records, may, gone)
+    pools = _pool_requests(context, records, limits, gone)
     spares = 0
     if not chosen:
         spares, pools = with_spares(context, pools, spec.learners.max - gone)
     # Those of which no other job can get the slices yet.
     occupying = [record for record in ended if _keeps_its_place(record) or _is_stuck(context, record)]
     if chosen:
-        occupying += [record for record in records.values() if record not in ended]
+        occupying += [record for record in records.values() if record.state not in _ENDED]
     occupied, shared = _occupied(context, occupying)
     return JobRequest(
         job=observed.job.key,
@@ -138,14 +140,14 @@ class _PoolUnits:
 
 
 def _pool_requests(
-    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], may: StartLimits, gone: int
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], limits: StartLimits, gone: int
 ) -> Sequence[PoolRequest]:
     """Return those of all pools. `gone`: units that count against the maximum, of pools that the job no longer has."""
     worth, staying = pool_worth(context, records.values()), stay_for_now(context, records)
     most_new = _most_new(context, records)
     # Scavenged pools come last, as in the allotment: they take what no other job wants.
     pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
-    found = [_pool_units(context, pool, records, may, most_new, worth[pool.name].leaving_cost, staying) for pool in pools]
+    found = [_pool_units(context, pool, records, limits, most_new, worth[pool.name].leaving_cost, staying) for pool in pools]
     has_room = gone + sum(len(units.held) + units.ended for units in found) < context.spec.learners.max
     goals, restless = worth_moving_to(context, records.values()), unquiet(context, records.values())
     requests = []
@@ -156,8 +158,8 @@ def _pool_requests(
         # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
         starts = 0 if units.asked or context.finishing or context.spec_refused else len(units.able)
         wanted = units.asked + (starts if has_room or pool.name in goals else 0)
-        refused = not may.may_start or context.refused_pods(pool.name) is not None
-        admitted = may.may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now)
+        refused = not limits.may_start or context.refused_pods(pool.name) is not None
+        admitted = limits.may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now)
         requests.append(
             PoolRequest(
                 name=pool.name,
@@ -170,12 +172,12 @@ def _pool_requests(
                 draining_or_completed=units.ended,
                 counted_for_min=units.counted_for_min,
                 wanted=wanted,
-                preferred=requirements._replace(avoided=requirements.avoided.union(may.avoid)) if may.avoid else None,
+                preferred=requirements._replace(avoided=requirements.avoided.union(limits.avoid)) if limits.avoid else None,
                 moving=units.moving,
                 scavenged=scavenged,
                 admitted=admitted and wanted > 0,
                 refused=refused and wanted > 0,
-                ready=may.blocked is None and context.syncer is not None,
+                ready=limits.blocked is None and context.syncer is not None,
                 may_replace=pool.name not in restless,
                 values={requirements.shape.accelerator: worth[pool.name].value},
                 words=pool_words(context, pool, units.failed),
@@ -188,7 +190,7 @@ def _pool_units(
     context: ReconcileContext,
     pool: Pool,
     records: Mapping[str, UnitStatusRecord],
-    may: StartLimits,
+    limits: StartLimits,
     most_new: int,
     leaving_cost: int,
     staying: Collection[str],
@@ -197,24 +199,25 @@ def _pool_units(
     mine = [record for record in records.values() if record.pool == pool.name]
     requirements = pool_requirements(context, pool)
     units = _PoolUnits(pool, requirements)
-    ended = [record for record in mine if record.state in (UnitState.DRAINING, UnitState.COMPLETED)]
+    ended = [record for record in mine if record.state in _ENDED]
     failed = [record for record in mine if record.state is UnitState.FAILED]
     waiting = [record for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
     if all(takes_slices(context, record) for record in waiting):
         waiting = []  # kube-scheduler has no pods for what is free
     units.ended, units.failed, units.asked = len(ended), len(failed), len(waiting)
     units.counted_for_min = sum(map(_keeps_its_place, ended))
-    candidates = [record for record in mine if record.state in _KEEP_ORDER and record not in waiting]
-    spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(may.avoid)))
+    asked_for = {record.name for record in waiting}
+    candidates = [record for record in mine if record.state in _KEEP_ORDER and record.name not in asked_for]
+    spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(limits.avoid)))
     # By number within a state: in another order at each reconcile, equal units would take turns in leaving.
     for record in sorted(candidates, key=lambda record: (_KEEP_ORDER[record.state], record.number)):
-        if not record.running and (may.frees_slices or unit_rejection(context, record) is not None):
+        if not record.running and (limits.frees_slices or unit_rejection(context, record) is not None):
             units.unable.append(record.name)  # a slice for it would be taken from others, and given back at the next refusal
         elif slice_ := _kept_slice(context, requirements, record, spare):
             nodes = _nodes(context, requirements.shape, slice_)
             settling = record.name in staying or settled_at(context, record) is not None
             units.held.append(HeldUnit(record.name, nodes, _LOSS[record.state], settling, leaving_cost, slice_))
-            units.moving += not record.running and any(node in context.hosts.avoided or node in may.avoid for node in nodes)
+            units.moving += not record.running and any(node in context.hosts.avoided or node in limits.avoid for node in nodes)
         else:
             units.able.append(record.name)
     if not any(follows(record.reason, Follows.WOULD_REPEAT) for record in failed) and not context.finishing:
@@ -223,7 +226,7 @@ def _pool_units(
         room = min(most, context.spec.learners.max) - len(candidates)
         numbers = (number for number in range(pool.learners.max) if number not in used)
         fresh = [names.unit_name(pool.name, number) for number in itertools.islice(numbers, max(0, min(room, most_new)))]
-        (units.unable if may.frees_slices else units.able).extend(fresh)
+        (units.unable if limits.frees_slices else units.able).extend(fresh)
     return units
 
 

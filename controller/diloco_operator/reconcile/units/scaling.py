@@ -78,13 +78,13 @@ class Scaling:
 
 
 def scale(
-    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], request: JobRequest, pods: LearnerPods, may: StartLimits
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], request: JobRequest, pods: LearnerPods, limits: StartLimits
 ) -> Scaling:
     """Place, start and release units. `request`: what the job has and wants by these records."""
-    blocked = may.blocked
+    blocked = limits.blocked
     records = without_places(context, records)
-    placement = place(request, context.observed.fleet, may.avoid)
-    scaling = Scaling(dict(records), avoid=may.avoid, given_back=may.frees_slices)
+    placement = place(request, context.observed.fleet, limits.avoid)
+    scaling = Scaling(dict(records), avoid=limits.avoid, given_back=limits.frees_slices)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
@@ -107,7 +107,7 @@ def scale(
     scaling.placement = replace(placement, pools=tuple(outcomes))
     if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
-    after = request if scaling.records == records else job_request(context, scaling.records, may)
+    after = request if scaling.records == records else job_request(context, scaling.records, limits)
     scaling.request = after.for_allotment()
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]

@@ -48,6 +48,14 @@ def test_rejected_unit_reports_why_and_the_other_pool_trains() -> None:
     assert stage.condition("Training")["status"] == "True"
 
 
+def test_the_only_slice_goes_to_a_unit_whose_pods_are_admitted() -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"))
+    for _ in range(4):
+        stage.step_rejected(of_unit("v5p-0", PSA))
+    assert stage.learner_pods() == ["bytes-lm-v5p-1-a1-0"]
+    assert (stage.unit("v5p-0")["reason"], stage.unit("v5p-1")["slice"]) == ("PodsRefused", "tpu-0")
+
+
 def test_job_whose_authority_is_rejected_asks_for_no_certificates() -> None:
     stage = two_pools()
     assert len(stage.reconcile_only().certificates) > 1, "the authority, and certificates that it signs"
