@@ -54,6 +54,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "dashboard": Benchmark("benchmarks.dashboard", ("dashboard-first-paint", "dashboard-update")),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
+    "outer-step-cost": Benchmark("benchmarks.outer_step_cost", ("outer-step-cost-syncer", "outer-step-cost-learner")),
     "bytes-per-step": Benchmark("benchmarks.bytes_per_step", ("bytes-per-step-None", "bytes-per-step-BFloat16", "bytes-per-step-Int4")),
     "island-bytes": Benchmark("benchmarks.island_bytes", ("island-bytes",)),
     "pause": Benchmark("benchmarks.pause", ("pause-memory", "pause-writes")),

@@ -18,7 +18,7 @@ from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk, divide
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Taken, Tensor, Welcome, WorkWanted
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Tensor, Welcome, WorkWanted
 from diloco.protocol.framing import is_last, split
 from diloco.protocol.rpc import exchange
 from diloco.protocol.window import Receipts, Window
@@ -114,7 +114,7 @@ class LightLearner:
                 case "welcome":
                     self._begin(message.welcome)
                 case "taken":
-                    self._window.taken(message.taken.bytes, time.monotonic())
+                    self._window.taken(message.taken, time.monotonic())
                     self._opened.set()
                 case "work":
                     self._leased += message.work.end - message.work.start
@@ -129,11 +129,11 @@ class LightLearner:
             self._seed()
 
     async def _receive(self, chunk: DataChunk) -> None:
-        self._receipts.take(len(chunk.data))
+        self._receipts.take(len(chunk.data), time.monotonic(), more=not is_last(chunk))
         if is_last(chunk):
             self._holds(chunk.header.fragment, chunk.header.t)
-        if self._receipts.due:
-            await self._say(FromLearner(taken=Taken(bytes=self._receipts.tell())))
+        if (now := time.monotonic()) >= self._receipts.due_at:
+            await self._say(FromLearner(taken=self._receipts.tell(now)))
 
     def _holds(self, p: int, version: int) -> None:
         self._held[p] = version

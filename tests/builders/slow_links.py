@@ -128,9 +128,9 @@ class SlowLinks(Simulation[LinkedLearner]):
             offer = Offer(head.fragment, head.t, Coding.FLOAT32, head.base, head.steps, head.tokens, Marks(learner.unit, 0, 0, 0))
             self._push(learner, Push(offer, transfer.payload))
         if self._acknowledges:
-            learner.receipts.take(len(message.chunk.data))
-            if learner.receipts.due:
-                learner.outbox.taken(learner.receipts.tell())
+            learner.receipts.take(len(message.chunk.data), self.now)
+            if self.now >= learner.receipts.due_at:
+                learner.outbox.taken(learner.receipts.tell(self.now))
         self._advance()
         if not self._holds:
             learner.outbox.sent()

@@ -37,7 +37,7 @@ from diloco.learner.remainders import Remainders
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
-from diloco.protocol.chunks import DataChunk
+from diloco.protocol.chunks import DataChunk, acknowledged_in
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, ToLearner, WorkWanted
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.refusal import exit_for, name_of
@@ -278,7 +278,7 @@ class Connection:
     def _make_hello(self) -> Hello:
         hello = Hello()
         hello.CopyFrom(self._hello)
-        hello.acknowledges = True
+        hello.acknowledges = hello.acknowledges_beside = True
         with self._lock:
             hello.incarnation = self._incarnation
             hello.samples_leased = self._leased
@@ -288,9 +288,11 @@ class Connection:
 
     def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
         """Handle one message. False: the stream is over. Raises FramingError and CodecError for a message that cannot be used."""
+        if (taken := acknowledged_in(message)) is not None:
+            outbox.taken(taken)
         if isinstance(message, DataChunk):
             # Whatever becomes of it: the syncer's window opens by what is taken here.
-            outbox.took(len(message.data))
+            outbox.took(message)
             if (transfer := assembler.add(message)) is not None:
                 # At once, not when it is adopted: a push for this exchange would only keep newer ones from the link.
                 outbox.merged(transfer.header.fragment, transfer.header.t)
@@ -308,8 +310,6 @@ class Connection:
             case "work":
                 self._leased += message.work.end - message.work.start
                 self._inbox.put(Leased(message.work.start, message.work.end))
-            case "taken":
-                outbox.taken(message.taken.bytes)
             case "rest":
                 self._inbox.put(RestWanted(message.rest.quorum))
             case "donor":
@@ -356,7 +356,7 @@ class Connection:
         if welcome.takes_cancelled:
             outbox.may_cancel()
         if welcome.acknowledges:
-            outbox.acknowledges()
+            outbox.acknowledges(beside=welcome.acknowledges_beside)
         outbox.clock(welcome.t)
         outbox.ends_at(welcome.steps)
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked, self._epoch))

@@ -19,6 +19,7 @@ See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -27,10 +28,10 @@ from dataclasses import dataclass
 
 from diloco.contract import HEARTBEAT
 from diloco.learner.push_order import PushOrder, Transfer
-from diloco.protocol.chunks import DataChunk, divide, to_wire
+from diloco.protocol.chunks import DataChunk, divide, to_wire, with_acknowledged
 from diloco.protocol.diloco_pb2 import Alive, Chunk, FromLearner, Progress, Taken
 from diloco.protocol.framing import cancellation, is_last
-from diloco.protocol.window import Receipts, Window
+from diloco.protocol.window import HOLD_SECONDS, Receipts, Window
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +61,13 @@ class Outbox:
     ) -> None:
         """Begin with `overlap_steps`: tau. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
         thread and not for long; None: the syncer is told nothing of it."""
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """For the sending thread. It is woken only where it has something to do: a turn of a thread costs as much as a message."""
+        self._delivered = threading.Condition(lock)
+        """For who waits for the end of pushes."""
+        self._looks_at = -math.inf
+        """When the sending thread looks again by itself."""
         self._now = now
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
@@ -88,25 +95,25 @@ class Outbox:
         """Send `message` once, in order with the other posted messages, before everything else."""
         with self._changed:
             self._control.append(message)
-            self._changed.notify_all()
+            self._wake()
 
     def progress(self, progress: Progress) -> None:
         """Send `progress`, unless a later one comes first."""
         with self._changed:
             self._progress = progress
-            self._changed.notify_all()
+            self._wake()
 
     def tell_alive(self) -> None:
         """Say at once that things have changed."""
         with self._changed:
             self._alive_at = self._now()
-            self._changed.notify()
+            self._wake()
 
     def seed(self, chunks: Iterator[DataChunk]) -> None:
         """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
             self._order.post(_Messages(chunks))
-            self._changed.notify_all()
+            self._wake()
 
     def push(self, header: Chunk, chunks: Iterator[DataChunk], ended: Callable[[], None]) -> None:
         """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
@@ -115,7 +122,7 @@ class Outbox:
         """
         with self._changed:
             self._order.push(header.fragment, header.t, _Messages(chunks, push=header, ended=ended))
-            self._changed.notify_all()
+            self._wake()
 
     def finish(self, last: FromLearner | None = None) -> None:
         """End the stream after everything that is queued, and `last`."""
@@ -123,17 +130,18 @@ class Outbox:
             if last is not None:
                 self._order.post(_Messages(iter((last,))))
             self._finishing = True
-            self._changed.notify_all()
+            self._wake()
 
     def abandon(self) -> None:
         """Abandon the stream: send nothing any more."""
         with self._changed:
             self._abandoned = True
+            self._delivered.notify_all()
             self._order.clear()
             # Otherwise the sending thread is inside the iterator, and needs its values until it comes back: it ends the transfer itself.
             if not self._making_chunk:
                 self._end_sending()
-            self._changed.notify_all()
+            self._wake()
 
     # --- what the syncer says -----------------------------------------------------------------------------------------
 
@@ -142,33 +150,34 @@ class Outbox:
         with self._changed:
             self._syncer_takes_cancelled = True
 
-    def acknowledges(self) -> None:
-        """Note that the syncer acknowledges chunks, and understands that this end does."""
+    def acknowledges(self, *, beside: bool = False) -> None:
+        """Note that the syncer acknowledges chunks, and understands that this end does. `beside`: also beside other messages."""
         with self._changed:
             self._acknowledges = True
+            self._receipts.go_beside = beside
             # Not before: against a syncer that acknowledges nothing the window would close, and never open again.
             self._window.limit()
 
-    def taken(self, total: int) -> None:
-        """Note that the syncer has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
+    def taken(self, acknowledged: Taken) -> None:
+        """Note what the syncer has taken of this stream's chunks. Raises FramingError if that cannot be."""
         with self._changed:
-            self._window.taken(total, self._now())
+            at = self._window.taken(acknowledged, self._now())
             while self._arriving and self._window.has_arrived(self._arriving[0][0]):
-                self._order.arrived(self._arriving.popleft()[1])
-            self._changed.notify_all()
+                self._order.arrived(self._arriving.popleft()[1], at)
+            self._wake()
 
-    def took(self, count: int) -> None:
-        """Note that a chunk of the syncer with `count` bytes of data has come."""
+    def took(self, chunk: DataChunk) -> None:
+        """Note that a chunk of the syncer has come."""
         with self._changed:
-            self._receipts.take(count)
-            if self._acknowledges and self._receipts.due:
-                self._changed.notify_all()
+            self._receipts.take(len(chunk.data), self._now(), more=not is_last(chunk))
+            if self._acknowledges and self._receipts.due_at < self._looks_at:
+                self._changed.notify()
 
     def clock(self, t: int) -> None:
         """Note that the syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
         with self._changed:
             self._order.clock(t)
-            self._changed.notify_all()
+            self._wake()
 
     def ends_at(self, t: int) -> None:
         """Note that outer step `t` is the job's last one."""
@@ -179,13 +188,13 @@ class Outbox:
         """Note that version `t` of the fragment has come: its exchanges up to `t` are over."""
         with self._changed:
             self._order.merged(fragment, t)
-            self._changed.notify_all()
+            self._wake()
 
     def all_merged(self) -> None:
         """Note that the job is at its last outer step: no push is needed any more."""
         with self._changed:
             self._order.all_merged()
-            self._changed.notify_all()
+            self._wake()
 
     @property
     def pushes(self) -> int:
@@ -195,8 +204,8 @@ class Outbox:
 
     def wait_until_delivered(self, seconds: float) -> bool:
         """Wait until no push waits or is under way any more, at most so long. Whether that is so."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._abandoned or not self._order.pushes, seconds)
+        with self._delivered:
+            return self._delivered.wait_for(lambda: self._abandoned or not self._order.pushes, seconds)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +213,7 @@ class Outbox:
         """Yield the messages for the stream, until its end. Waits for the next one."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._has_message() or self._is_at_end(), self._until_alive())
+                self._wait_for_message()
             message = self.take()
             if message is not None:
                 yield message
@@ -214,11 +223,23 @@ class Outbox:
                 if self._is_at_end() and not self._has_message():
                     return
 
+    def _wait_for_message(self) -> None:
+        while not (self._has_message() or self._is_at_end()):
+            now = self._now()
+            self._looks_at = self._due_at(now)
+            self._changed.wait(None if self._looks_at == math.inf else self._looks_at - now)
+        self._looks_at = -math.inf
+
+    def _wake(self) -> None:
+        """Let the sending thread go on, if there is something for it."""
+        if self._has_message() or self._is_at_end():
+            self._changed.notify()
+
     def sent(self) -> None:
         """Note that the message that was taken last has left this process."""
         with self._changed:
             if self._last_began is not None:
-                self._order.arrived(self._last_began)
+                self._order.arrived(self._last_began, self._now())
                 self._last_began = None
 
     def take(self) -> FromLearner | bytes | None:
@@ -228,15 +249,19 @@ class Outbox:
                 if self._abandoned:
                     return None
                 message = self._next_small()
+                beside = self._acknowledgement() if message is not None else None
                 transfer = self._next_transfer() if message is None else None
                 self._making_chunk = transfer is not None
                 most = self._window.chunk_bytes(self._now())
             if message is not None:
-                return message
+                return _small(message, beside)
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
-            made, data, last = _on_wire(_next_of(transfer.what, most))
+            found = _next_of(transfer.what, most)
+            with self._changed:
+                beside = self._acknowledgement() if found is not None else None
+            made, data, last = _on_wire(found, beside)
             with self._changed:
                 self._making_chunk = False
                 end = self._window.sent(data, self._now())
@@ -258,8 +283,8 @@ class Outbox:
         if self._alive is not None and self._alive_is_due():
             self._alive_at = self._now() + HEARTBEAT
             return FromLearner(alive=self._alive())
-        if self._acknowledges and self._receipts.due:
-            return FromLearner(taken=Taken(bytes=self._receipts.tell()))
+        if self._acknowledgement_is_due():
+            return FromLearner(taken=self._receipts.tell(self._now()))
         # In turns with chunks: a program with short steps has news all the time, and no chunk would ever go out.
         if self._progress is not None and not (self._chunk_is_next and self._may_send()):
             message, self._progress = FromLearner(progress=self._progress), None
@@ -280,11 +305,11 @@ class Outbox:
 
     def _drop(self, messages: _Messages) -> None:
         messages.ended()
-        self._changed.notify_all()
+        self._delivered.notify_all()
 
     def _end_sending(self) -> None:
         sending, self._order.sending = self._order.sending, None
-        self._changed.notify_all()
+        self._delivered.notify_all()
         if sending is not None:
             sending.what.ended()
 
@@ -292,14 +317,27 @@ class Outbox:
         """Return whether `take` has something to do."""
         if self._abandoned:
             return False
-        small = self._control or self._progress is not None or (self._acknowledges and self._receipts.due)
+        small = self._control or self._progress is not None or self._acknowledgement_is_due()
         return bool(small or self._alive_is_due() or self._may_end_unfinished() or self._may_send())
 
     def _alive_is_due(self) -> bool:
         return self._alive is not None and not self._finishing and self._now() >= self._alive_at
 
-    def _until_alive(self) -> float | None:
-        return None if self._alive is None or self._finishing else max(0.0, self._alive_at - self._now())
+    def _acknowledgement_is_due(self) -> bool:
+        return self._acknowledges and self._now() >= self._receipts.due_at
+
+    def _acknowledgement(self) -> Taken | None:
+        """Return what goes beside a message that is sent now."""
+        return self._receipts.beside(self._now()) if self._acknowledges else None
+
+    def _due_at(self, now: float) -> float:
+        """Return when something is due that no one adds; infinity: nothing is."""
+        alive_at = math.inf if self._alive is None or self._finishing else self._alive_at
+        if not self._acknowledges:
+            return alive_at
+        # Chunks come one after the other. Of the next one the sending thread need not be told: it looks in time by itself.
+        soon = now + HOLD_SECONDS if self._receipts.go_beside and now < self._receipts.last_at + HOLD_SECONDS else math.inf
+        return min(alive_at, self._receipts.due_at, soon)
 
     def _may_end_unfinished(self) -> bool:
         """Return whether what is under way is over, and the syncer is to hear of it, or need not."""
@@ -323,7 +361,15 @@ def _next_of(messages: _Messages, most: int) -> FromLearner | DataChunk | None:
     return message
 
 
-def _on_wire(message: FromLearner | DataChunk | None) -> tuple[FromLearner | bytes | None, int, bool]:
+def _on_wire(message: FromLearner | DataChunk | None, beside: Taken | None) -> tuple[FromLearner | bytes | None, int, bool]:
     """Return (`message` as it is sent, bytes of a chunk's data, whether its transfer ends with it). A chunk is copied here, as the memory
     that it was cut from may be used again once its transfer has ended."""
-    return (to_wire(message), len(message.data), is_last(message)) if isinstance(message, DataChunk) else (message, 0, True)
+    if isinstance(message, DataChunk):
+        return to_wire(with_acknowledged(message, beside)), len(message.data), is_last(message)
+    return None if message is None else _small(message, beside), 0, True
+
+
+def _small(message: FromLearner, beside: Taken | None) -> FromLearner:
+    if beside is not None:
+        (message.chunk if message.HasField("chunk") else message).acknowledged.CopyFrom(beside)
+    return message

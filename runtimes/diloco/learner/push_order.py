@@ -91,9 +91,9 @@ class PushOrder[T]:
             self.sending = chosen
         return self.sending
 
-    def arrived(self, begun_at: float) -> None:
-        """Note that the push that was begun then has arrived."""
-        self._times.took(self._now() - begun_at)
+    def arrived(self, begun_at: float, at: float) -> None:
+        """Note that the push that was begun then has arrived at `at`."""
+        self._times.took(at - begun_at)
 
     def gave_up(self, begun_at: float) -> None:
         """Note that the push that was begun then ends unfinished."""

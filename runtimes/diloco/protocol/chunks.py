@@ -8,10 +8,10 @@ See docs/decisions/0150-transfers.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, StateMessage, ToLearner
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, StateMessage, Taken, ToLearner
 
 _CHUNK_TAG: Final = bytes([FromLearner.CHUNK_FIELD_NUMBER << 3 | 2])
 """Tag of the field `chunk`, the same in all directions, and of bytes and messages in general: wire type 2, a length and that many bytes."""
@@ -27,6 +27,8 @@ class DataChunk:
     """Without data."""
     data: memoryview = field(repr=False)
     """The data of the sender's payload, or of the message that came."""
+    acknowledged: Taken | None = None
+    """What goes beside a chunk that is sent; of one that came it is in the header."""
 
 
 def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
@@ -39,6 +41,26 @@ def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
     return DataChunk(chunk.header, chunk.data[:most]), DataChunk(header, chunk.data[most:])
 
 
+def with_acknowledged[M: (FromLearner, ToLearner)](message: M | DataChunk, taken: Taken | None) -> M | DataChunk:
+    """Return the message with an acknowledgement beside it; None: there is none. The message itself stays as it is: others may get it."""
+    if taken is None:
+        return message
+    if isinstance(message, DataChunk):
+        return replace(message, acknowledged=taken)
+    made = type(message)()
+    made.CopyFrom(message)
+    (made.chunk if made.HasField("chunk") else made).acknowledged.CopyFrom(taken)
+    return made
+
+
+def acknowledged_in(message: FromLearner | ToLearner | DataChunk) -> Taken | None:
+    """Return what a message that came acknowledges; None: it says nothing of that."""
+    if not isinstance(message, DataChunk) and message.HasField("taken"):
+        return message.taken
+    said = message.header if isinstance(message, DataChunk) else message
+    return said.acknowledged if said.HasField("acknowledged") else None
+
+
 def to_wire(message: FromLearner | ToLearner | StateMessage | DataChunk | bytes) -> bytes:
     """Return the message's bytes; bytes are on the wire what they are."""
     if isinstance(message, bytes):
@@ -46,6 +68,8 @@ def to_wire(message: FromLearner | ToLearner | StateMessage | DataChunk | bytes)
     if not isinstance(message, DataChunk):
         return message.SerializeToString()
     header = message.header.SerializeToString()
+    if message.acknowledged is not None:
+        header += Chunk(acknowledged=message.acknowledged).SerializeToString()
     # Data of no length is left out, as protobuf does.
     before = b"".join((_DATA_TAG, _varint(len(message.data)))) if message.data else b""
     length = len(header) + len(before) + len(message.data)

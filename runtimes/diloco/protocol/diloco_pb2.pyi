@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromLearner(_message.Message):
-    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye", "taken", "alive")
+    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye", "taken", "alive", "acknowledged")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class FromLearner(_message.Message):
     BYE_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     progress: Progress
     chunk: Chunk
@@ -25,10 +26,11 @@ class FromLearner(_message.Message):
     bye: Bye
     taken: Taken
     alive: Alive
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+    acknowledged: Taken
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., acknowledged: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest", "donor", "give", "marker")
+    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest", "donor", "give", "marker", "acknowledged")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +42,7 @@ class ToLearner(_message.Message):
     DONOR_FIELD_NUMBER: _ClassVar[int]
     GIVE_FIELD_NUMBER: _ClassVar[int]
     MARKER_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     pull: Pull
     chunk: Chunk
@@ -51,7 +54,8 @@ class ToLearner(_message.Message):
     donor: Donor
     give: Give
     marker: Marker
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ..., donor: _Optional[_Union[Donor, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ..., marker: _Optional[_Union[Marker, _Mapping]] = ...) -> None: ...
+    acknowledged: Taken
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ..., donor: _Optional[_Union[Donor, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ..., marker: _Optional[_Union[Marker, _Mapping]] = ..., acknowledged: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("name", "shape", "embedding", "stack_axes")
@@ -76,7 +80,7 @@ class FrozenTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "inner_state", "locality", "frozen")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "inner_state", "locality", "frozen", "acknowledges_beside")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +100,7 @@ class Hello(_message.Message):
     INNER_STATE_FIELD_NUMBER: _ClassVar[int]
     LOCALITY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGES_BESIDE_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -115,7 +120,8 @@ class Hello(_message.Message):
     inner_state: str
     locality: str
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenTensor]
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ...) -> None: ...
+    acknowledges_beside: bool
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
 
 class PieceMap(_message.Message):
     __slots__ = ("pieces",)
@@ -134,7 +140,7 @@ class Piece(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., start: _Optional[_Iterable[int]] = ..., size: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "seed_wanted", "fragments", "resumed", "takes_cancelled", "ranks", "acknowledges")
+    __slots__ = ("incarnation", "t", "steps", "seed_wanted", "fragments", "resumed", "takes_cancelled", "ranks", "acknowledges", "acknowledges_beside")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +150,7 @@ class Welcome(_message.Message):
     TAKES_CANCELLED_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGES_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGES_BESIDE_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
@@ -153,7 +160,8 @@ class Welcome(_message.Message):
     takes_cancelled: bool
     ranks: int
     acknowledges: bool
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ..., takes_cancelled: _Optional[bool] = ..., ranks: _Optional[int] = ..., acknowledges: _Optional[bool] = ...) -> None: ...
+    acknowledges_beside: bool
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ..., takes_cancelled: _Optional[bool] = ..., ranks: _Optional[int] = ..., acknowledges: _Optional[bool] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
 
 class FragmentNames(_message.Message):
     __slots__ = ("names",)
@@ -162,7 +170,7 @@ class FragmentNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled", "merged")
+    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled", "merged", "acknowledged")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Chunk.Kind]
@@ -200,6 +208,7 @@ class Chunk(_message.Message):
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     MERGED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     kind: Chunk.Kind
     fragment: int
     t: int
@@ -215,7 +224,8 @@ class Chunk(_message.Message):
     steps_done: int
     cancelled: bool
     merged: int
-    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ..., merged: _Optional[int] = ...) -> None: ...
+    acknowledged: Taken
+    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ..., merged: _Optional[int] = ..., acknowledged: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t", "own_data")
@@ -400,10 +410,12 @@ class StateEnd(_message.Message):
     def __init__(self, parts: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "held")
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     bytes: int
-    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+    held: float
+    def __init__(self, bytes: _Optional[int] = ..., held: _Optional[float] = ...) -> None: ...
 
 class WorkWanted(_message.Message):
     __slots__ = ("samples", "data")

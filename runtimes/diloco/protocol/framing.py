@@ -19,12 +19,13 @@ from diloco.wording import plural
 
 Bytes = NDArray[np.uint8]
 
-LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 64 << 10, 4 << 20
-"""Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
+LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 256 << 10, 4 << 20
+"""Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment. On a
+narrow link the sender's window divides it further."""
 CHUNKS = 8
 """Chunks of one payload, between these sizes: metadata, and the end of a cancelled transfer, wait for an eighth of it."""
 
-_SAME: Final = tuple(each.name for each in Chunk.DESCRIPTOR.fields if each.name not in ("offset", "data"))
+_SAME: Final = tuple(each.name for each in Chunk.DESCRIPTOR.fields if each.name not in ("offset", "data", "acknowledged"))
 """Fields that all chunks of a transfer have in common: what is judged by the first one is used from the last one."""
 
 OPEN_TRANSFERS = 2

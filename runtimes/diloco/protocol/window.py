@@ -16,6 +16,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from diloco.protocol.diloco_pb2 import Taken
 from diloco.protocol.framing import MOST_CHUNK_BYTES, FramingError
 from diloco.wording import plural
 
@@ -27,6 +28,10 @@ CHUNKS = 4
 """Chunks in a full window: while one is acknowledged, the others are on their way."""
 ACKNOWLEDGED_BYTES = 16 << 10
 """The receiver acknowledges so many bytes at a time. Small payloads cost less than one acknowledgement each."""
+HOLD_SECONDS = QUEUE_SECONDS / 2
+"""So long an acknowledgement waits for a message that it can go beside. The sender's window lasts for longer."""
+HELD_BYTES = 256 << 10
+"""With so many bytes it does not wait: they belong to a large payload, whose sender may wait for it."""
 RATE_SECONDS = 1.0
 """The rate is the largest that was measured in this time."""
 PROBE_SECONDS = 10.0
@@ -41,20 +46,45 @@ class Receipts:
     def __init__(self) -> None:
         self._taken = 0
         self._told = 0
+        self.last_at = 0.0
+        """When the last chunk came."""
+        self._owed_at = 0.0
+        """When there was enough to acknowledge."""
+        self._more = False
+        """A chunk has come behind which its payload goes on."""
+        self.go_beside = False
+        """The sender reads acknowledgements that go beside other messages."""
 
-    def take(self, count: int) -> None:
-        """Note that `count` bytes of a chunk's data have come."""
+    def take(self, count: int, now: float, *, more: bool = False) -> None:
+        """Note that `count` bytes of a chunk's data have come. `more`: its payload goes on, and the sender may wait to send the rest, or
+        measure the round trip with this chunk. So its acknowledgement waits for nothing."""
+        owed = self._is_owed
+        self._more |= more
         self._taken += count
+        self.last_at = now
+        if self._is_owed and not owed:
+            self._owed_at = now
 
     @property
-    def due(self) -> bool:
-        """It is time to acknowledge."""
+    def _is_owed(self) -> bool:
         return self._taken - self._told >= ACKNOWLEDGED_BYTES
 
-    def tell(self) -> int:
-        """Return all bytes that have come on this stream, to be sent as `Taken`."""
-        self._told = self._taken
-        return self._taken
+    @property
+    def due_at(self) -> float:
+        """When it is time to acknowledge with a message of its own; infinity: there is too little."""
+        if not self._is_owed:
+            return math.inf
+        waits = self.go_beside and not self._more and self._taken - self._told < HELD_BYTES
+        return self._owed_at + HOLD_SECONDS if waits else self._owed_at
+
+    def tell(self, now: float) -> Taken:
+        """Return the acknowledgement of all that has come on this stream, to be sent at once."""
+        self._told, self._more = self._taken, False
+        return Taken(bytes=self._taken, held=now - self.last_at)
+
+    def beside(self, now: float) -> Taken | None:
+        """Return the acknowledgement that goes beside a message which is sent now; None: none is owed, or the sender reads none there."""
+        return self.tell(now) if self._is_owed and self.go_beside else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +158,14 @@ class Window:
         """Return whether what ended at `end` bytes is there, as far as the receiver says so."""
         return self._taken + ACKNOWLEDGED_BYTES > end
 
-    def taken(self, total: int, now: float) -> None:
-        """Note that the receiver has taken `total` bytes of this stream. Raises FramingError if that cannot be."""
+    def taken(self, acknowledged: Taken, now: float) -> float:
+        """Note what the receiver has taken of this stream. Returns when this would be known had the acknowledgement not waited for another
+        message. Raises FramingError if it cannot be."""
+        total = acknowledged.bytes
         if not self._taken <= total <= self._sent:
             raise FramingError(f"the peer acknowledges {plural(total, 'byte')} of {self._sent} after it has acknowledged {self._taken}")
+        # Not before the moment from which a rate is measured: the other end's word has no say in that.
+        now = max(self._mark[1], now - min(max(0.0, acknowledged.held), HOLD_SECONDS))
         self._taken = total
         self._mark = (total, now)
         newest = None
@@ -141,6 +175,7 @@ class Window:
                 self._round_trips.append(now - newest.at)
         if newest is not None and now > newest.since and self._round_trips:
             self._measured((total - newest.taken) / (now - newest.since), now - newest.at, now)
+        return now
 
     @property
     def _is_empty(self) -> bool:

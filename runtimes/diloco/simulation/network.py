@@ -194,7 +194,8 @@ class Network:
 
         def there() -> None:
             answer.what()
-            self._timeline.at(self._timeline.now + path.latency, partial(answers.arrived, answer.begun_at))
+            there = self._timeline.now + path.latency
+            self._timeline.at(there, partial(answers.arrived, answer.begun_at, there))
 
         def gone() -> None:
             answers.sending = None

@@ -40,6 +40,8 @@ _HEAD: Final = 512
 _BUFFER: Final = 1 << 16
 MOST_WAITING: Final = 1 << 16
 """Records that wait for the disk. With more it hangs, and the tape is lost."""
+NOTES_WAIT: Final = 0.2
+"""Seconds for which notes wait for a merge with which they are written: to write costs a thread's turn each time."""
 _MARK_AGAIN: Final = 1.0
 """Seconds until a mark that could not be written is tried again."""
 
@@ -110,6 +112,8 @@ class TapeWriter:
         """By outer step of a merge that is not applied yet, the segment with its record."""
         self._file: BinaryIO | None = None
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Of notes that wait for a merge."""
         self._lost = False
         self.wants_snapshot = False
         """Something has no record, so the next snapshot is due."""
@@ -128,7 +132,7 @@ class TapeWriter:
         return self._lost and self._seems_whole
 
     def note(self, kind: str, **what: Any) -> None:
-        """Something has happened. It is written soon, and durable with the next merge."""
+        """Something has happened. It is written within `NOTES_WAIT`, and durable with the next merge."""
         if not self._lost:
             self._put(_Waiting(kind, what))
 
@@ -136,10 +140,11 @@ class TapeWriter:
         """Call `then` once what was noted so far is written: it outlives this process, though not the machine. At once if nothing waits."""
         if self.waits_for_mark:
             self._held_after.append(then)
-        elif self._lost or not self._busy:
+        elif self._lost or not (self._busy or self._waiting):
             then()
         else:
             self._after.append(then)
+            self._write_now()
 
     def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None:
         """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost and the volume says so. `applied` follows.
@@ -194,6 +199,7 @@ class TapeWriter:
 
     async def idle(self) -> None:
         """Wait until nothing is being written."""
+        self._write_now()
         while self._task is not None and self._busy:
             await asyncio.shield(self._task)
 
@@ -220,6 +226,15 @@ class TapeWriter:
         self._waiting.append(waiting)
         if len(self._waiting) > MOST_WAITING:
             self._lose(f"{len(self._waiting)} records wait for {self._folder}, which does not answer")
+        if waiting.kind == SEGMENT or waiting.then is not None:
+            self._write_now()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NOTES_WAIT, self._write_now)
+
+    def _write_now(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._waiting and not self._busy:
             self._task = asyncio.create_task(self._write_waiting(), name="tape")
 

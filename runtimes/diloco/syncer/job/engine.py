@@ -68,6 +68,9 @@ _FINAL_COPIES = 5
 so: the snapshot on the volume is what counts."""
 
 
+type _Event = StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | StartRead
+
+
 class RunOutcome(enum.Enum):
     """Why the engine stopped."""
 
@@ -102,9 +105,7 @@ class Engine:
         peers = Peers()
         self.work = state.work
         self.work.note = tape.note
-        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | StartRead | None] = (
-            asyncio.Queue()
-        )
+        self._events: asyncio.Queue[_Event | None] = asyncio.Queue()
         self._starting = None if start is None or state.core is not None else ModelStart(start, self._events.put_nowait)
         self.recent = RecentEntries()
         """What happened lately."""
@@ -278,10 +279,7 @@ class Engine:
         """Serve until the job is complete or `stop` is called."""
         self._advance()
         while not self._stopping.is_set() and not self._over():
-            try:
-                event = await asyncio.wait_for(self._events.get(), self._timeout())
-            except TimeoutError:
-                event = None
+            event = await self._next_event()
             # Before anything is judged by its deadline: of a process that was stopped, all are over while the messages still wait.
             self.exchanges.awake.look(self._clock())
             if isinstance(event, MergeComputed):
@@ -300,6 +298,15 @@ class Engine:
             self._membership.expire(self._clock())
             self._advance()
             self._recoveries.look(self._clock())
+
+    async def _next_event(self) -> _Event | None:
+        """Wait for an event, but not beyond what is due by the clock; None: that comes first."""
+        if self._events.empty():
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self._events.get(), self._timeout())
+            return None
+        await asyncio.sleep(0)  # however many wait: streams are read and written between two of them
+        return self._events.get_nowait()
 
     def _start_read(self, read: StartRead) -> None:
         """Let the job begin with the model that was read. Raises StartError."""

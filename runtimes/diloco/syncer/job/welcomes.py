@@ -29,6 +29,7 @@ class Welcomes:
                 resumed=resumed,
                 takes_cancelled=True,
                 acknowledges=True,
+                acknowledges_beside=True,
                 ranks=len(peer.leader.owned),
             )
         )

@@ -14,6 +14,7 @@ See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.cut import cut
 from diloco.algorithm.pieces import Portion
-from diloco.protocol.chunks import DataChunk, divide
+from diloco.protocol.chunks import DataChunk, divide, with_acknowledged
 from diloco.protocol.diloco_pb2 import Chunk, Pull, Taken, ToLearner
 from diloco.protocol.framing import is_last, split
 from diloco.protocol.window import Receipts, Window
@@ -85,6 +86,8 @@ class Outgoing:
         self._window = Window()
         self._receipts = Receipts()
         self._acknowledges = False
+        self._timer: asyncio.TimerHandle | None = None
+        """Of an acknowledgement that waits for a message to go beside."""
         self.portions: Sequence[Portion] | None = None
         """Per fragment, what this stream gets of it; None: all. A broadcast is cut when its turn comes: what waits is shared by all."""
         self._urgent: deque[ToLearner] = deque()
@@ -157,21 +160,34 @@ class Outgoing:
 
     # --- what the learner says ----------------------------------------------------------------------------------------
 
-    def acknowledges(self) -> None:
-        """Note that the learner acknowledges chunks, and understands that this end does."""
+    def acknowledges(self, *, beside: bool = False) -> None:
+        """Note that the learner acknowledges chunks, and understands that this end does. `beside`: also beside other messages."""
         self._acknowledges = True
+        self._receipts.go_beside = beside
         self._window.limit()
 
-    def taken(self, total: int) -> None:
-        """Note that the learner has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
-        self._window.taken(total, time.monotonic())
+    def taken(self, acknowledged: Taken) -> None:
+        """Note what the learner has taken of this stream's chunks. Raises FramingError if that cannot be."""
+        self._window.taken(acknowledged, time.monotonic())
         self._wake.set()
 
-    def took(self, count: int) -> None:
-        """Note that a chunk of the learner with `count` bytes of data has come."""
-        self._receipts.take(count)
-        if self._acknowledges and self._receipts.due:
+    def took(self, chunk: DataChunk) -> None:
+        """Note that a chunk of the learner has come."""
+        now = time.monotonic()
+        self._receipts.take(len(chunk.data), now, more=not is_last(chunk))
+        if self._acknowledges and now >= self._receipts.due_at:
             self._wake.set()
+        elif self._acknowledges and self._timer is None:
+            self._wait_for_another_message()
+
+    def _wait_for_another_message(self) -> None:
+        """Let an acknowledgement wait for a message that it can go beside, until its time has come."""
+        self._timer = None
+        wait = self._receipts.due_at - time.monotonic()
+        if wait <= 0:
+            self._wake.set()
+        elif wait < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._wait_for_another_message)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
@@ -179,16 +195,16 @@ class Outgoing:
         """Yield the messages to send, in order, until closed. For one reader."""
         while True:
             while (small := self._next_small()) is not None:
-                yield small
+                yield self._with_acknowledgement(small)
             if self._order.sending is not None or self._order.has_version:
                 if self._window.is_open(time.monotonic()):
                     if self._order.sending is None:
                         await self._begin_transfer()
                     else:
-                        yield self._next_chunk()
+                        yield self._with_acknowledgement(self._next_chunk())
                     continue
             elif (ordered := self._order.next_ordered()) is not None:
-                yield ordered
+                yield self._with_acknowledgement(ordered)
                 continue
             elif self._closed:
                 return
@@ -199,9 +215,13 @@ class Outgoing:
         """Return a message that may go between two chunks."""
         if self._urgent:
             return self._urgent.popleft()
-        if self._acknowledges and self._receipts.due:
-            return ToLearner(taken=Taken(bytes=self._receipts.tell()))
+        now = time.monotonic()
+        if self._acknowledges and now >= self._receipts.due_at:
+            return ToLearner(taken=self._receipts.tell(now))
         return self._order.next_pull()
+
+    def _with_acknowledgement(self, message: ToLearner | DataChunk) -> ToLearner | DataChunk:
+        return with_acknowledged(message, self._receipts.beside(time.monotonic())) if self._acknowledges else message
 
     async def _begin_transfer(self) -> None:
         """Begin the transfer of the fragment whose turn it is. There must be one."""

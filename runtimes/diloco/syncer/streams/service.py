@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
 from diloco.contract import learner_identity, operator_identity
-from diloco.protocol.chunks import DataChunk
+from diloco.protocol.chunks import DataChunk, acknowledged_in
 from diloco.protocol.diloco_pb2 import Chunk, Entry, FromLearner, Hello, Report, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.piece_maps import Owned, read_owned
@@ -168,7 +168,7 @@ class Service:
                         return
                     greeted = True
                     if hello.acknowledges:
-                        peer.outgoing.acknowledges()
+                        peer.outgoing.acknowledges(beside=hello.acknowledges_beside)
                     await self._submit(peer, HelloReceived(peer, hello, await _owned(hello)))
                     # Read nothing before: what comes without a session is dropped.
                     await peer.join_decided.wait()
@@ -222,8 +222,10 @@ async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
 
 def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
     """Return the event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
+    if (taken := acknowledged_in(message)) is not None:
+        peer.outgoing.taken(taken)
     if isinstance(message, DataChunk):
-        peer.outgoing.took(len(message.data))
+        peer.outgoing.took(message)
         transfer = assembler.add(message)
         return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):
@@ -233,9 +235,6 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
             return None if waiting else ProgressReported(peer)
         case "work_wanted":
             return WorkRequested(peer, message.work_wanted.samples, message.work_wanted.data)
-        case "taken":
-            peer.outgoing.taken(message.taken.bytes)
-            return None
         case "evaluation":
             return EvaluationReceived(peer, message.evaluation)
         case "alive":

@@ -9,9 +9,9 @@ from builders.exchange import WAIT_TIMEOUT
 from diloco.contract import HEARTBEAT
 from diloco.learner.outbox import Outbox
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
+from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, FromLearner, Hello, Progress, Taken, WorkWanted
 from diloco.protocol.framing import split
-from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES
+from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES, HOLD_SECONDS
 
 TAU = 2
 
@@ -31,6 +31,11 @@ def clock() -> Clock:
 @pytest.fixture
 def outbox(clock: Clock) -> Outbox:
     return Outbox(FromLearner(hello=Hello()), TAU, clock)
+
+
+def a_chunk(count: int) -> DataChunk:
+    """A whole payload."""
+    return next(split(Chunk(), bytes(count)))
 
 
 def push(outbox: Outbox, fragment: int, t: int, chunks: int = 2) -> None:
@@ -373,7 +378,7 @@ def test_the_end_of_a_transfer_passes_a_full_window_and_the_next_push_is_chosen_
     assert take(full) == ["push 0@1 cancelled"]
     assert full.take() is None
     large_push(full, 2, 3)
-    full.taken(FIRST_BYTES)
+    full.taken(Taken(bytes=FIRST_BYTES))
     assert take(full) == ["push 2@3"]
 
 
@@ -387,12 +392,12 @@ def test_at_the_end_of_the_stream_what_is_queued_waits_for_the_window_and_is_sen
     sent: list[FromLearner] = []
     sender = threading.Thread(target=lambda: sent.append(as_from_learner(next(following))))
     sender.start()
-    outbox.taken(count)
+    outbox.taken(Taken(bytes=count))
     sender.join(WAIT_TIMEOUT)
     for message in following:
         sent.append(as_from_learner(message))
         count += len(sent[-2].chunk.data)
-        outbox.taken(count)
+        outbox.taken(Taken(bytes=count))
     assert [message.WhichOneof("message") for message in sent[-2:]] == ["chunk", "bye"]
     assert sent[-2].chunk.offset + len(sent[-2].chunk.data) == 2 * FIRST_BYTES
 
@@ -405,7 +410,7 @@ def test_a_push_takes_until_it_is_acknowledged(outbox: Outbox, clock: Clock) -> 
     outbox.push(header, split(header, bytes(FIRST_BYTES // 2)), lambda: None)
     assert take_data(outbox) == FIRST_BYTES // 2
     clock.now = 2.0
-    outbox.taken(FIRST_BYTES // 2)
+    outbox.taken(Taken(bytes=FIRST_BYTES // 2))
     push(outbox, 2, 3, chunks=1)
     clock.now = 3.0
     outbox.clock(1 + TAU + 1)
@@ -416,11 +421,11 @@ def test_a_push_takes_until_it_is_acknowledged(outbox: Outbox, clock: Clock) -> 
 
 def test_chunks_that_came_are_acknowledged_before_the_next_chunk_is_sent(outbox: Outbox) -> None:
     take(outbox)
-    outbox.took(ACKNOWLEDGED_BYTES)
+    outbox.took(a_chunk(ACKNOWLEDGED_BYTES))
     assert outbox.take() is None, "the syncer does not know the message"
     outbox.acknowledges()
     push(outbox, 0, 1)
-    outbox.took(1)
+    outbox.took(a_chunk(1))
     message = outbox.take()
     assert isinstance(message, FromLearner)
     assert message.taken.bytes == ACKNOWLEDGED_BYTES + 1
@@ -465,3 +470,69 @@ def test_nothing_is_said_after_the_last_message(clock: Clock) -> None:
     outbox.finish(FromLearner(bye=Bye()))
     clock.now += 3 * HEARTBEAT
     assert [described(message) for message in outbox] == ["bye"]
+
+
+# --- acknowledgements beside other messages ---------------------------------------------------------------------------------
+
+
+def following(outbox: Outbox) -> FromLearner:
+    message = outbox.take()
+    assert message is not None
+    outbox.sent()
+    return as_from_learner(message)
+
+
+@pytest.fixture
+def beside(outbox: Outbox) -> Outbox:
+    """Its syncer reads acknowledgements beside other messages."""
+    take(outbox)
+    outbox.acknowledges(beside=True)
+    return outbox
+
+
+def test_an_acknowledgement_goes_beside_the_next_report(beside: Outbox) -> None:
+    beside.took(a_chunk(ACKNOWLEDGED_BYTES))
+    assert beside.take() is None
+    beside.progress(Progress(local_step=7))
+    message = following(beside)
+    assert (message.progress.local_step, message.acknowledged.bytes) == (7, ACKNOWLEDGED_BYTES)
+    assert beside.take() is None, "it has been said"
+
+
+def test_an_acknowledgement_goes_beside_a_chunk(beside: Outbox) -> None:
+    beside.took(a_chunk(ACKNOWLEDGED_BYTES))
+    push(beside, 0, 1, chunks=1)
+    assert following(beside).chunk.acknowledged.bytes == ACKNOWLEDGED_BYTES
+
+
+def test_an_acknowledgement_beside_the_end_of_a_transfer_lies_in_its_chunk(beside: Outbox) -> None:
+    """Where the receiver looks for it: what comes is a chunk like others."""
+    beside.may_cancel()
+    push(beside, 0, 1)
+    take(beside)
+    beside.took(a_chunk(ACKNOWLEDGED_BYTES))
+    beside.merged(0, 1)
+    message = following(beside)
+    assert message.chunk.cancelled
+    assert message.chunk.acknowledged.bytes == ACKNOWLEDGED_BYTES
+
+
+def test_an_acknowledgement_beside_which_nothing_goes_is_sent_alone(beside: Outbox, clock: Clock) -> None:
+    beside.took(a_chunk(ACKNOWLEDGED_BYTES))
+    clock.now += HOLD_SECONDS
+    message = following(beside)
+    assert message.taken.bytes == ACKNOWLEDGED_BYTES
+    assert message.taken.held == pytest.approx(HOLD_SECONDS)
+
+
+def test_the_sending_thread_sends_it_although_nobody_adds_anything() -> None:
+    outbox = Outbox(FromLearner(hello=Hello()), TAU)
+    outbox.acknowledges(beside=True)
+    messages = map(as_from_learner, outbox)
+    assert next(messages).WhichOneof("message") == "hello"
+    found: list[FromLearner] = []
+    sender = threading.Thread(target=lambda: found.append(next(messages)))
+    sender.start()
+    outbox.took(a_chunk(ACKNOWLEDGED_BYTES))
+    sender.join(WAIT_TIMEOUT)
+    assert [message.taken.bytes for message in found] == [ACKNOWLEDGED_BYTES]

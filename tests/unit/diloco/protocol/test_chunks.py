@@ -1,8 +1,8 @@
 """Chunks that pass protobuf by: the same bytes and the same content as by protobuf."""
 
 import pytest
-from diloco.protocol.chunks import DataChunk, from_learner, to_learner, to_wire
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Pull, ToLearner
+from diloco.protocol.chunks import DataChunk, acknowledged_in, from_learner, to_learner, to_wire, with_acknowledged
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Pull, Taken, ToLearner
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ headers = st.builds(
     offset=st.integers(0, 2**64 - 1),
     steps=st.integers(0, 2**64 - 1),
     tokens=st.integers(0, 2**64 - 1),
+    acknowledged=st.one_of(st.none(), st.builds(Taken, bytes=st.integers(0, 2**64 - 1), held=st.floats(0, 1))),
 )
 data = st.one_of(st.binary(max_size=300), st.sampled_from([bytes(127), bytes(128), b"?" * 20_000]))
 
@@ -57,6 +58,26 @@ def test_other_messages_are_protobufs() -> None:
     assert from_learner(to_wire(progress)) == progress
     assert to_learner(to_wire(pull)) == pull
     assert from_learner(b"") == FromLearner()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        FromLearner(progress=Progress(local_step=3)),
+        FromLearner(chunk=Chunk(kind=Chunk.PUSH, cancelled=True)),
+        DataChunk(Chunk(kind=Chunk.PUSH, fragment=2), memoryview(b"data")),
+    ],
+    ids=["progress", "cancelled", "chunk"],
+)
+def test_an_acknowledgement_goes_beside_any_message_and_changes_nothing_else(message: FromLearner | DataChunk) -> None:
+    taken = Taken(bytes=1 << 40, held=0.01)
+    plain, said = from_learner(to_wire(message)), from_learner(to_wire(with_acknowledged(message, taken)))
+    assert acknowledged_in(said) == taken
+    assert acknowledged_in(plain) is None
+    assert acknowledged_in(from_learner(to_wire(message))) is None, "the message itself is as it was"
+    assert from_learner(to_wire(with_acknowledged(message, None))) == plain
+    (said.header if isinstance(said, DataChunk) else said).ClearField("acknowledged")
+    assert said == plain
 
 
 CHUNK, DATA, FIXED = b"\x1a", b"\x42", b"\x7d"

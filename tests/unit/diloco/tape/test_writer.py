@@ -283,6 +283,25 @@ async def test_what_waits_for_notes_comes_after_them(tmp_path: Path) -> None:
     assert written == [[("lease", 0)], []]
 
 
+async def test_notes_are_written_with_the_merge_after_them(tmp_path: Path) -> None:
+    """To write costs a thread's turn, so notes alone wait for a while."""
+    writing = Writing(tmp_path / "tape")
+    await writing.tape.idle()
+    writing.tape.note("adopt", unit="a")
+    await asyncio.sleep(0)
+    assert writing.written() == []
+    writing.merge(1)
+    await until(lambda: writing.durable == [1])
+    assert writing.written() == [("adopt", 0), ("merge", 1)]
+
+
+async def test_notes_are_written_soon_although_no_merge_comes(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    await writing.tape.idle()
+    writing.tape.note("adopt", unit="a")
+    await until(lambda: writing.written() == [("adopt", 0)])
+
+
 async def test_half_a_line_that_a_crash_left_in_the_history_harms_no_other(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "tape")
     writing.merge(1)

@@ -6,16 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.chunks import as_to_learner
+from builders.exchange import WAIT_TIMEOUT
 from diloco.algorithm.codec import Coding
-from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
-from diloco.protocol.framing import LEAST_CHUNK_BYTES
-from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES
+from diloco.protocol.chunks import DataChunk, acknowledged_in, to_learner, to_wire
+from diloco.protocol.diloco_pb2 import Chunk, Done, Taken, ToLearner, Work
+from diloco.protocol.framing import LEAST_CHUNK_BYTES, split
+from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES, HOLD_SECONDS
 from diloco.syncer.streams.outgoing import Outgoing, Version
 
 TAU = 2
 VALUE = memoryview(bytes(16))
 TWO_CHUNKS = memoryview(bytes(2 * LEAST_CHUNK_BYTES))
+
+
+def a_chunk(count: int) -> DataChunk:
+    """A whole payload."""
+    return next(split(Chunk(), bytes(count)))
 
 
 def version(t: int, base: int, fragment: int = 0, delta: bytes = b"dddd", value: memoryview = VALUE) -> Version:
@@ -274,7 +280,7 @@ async def test_small_messages_pass_a_full_window() -> None:
     assert await waits(following)
     outgoing.pull(3, 2, TAU)
     assert described(await following) == "pull 3@2"
-    outgoing.took(ACKNOWLEDGED_BYTES)
+    outgoing.took(a_chunk(ACKNOWLEDGED_BYTES))
     acknowledged = await anext(stream)
     assert isinstance(acknowledged, ToLearner)
     assert acknowledged.taken.bytes == ACKNOWLEDGED_BYTES
@@ -289,7 +295,7 @@ async def test_what_waits_for_the_window_is_still_replaced_by_something_newer() 
     following = asyncio.ensure_future(anext(stream))
     assert await waits(following)
     outgoing.broadcast(whole(3, fragment=1))
-    outgoing.taken(count)
+    outgoing.taken(Taken(bytes=count))
     outgoing.close()
     rest = [await following, *[message async for message in stream]]
     assert described(rest[-1]) == "whole 1@3"
@@ -299,5 +305,45 @@ async def test_what_waits_for_the_window_is_still_replaced_by_something_newer() 
 async def test_a_learner_that_does_not_acknowledge_gets_everything_at_once_and_no_acknowledgement() -> None:
     outgoing = Outgoing()
     outgoing.broadcast(whole(1, value=memoryview(bytes(2 * FIRST_BYTES))))
-    outgoing.took(ACKNOWLEDGED_BYTES)
+    outgoing.took(a_chunk(ACKNOWLEDGED_BYTES))
     assert set(await sent(outgoing)) == {"whole 0@1"}
+
+
+# --- acknowledgements beside other messages ---------------------------------------------------------------------------------
+
+
+async def test_an_acknowledgement_goes_beside_the_next_message_and_only_to_this_learner() -> None:
+    first, second = Outgoing(), Outgoing()
+    first.acknowledges(beside=True)
+    done = ToLearner(done=Done(t=3))
+    for outgoing in (first, second):
+        outgoing.post(done)
+    first.took(a_chunk(ACKNOWLEDGED_BYTES))
+    said = acknowledged_in(await anext(first.messages()))
+    assert said is not None
+    assert said.bytes == ACKNOWLEDGED_BYTES
+    assert acknowledged_in(await anext(second.messages())) is None
+
+
+async def test_an_acknowledgement_goes_beside_a_broadcast_that_others_get_too() -> None:
+    outgoing = Outgoing()
+    outgoing.acknowledges(beside=True)
+    outgoing.took(a_chunk(ACKNOWLEDGED_BYTES))
+    outgoing.broadcast(whole(1))
+    sent_ = await anext(outgoing.messages())
+    came = acknowledged_in(to_learner(to_wire(sent_)))
+    assert came is not None
+    assert came.bytes == ACKNOWLEDGED_BYTES
+
+
+async def test_an_acknowledgement_beside_which_nothing_goes_is_sent_alone() -> None:
+    outgoing = Outgoing()
+    outgoing.acknowledges(beside=True)
+    stream = outgoing.messages()
+    following = asyncio.ensure_future(anext(stream))
+    outgoing.took(a_chunk(ACKNOWLEDGED_BYTES))
+    assert await waits(following)
+    message = await asyncio.wait_for(following, WAIT_TIMEOUT)
+    assert isinstance(message, ToLearner)
+    assert message.taken.bytes == ACKNOWLEDGED_BYTES
+    assert message.taken.held >= HOLD_SECONDS
