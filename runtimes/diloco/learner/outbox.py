@@ -67,7 +67,7 @@ class Outbox:
         self._delivered = threading.Condition(lock)
         """For who waits for the end of pushes."""
         self._looks_at = -math.inf
-        """When the sending thread looks again by itself."""
+        """When the sending thread looks again by itself, while it waits; else it looks before it waits."""
         self._now = now
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
@@ -249,18 +249,18 @@ class Outbox:
                 if self._abandoned:
                     return None
                 message = self._next_small()
-                beside = self._acknowledgement() if message is not None else None
+                beside = self._receipts.beside(self._now()) if message is not None else None
                 transfer = self._next_transfer() if message is None else None
                 self._making_chunk = transfer is not None
                 most = self._window.chunk_bytes(self._now())
             if message is not None:
-                return _small(message, beside)
+                return with_acknowledged(message, beside)
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
             found = _next_of(transfer.what, most)
             with self._changed:
-                beside = self._acknowledgement() if found is not None else None
+                beside = self._receipts.beside(self._now()) if found is not None else None
             made, data, last = _on_wire(found, beside)
             with self._changed:
                 self._making_chunk = False
@@ -326,10 +326,6 @@ class Outbox:
     def _acknowledgement_is_due(self) -> bool:
         return self._acknowledges and self._now() >= self._receipts.due_at
 
-    def _acknowledgement(self) -> Taken | None:
-        """Return what goes beside a message that is sent now."""
-        return self._receipts.beside(self._now()) if self._acknowledges else None
-
     def _due_at(self, now: float) -> float:
         """Return when something is due that no one adds; infinity: nothing is."""
         alive_at = math.inf if self._alive is None or self._finishing else self._alive_at
@@ -366,10 +362,4 @@ def _on_wire(message: FromLearner | DataChunk | None, beside: Taken | None) -> t
     that it was cut from may be used again once its transfer has ended."""
     if isinstance(message, DataChunk):
         return to_wire(with_acknowledged(message, beside)), len(message.data), is_last(message)
-    return None if message is None else _small(message, beside), 0, True
-
-
-def _small(message: FromLearner, beside: Taken | None) -> FromLearner:
-    if beside is not None:
-        (message.chunk if message.HasField("chunk") else message).acknowledged.CopyFrom(beside)
-    return message
+    return None if message is None else with_acknowledged(message, beside), 0, True

@@ -41,7 +41,7 @@ def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
     return DataChunk(chunk.header, chunk.data[:most]), DataChunk(header, chunk.data[most:])
 
 
-def with_acknowledged[M: (FromLearner, ToLearner)](message: M | DataChunk, taken: Taken | None) -> M | DataChunk:
+def with_acknowledged[M: (FromLearner, ToLearner, DataChunk)](message: M, taken: Taken | None) -> M:
     """Return the message with an acknowledgement beside it; None: there is none. The message itself stays as it is: others may get it."""
     if taken is None:
         return message

@@ -113,7 +113,7 @@ class TapeWriter:
         self._file: BinaryIO | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        """Of notes that wait for a merge."""
+        """It lets notes be written without a merge."""
         self._lost = False
         self.wants_snapshot = False
         """Something has no record, so the next snapshot is due."""

@@ -87,7 +87,7 @@ class Outgoing:
         self._receipts = Receipts()
         self._acknowledges = False
         self._timer: asyncio.TimerHandle | None = None
-        """Of an acknowledgement that waits for a message to go beside."""
+        """It lets an acknowledgement go alone."""
         self.portions: Sequence[Portion] | None = None
         """Per fragment, what this stream gets of it; None: all. A broadcast is cut when its turn comes: what waits is shared by all."""
         self._urgent: deque[ToLearner] = deque()
@@ -220,8 +220,8 @@ class Outgoing:
             return ToLearner(taken=self._receipts.tell(now))
         return self._order.next_pull()
 
-    def _with_acknowledgement(self, message: ToLearner | DataChunk) -> ToLearner | DataChunk:
-        return with_acknowledged(message, self._receipts.beside(time.monotonic())) if self._acknowledges else message
+    def _with_acknowledgement[M: (ToLearner, DataChunk)](self, message: M) -> M:
+        return with_acknowledged(message, self._receipts.beside(time.monotonic()))
 
     async def _begin_transfer(self) -> None:
         """Begin the transfer of the fragment whose turn it is. There must be one."""
