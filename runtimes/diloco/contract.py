@@ -250,7 +250,8 @@ def parse_last_words(line: str) -> LastWords | None:
 
 
 class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True)
+    """Models are built when one is read or written first: a learner uses a few of them, and starts sooner."""
 
 
 class Grace(_Wire):

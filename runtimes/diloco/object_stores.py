@@ -13,8 +13,6 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-import fsspec
-
 BUCKETS: Mapping[str, str] = MappingProxyType(
     {"s3": "s3", "s3a": "s3a", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "abfs", "abfss": "abfss"}
 )
@@ -24,6 +22,8 @@ REMEDY = "Install the driver (the extra `buckets` of diloco for s3://, gs:// and
 
 def file_system(where: str) -> tuple[Any, str]:
     """Return (a file system of fsspec, the path within it). Raises ImportError or ValueError if there is no driver for it."""
+    import fsspec  # a learner that stores nothing elsewhere starts without it
+
     scheme, separator, rest = where.partition("://")
     if separator and scheme in BUCKETS and find_spec("obstore") is not None:
         from obstore.fsspec import FsspecStore
@@ -34,6 +34,13 @@ def file_system(where: str) -> tuple[Any, str]:
         return made(BUCKETS[scheme]), rest.rstrip("/")
     fs, path = fsspec.core.url_to_fs(where)
     return fs, str(path)
+
+
+def local_files() -> Any:
+    """Return the file system of fsspec that is this machine's."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return LocalFileSystem()
 
 
 def words(error: Exception) -> str:

@@ -42,9 +42,9 @@ from diloco.learner.progress import JobProgress
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.ranks import state_of_unit
-from diloco.ranks.join import World
 from diloco.ranks.liveness import Silence
 from diloco.ranks.samples import DataRank
+from diloco.ranks.world import World
 from diloco.recovery import gift, giving, taking
 from diloco.session.session import Session
 

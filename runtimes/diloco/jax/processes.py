@@ -10,8 +10,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from diloco.environment import integer, required
-from diloco.ranks.join import World
 from diloco.ranks.samples import DataRank
+from diloco.ranks.world import World
 
 _HEARTBEAT_SECONDS = 30
 """Interval of JAX's own heartbeats; a session notices the loss of a process within 5 s."""

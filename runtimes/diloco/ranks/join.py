@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
@@ -33,6 +32,7 @@ from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLe
 from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
+from diloco.ranks.world import World
 from diloco.snapshots.stored_state import BlockWriter, writer_of
 
 _log = logging.getLogger(__name__)
@@ -41,18 +41,6 @@ _LOOPBACK = "127.0.0.1"
 
 type MakePeers = Callable[[StateOfUnit, Incarnations], Peers]
 """Makes what gives, stores and takes a state: the first is that of all ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The processes of this unit, as the framework knows them."""
-
-    rank: int
-    ranks: int
-    gather: Callable[[bytes], Sequence[bytes]]
-    """What each rank has given, in the order of ranks: a collective that all call."""
-    data: DataRank | None = None
-    """None: every rank trains samples of its own."""
 
 
 def join_ranks(

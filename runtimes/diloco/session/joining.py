@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
@@ -26,11 +27,13 @@ from diloco.learner.stored_parts import PartsOfProcess
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
 from diloco.protocol.state_parts import cut
 from diloco.protocol.tls import TlsError, WrongIdentity
-from diloco.ranks.join import World, join_ranks
-from diloco.ranks.state_of_unit import StateOfUnit
+from diloco.ranks.world import World
 from diloco.recovery.peers import PeersOfUnit
 from diloco.snapshots.stored_state import writer_of
 from diloco.wording import plural
+
+if TYPE_CHECKING:
+    from diloco.ranks.state_of_unit import StateOfUnit
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +82,8 @@ def make_member(
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
         inbox = Inbox(config.job.training.overlap_steps)
         return SoloMember(make_parts(config, hello, store, fragments, inbox, incarnations, peers, on_adopt))
+    from diloco.ranks.join import join_ranks  # a process that is a unit of its own starts without it
+
     try:
 
         def peers_of(state: StateOfUnit, incarnations: Incarnations) -> Peers:

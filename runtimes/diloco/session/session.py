@@ -36,7 +36,7 @@ from diloco.learner.leave import LoopError, leave, log_to_stderr
 from diloco.learner.member import Member
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Evaluation, FromLearner
-from diloco.ranks.join import World
+from diloco.ranks.world import World
 from diloco.session.batch_numbers import BatchNumbers
 from diloco.session.data_feed import LeasedBatches, Shard, shard_of
 from diloco.session.forks import let_forked_children_end

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fsspec.implementations.local import LocalFileSystem
-
 from diloco.durable import fsync_directory
 from diloco.free_space import demand, remedy
+from diloco.object_stores import local_files
 from diloco.snapshots.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
 from diloco.wording import plural
 
@@ -290,7 +289,7 @@ def check_snapshot(path: Path) -> dict[str, Any]:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Yield the tensors of one snapshot. What the operating system refuses is `Unusable`."""
     try:
-        file_size(LocalFileSystem(), str(path), TENSORS_FILE)
+        file_size(local_files(), str(path), TENSORS_FILE)
         with (path / TENSORS_FILE).open("rb") as file:
             yield file
     except OSError as error:
@@ -317,7 +316,7 @@ def compare_checksum(file: str, found: Written, said: Written) -> None:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        return parse_manifest(read_file(LocalFileSystem(), str(path), MANIFEST_FILE, MOST_MANIFEST))
+        return parse_manifest(read_file(local_files(), str(path), MANIFEST_FILE, MOST_MANIFEST))
     except OSError as error:
         raise Unusable(f"{MANIFEST_FILE} cannot be read: {error.strerror or error}") from error
 

@@ -15,8 +15,8 @@ from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.ownership import Group, divide
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Part
-from diloco.ranks.join import World
 from diloco.ranks.samples import DataRank
+from diloco.ranks.world import World
 from diloco.torch.places import Place
 
 
