@@ -20,6 +20,7 @@ from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
+from diloco.kernels import Vector
 from diloco.tape.records import checksum, write_record
 from numpy.typing import NDArray
 
@@ -60,7 +61,7 @@ def merge_seconds(mebibytes: int, learners: int, runs: int) -> float:
     lengths = [norms(fragment, delta) for delta in deltas]
 
     def whole() -> None:
-        merged = merge(fragment, deltas, lengths, [1.0] * learners, "RDA", "RDA")
+        merged = merge(fragment, [Vector.of_values(delta) for delta in deltas], lengths, [1.0] * learners, "RDA", "RDA")
         assert nesterov(merged.delta, momentum, value, 0.7, 0.9) is not None
 
     return median([seconds(whole) for _ in range(runs + 1)][1:])

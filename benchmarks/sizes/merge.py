@@ -14,6 +14,7 @@ import numpy as np
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import merge, norms
+from diloco.kernels import Vector
 
 from benchmarks.figure import Figure, rounded
 
@@ -36,7 +37,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
             delta.max()
         np.full(fragment.size, 1, np.float32)
         between = time.perf_counter()
-        merge(fragment, deltas, lengths, weights, "RDA", "RDA")
+        merge(fragment, [Vector.of_values(delta) for delta in deltas], lengths, weights, "RDA", "RDA")
         end = time.perf_counter()
         shares.append((between - start) / (end - between))
         rates.append(4 * fragment.size * LEARNERS / (1 << 30) / (end - between))

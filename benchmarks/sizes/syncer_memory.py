@@ -1,7 +1,7 @@
-"""[syncer-memory] Peak of the syncer's memory while snapshots are written and eight learners take part, over what it must hold.
+"""[syncer-memory*] Peak of the syncer's memory while snapshots are written and 8 or 64 learners take part, over what it must hold.
 
-What it must hold: per fragment value and momentum, with int4 also the residual, and two fragments for each learner. The learners hold no
-model (`light_learners`).
+What it must hold: per fragment value and momentum, with int4 also the residual, and for each learner the payloads of two contributions.
+The learners hold no model (`light_learners`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco.algorithm.codec import coding_for, payload_bytes
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Training
@@ -36,10 +37,12 @@ class Size:
     every_steps: int
     snapshots: int
     """How many to wait for, the one of the seed not counted."""
+    compressions: tuple[str, ...]
 
 
-FULL = Size(Workload(mebibytes=1024, step_seconds=1.5), learners=8, every_steps=16, snapshots=2)
-SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5, snapshots=1)
+EIGHT = Size(Workload(mebibytes=1024, step_seconds=1.5), learners=8, every_steps=16, snapshots=2, compressions=("BFloat16", "Int4"))
+MANY = Size(Workload(mebibytes=256, step_seconds=3.0), learners=64, every_steps=8, snapshots=2, compressions=("Int4",))
+SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5, snapshots=1, compressions=("Int4",))
 
 
 def must_hold(workload: Workload, training: Training, learners: int) -> int:
@@ -47,7 +50,8 @@ def must_hold(workload: Workload, training: Training, learners: int) -> int:
     layout = Layout(TensorSpec(name, shape) for name, shape in shapes(workload.mebibytes).items())
     fragments = make_fragments(layout, training.fragments)
     copies = 3 if training.compression == "Int4" else 2
-    return 4 * (copies * layout.size + 2 * learners * max(fragment.size for fragment in fragments))
+    payload = payload_bytes(coding_for(training.compression), max(fragment.size for fragment in fragments))
+    return 4 * copies * layout.size + 2 * learners * payload
 
 
 def peak(pid: int) -> int:
@@ -78,13 +82,18 @@ def peaks(size: Size, compression: str) -> tuple[int, int, int]:
         return joined, trained, must_hold(size.workload, rig.job.training, size.learners)
 
 
-def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the larger ratio of both codings."""
-    size = SMOKE if smoke else FULL
+def figure(name: str, size: Size) -> Figure:
+    """Return the largest ratio of the codings."""
     ratios, details = [], {}
-    for compression in ("BFloat16", "Int4"):
+    for compression in size.compressions:
         joined, trained, bound = in_own_process(peaks, size, compression)
         ratios.append(trained / bound)
         details[compression] = {"joined_mib": joined // MIB, "peak_mib": trained // MIB, "must_hold_mib": bound // MIB}
     value = max(ratios)
-    yield Figure("syncer-memory", value, "ratio", LIMIT, value <= LIMIT, len(ratios), {"ratios": rounded(ratios, 3), **details})
+    return Figure(name, value, "ratio", LIMIT, value <= LIMIT, len(ratios), {"ratios": rounded(ratios, 3), **details})
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    """Yield a figure for each number of learners."""
+    yield figure("syncer-memory", SMOKE if smoke else EIGHT)
+    yield figure("syncer-memory-64", SMOKE if smoke else MANY)

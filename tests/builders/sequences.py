@@ -31,7 +31,7 @@ from diloco.algorithm.events import (
     Unusable,
     Usable,
 )
-from diloco.algorithm.shard import Decoded, Update
+from diloco.algorithm.shard import Contribution, Update
 from diloco.algorithm.state import CoreState
 from diloco.contract import Grace, Training
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Tape:
 
     events: list[Event] = field(default_factory=list)
     effects: list[list[Effect]] = field(default_factory=list)
-    decoded: dict[tuple[str, int], Decoded] = field(default_factory=dict)
+    decoded: dict[tuple[str, int], Contribution] = field(default_factory=dict)
     """By unit and outer step, what a learner's answer came to."""
     commits: list[tuple[Commit, NDArray[np.float32]]] = field(default_factory=list)
     """What is written down of each merge that took its place, and the merged outer gradient."""
@@ -188,14 +188,13 @@ class Sequence:
     def _decode(self, unit: str, offer: Offer, payload: bytes) -> None:
         """Its result comes later."""
         core, decoded = self.core, self.core.decode(unit, offer, payload)
-        if not isinstance(decoded, Decoded) or self._random.random() < 0.02:
+        if not isinstance(decoded, Contribution) or self._random.random() < 0.02:
             self._later.append(lambda: self._taken(core, Unusable(self.now, unit, offer)))
             return
         countable = self._random.choice([float("inf"), 150.0])
 
         def use() -> None:
-            delta = decoded.delta.copy()  # the shard uses the memory again once the contribution is merged
-            self.tapes[-1].decoded[unit, offer.t] = Decoded(delta, decoded.norms, decoded.anchor)
+            self.tapes[-1].decoded[unit, offer.t] = decoded
             core.shard.hold(unit, offer, decoded)
             self._taken(core, Usable(self.now, unit, offer, decoded.norm, countable))
 

@@ -12,16 +12,17 @@ See docs/decisions/0062-merge-numerics.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Buffer, Callable
+from collections.abc import Buffer, Callable, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco import kernels
-from diloco.kernels import Mode, Squares, Status
+from diloco.kernels import Mode, Squares, Status, Vector
 
 Array = NDArray[np.float32]
+Array64 = NDArray[np.float64]
 
 BLOCK: Final = 256
 """Values that share one scale in INT4_DELTA."""
@@ -108,7 +109,7 @@ def decode(coding: Coding, data: Buffer, n: int) -> Array:
     Raises CodecError for a payload of another size, NonFiniteError if a value is not finite.
     """
     if coding is Coding.FLOAT32:
-        values: Array = _payload(coding, data, n).view(np.float32)
+        values: Array = payload_of(coding, data, n).view(np.float32)
         if not finite(values):
             raise NonFiniteError(_BAD_PAYLOAD)
         return values
@@ -121,12 +122,36 @@ def value_of(coding: Coding, data: Buffer, base: Array, out: Array | None = None
     return _placed(coding, data, base.size, base, Mode.ADDED, out) if coding.delta else decode(coding, data, base.size)
 
 
-def outer_gradient(coding: Coding, data: Buffer, anchor: Array, out: Array | None = None, squares: Squares | None = None) -> Array:
+def outer_gradient(coding: Coding, data: Buffer, anchor: Array, out: Array | None = None) -> Array:
     """Return `anchor` less the value that a payload stands for, in `out` or a new array: the opposite of the delta, if it is one against
-    `anchor`. `squares` gets the squares of its tensors on the way. Raises as `decode`."""
-    if coding.delta:
-        return _placed(coding, data, anchor.size, None, Mode.NEGATED, out, squares)
-    return _placed(coding, data, anchor.size, anchor, Mode.SUBTRACTED, out, squares)
+    `anchor`. Raises as `decode`."""
+    out = np.empty(anchor.size, np.float32) if out is None else out
+    _subtract(coding, data, anchor, out)
+    return out
+
+
+def gradient_squares(coding: Coding, data: Buffer, anchor: Array, sizes: Sequence[int]) -> Array64:
+    """Return the squares of each tensor of the outer gradient, float64; `sizes`: their values. Raises as `decode`: what it lets pass is
+    finite."""
+    squares = Squares(sizes)
+    _subtract(coding, data, anchor, None, squares)
+    return squares.sums
+
+
+def vector_of(coding: Coding, payload: NDArray[np.uint8], anchor: Array) -> Vector:
+    """Return the outer gradient for which a payload stands, for `kernels.combine`. `payload`: as `payload_of` returns it."""
+    match coding:
+        case Coding.FLOAT32:
+            return Vector.of_float32(payload.view(np.float32), anchor)
+        case Coding.BFLOAT16_DELTA:
+            return Vector.of_bfloat16(payload.view(np.uint16))
+        case Coding.INT4_DELTA:
+            return Vector.of_int4(*_int4_parts(payload, anchor.size), anchor.size)
+
+
+def _subtract(coding: Coding, data: Buffer, anchor: Array, out: Array | None, squares: Squares | None = None) -> None:
+    base, mode = (None, Mode.NEGATED) if coding.delta else (anchor, Mode.SUBTRACTED)
+    _place(coding, data, anchor.size, base, mode, out, squares)
 
 
 def leave_rounding_error(coding: Coding, data: Buffer, x: Array) -> None:
@@ -146,7 +171,7 @@ def _int4_parts(payload: NDArray[np.uint8], n: int) -> tuple[Array, NDArray[np.u
     return payload[: 4 * _blocks(n)].view(np.float32), payload[4 * _blocks(n) :]
 
 
-def _payload(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
+def payload_of(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
     """Return `data` as bytes, a view where it lies as float32 must. Raises CodecError for another size than that of `n` values."""
     view = memoryview(data).cast("B")
     if view.nbytes != payload_bytes(coding, n):
@@ -155,15 +180,18 @@ def _payload(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
     return payload if payload.ctypes.data % 4 == 0 else payload.copy()
 
 
-def _placed(
-    coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None = None, squares: Squares | None = None
-) -> Array:
+def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None = None) -> Array:
     """Decode into `out`, which may be `base`, or a new array. See `Mode`."""
-    payload = _payload(coding, data, n)
+    out = np.empty(n, np.float32) if out is None else out
+    _place(coding, data, n, base, mode, out)
+    return out
+
+
+def _place(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None, squares: Squares | None = None) -> None:
+    """Decode into `out`, which may be `base`; None: only `squares` are wanted."""
+    payload = payload_of(coding, data, n)
     if base is not None:
         base = np.ascontiguousarray(base)
-    if out is None:
-        out = np.empty(n, np.float32)
     match coding:
         case Coding.FLOAT32:
             assert base is not None
@@ -172,9 +200,8 @@ def _placed(
             status = kernels.place_bfloat16(payload.view(np.uint16), base, out, mode, squares)
         case Coding.INT4_DELTA:
             scales, packed = _int4_parts(payload, n)
-            status = kernels.place_int4(scales, packed, base, out, mode, squares)
+            status = kernels.place_int4(scales, packed, n, base, out, mode, squares)
     if status is Status.RESULT_NOT_FINITE and base is not None:
         raise NonFiniteError("base and payload are finite, what they give is not")
     if status is not Status.OK:
         raise NonFiniteError(_BAD_PAYLOAD)
-    return out

@@ -12,8 +12,8 @@ What contributions say of each other comes with the sums: the mean cosine betwee
 
 The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
 
-Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every processor and
-with any number of threads.
+Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every
+processor and with any number of threads.
 
 See docs/decisions/0062-merge-numerics.md.
 """
@@ -32,6 +32,7 @@ from diloco import kernels
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import TensorSpec
 from diloco.contract import MergeMethod
+from diloco.kernels import Vector
 from diloco.wording import plural
 
 Array = NDArray[np.float32]
@@ -69,7 +70,7 @@ def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
 
 def merge(
     fragment: Fragment,
-    deltas: Sequence[Array],
+    gradients: Sequence[Vector],
     norms: Sequence[Sequence[float]],
     weights: Sequence[float],
     method: MergeMethod,
@@ -78,27 +79,27 @@ def merge(
 ) -> Merged:
     """Return the merged outer gradient of a fragment, in `out` or a new array; one contribution alone is returned as it is.
 
-    `deltas`: per contribution, float32 [size]. `norms`: per contribution, what `norms()` says of its delta. `weights`: per contribution,
-    positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest is averaged.
-    Raises ValueError without contributions, without the norms of one, or for a weight that is not positive and finite.
+    `gradients`: per contribution, of the fragment's size. `norms`: per contribution, what `norms()` says of its gradient. `weights`: per
+    contribution, positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest
+    is averaged. Raises ValueError without contributions, without the norms of one, or for a weight that is not positive and finite.
     """
-    if not deltas or not len(deltas) == len(weights) == len(norms):
-        raise ValueError(f"{len(deltas)} contributions with {len(norms)} lists of norms and {len(weights)} weights cannot be merged")
-    parts_of = list(matrices(fragment))
-    if any(len(x) != len(parts_of) for x in norms):
-        raise ValueError(f"{[len(x) for x in norms]} norms, fragment {fragment.index} has {plural(len(parts_of), 'part')}")
+    if not gradients or not len(gradients) == len(weights) == len(norms):
+        raise ValueError(f"{len(gradients)} contributions with {len(norms)} lists of norms and {len(weights)} weights cannot be merged")
+    parts = list(matrices(fragment))
+    if any(len(x) != len(parts) for x in norms):
+        raise ValueError(f"{[len(x) for x in norms]} norms, fragment {fragment.index} has {plural(len(parts), 'part')}")
     if not all(math.isfinite(w) and w > 0 for w in weights):
         raise ValueError(f"weights must be positive and finite: {list(weights)}")
-    if len(deltas) == 1:
-        return Merged(deltas[0])
     merged = np.empty(fragment.size, np.float32) if out is None else out
+    if len(gradients) == 1:
+        kernels.combine(gradients, [1.0], 1.0, merged)
+        return Merged(merged)
     cosines: list[tuple[int, float]] = []
-    for i, (tensor, where) in enumerate(parts_of):
-        parts, into = [d[where] for d in deltas], merged[where]
+    for i, (tensor, where) in enumerate(parts):
         rule = average if tensor.is_averaged else RULES[embeddings if tensor.embedding else method]
-        cosine = rule(parts, [x[i] for x in norms], weights, into)
+        cosine = rule(gradients, [x[i] for x in norms], weights, merged[where], where.start)
         if math.isfinite(cosine):
-            cosines.append((into.size, cosine))
+            cosines.append((where.stop - where.start, cosine))
     return Merged(merged, mean_cosine(cosines))
 
 
@@ -108,11 +109,11 @@ def mean_cosine(of_parts: Iterable[tuple[int, float]]) -> float:
     return math.fsum(n * cosine for n, cosine in known) / sum(n for n, _ in known) if known else math.nan
 
 
-def average(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float:
+def average(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float:
     """`out = sum w d / sum w`. Relative to the largest weight: equal weights give exactly `sum d / M`."""
     largest = max(weights)
     relative = [w / largest for w in weights]
-    squares = kernels.combine(deltas, relative, sum(relative), out)
+    squares = kernels.combine(gradients, relative, sum(relative), out, begin)
     total = sum(relative)
     return _mean_of_pairs([w / total * n for w, n in zip(relative, norms, strict=True)], squares)
 
@@ -126,45 +127,50 @@ def _mean_of_pairs(lengths: Sequence[float], squares: float) -> float:
     return min(1.0, max(-1.0, (squares - own) / pairs)) if pairs > 0 and math.isfinite(pairs) else math.nan
 
 
-def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float:
-    """Write `out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0.
-    `norms`: of each delta."""
+def rda(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float:
+    """Write `out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0."""
     total = math.fsum(weights)
-    moving = [(d, w / total, n) for d, w, n in zip(deltas, weights, norms, strict=True) if n > 0]
+    moving = [(d, w / total, n) for d, w, n in zip(gradients, weights, norms, strict=True) if n > 0]
     if not moving:
         out[:] = 0
         return math.nan
     radius = math.fsum(w * n for _, w, n in moving)
+    # Scaled by the radius, the factors stay of order one however small the gradients are, as long as all are alike.
+    factors = [w * radius / n for _, w, n in moving] if len(moving) > 1 else [radius / moving[0][2]]
+    squares = _combine([d for d, _, _ in moving], factors, out, begin)
     if len(moving) == 1:
-        only, _, n = moving[0]
-        np.multiply(only, np.float32(radius / n), out=out)
         return math.nan
-    # Scaled by the radius, the coefficients stay of order one however small the gradients are, as long as all are alike.
-    scaled = [_within_float32(d, w * radius / n) for d, w, n in moving]
-    length = math.sqrt(kernels.combine([d for d, _ in scaled], [c for _, c in scaled], 1.0, out)) / radius
+    length = math.sqrt(squares) / radius
     if length < CANCELLATION:
-        average(deltas, norms, weights, out)
+        average(gradients, norms, weights, out, begin)
     else:
         out *= np.float32(1 / length)
     return _mean_of_pairs([w for _, w, _ in moving], length * length)
 
 
 class Rule(Protocol):
-    """Merges one matrix of at least two contributions into `out`, [n] like each of `deltas`. `norms`: of each delta. `weights`: positive.
-    Equal arguments give equal bytes. Returns the mean cosine between two contributions, see `Merged`."""
+    """Merges one matrix of at least two contributions into `out`, which is that of each of `gradients` from `begin` on. `norms`: of the
+    matrix in each. `weights`: positive. Equal arguments give equal bytes. Returns the mean cosine between two contributions, see
+    `Merged`."""
 
-    def __call__(self, deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float: ...
+    def __call__(self, gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float: ...
 
 
 RULES: Final[Mapping[MergeMethod, Rule]] = {"RDA": rda, "Average": average}
 
 
-def _within_float32(d: Array, coefficient: float) -> tuple[Array, float]:
-    """Return `d` and the factor for it. Beside a gradient that is smaller by more than float32's range, the factor exceeds float32; the
-    product does not."""
-    if coefficient < _LARGEST_COEFFICIENT:
-        return d, coefficient
-    return (d.astype(np.float64) * coefficient).astype(np.float32), 1.0
+def _combine(vectors: Sequence[Vector], factors: Sequence[float], out: Array, begin: int) -> float:
+    """Combine as `kernels.combine`, with factors that may exceed float32: beside a gradient that is smaller by more than its range. The
+    products do not."""
+    terms = []
+    for vector, factor in zip(vectors, factors, strict=True):
+        if factor >= _LARGEST_COEFFICIENT:
+            kernels.combine([vector], [1.0], 1.0, alone := np.empty_like(out), begin)
+            whole = np.zeros(begin + out.size, np.float32)
+            whole[begin:] = alone.astype(np.float64) * factor
+            vector, factor = Vector.of_values(whole), 1.0
+        terms.append((vector, factor))
+    return kernels.combine([vector for vector, _ in terms], [factor for _, factor in terms], 1.0, out, begin)
 
 
 def norm(x: Array) -> float:

@@ -26,11 +26,11 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.effects import Close, Reason, Refusal
 from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.gradients import Coded, InPortions
 from diloco.algorithm.merge import Merged, matrices, merge, norms
 from diloco.algorithm.outer import nesterov
 from diloco.algorithm.pieces import Portion
 from diloco.algorithm.spare import SpareMemory
-from diloco.kernels import Squares
 from diloco.wording import plural
 
 Array = NDArray[np.float32]
@@ -45,11 +45,11 @@ _PAYLOADS_OF_A_MERGE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """The outer gradient of one answer."""
+class Contribution:
+    """An answer that can be merged."""
 
-    delta: Array = field(repr=False)
-    """anchor - theta, float32 [fragment size]."""
+    gradient: Coded | InPortions
+    """As it came."""
     norms: tuple[float, ...]
     """The norms of each tensor or matrix of a stack, see `merge.norms`."""
     anchor: int
@@ -92,9 +92,9 @@ class Shard:
         self._values: list[Array] | None = None
         self._momentum: list[Array] = []
         self._residual: list[Array | None] = []
-        self._accepted: defaultdict[int, dict[str, Decoded]] = defaultdict(dict)
+        self._accepted: defaultdict[int, dict[str, Contribution]] = defaultdict(dict)
         """By outer step of the exchange and by unit: contributions that wait for their order."""
-        self._decoded: dict[tuple[str, int], Decoded] = {}
+        self._held: dict[tuple[str, int], Contribution] = {}
         """By unit and outer step: answers that are neither accepted nor dropped."""
         self._computed: dict[int, Update | None] = {}
         """By outer step: updates that are not installed."""
@@ -176,47 +176,45 @@ class Shard:
 
     # --- contributions ------------------------------------------------------------------------------------------------
 
-    def decode(self, offer: Offer, payload: Buffer) -> Decoded:
-        """Return the outer gradient of an answer that the coordinator has admitted. In any thread: changes nothing, keeps no `payload`.
+    def decode(self, offer: Offer, payload: Buffer) -> Contribution:
+        """Find the norms of an answer that the coordinator has admitted, which is kept as it came. In any thread: changes nothing.
 
         Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
-        squares = Squares([where.stop - where.start for _, where in matrices(self.fragments[offer.fragment])])
-        delta = codec.outer_gradient(offer.coding, payload, anchor, self.memory.floats(anchor.size), squares)
-        return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
+        coded = codec.payload_of(offer.coding, payload, anchor.size)
+        sizes = [where.stop - where.start for _, where in matrices(self.fragments[offer.fragment])]
+        squares = codec.gradient_squares(offer.coding, coded, anchor, sizes)
+        return Contribution(Coded(offer.coding, coded, anchor), tuple(np.sqrt(squares).tolist()), version)
 
-    def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Decoded:
-        """Decode, as `decode`, an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
+    def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Contribution:
+        """Do as `decode` with an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
         fragment = self.fragments[offer.fragment]
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
-        delta = self.memory.floats(fragment.size)
-        for portion, payload in parts:
-            # A delta is a difference to the anchor already.
-            against = np.empty(portion.size, np.float32) if offer.coding.delta else portion.cut(anchor)
-            portion.place(codec.outer_gradient(offer.coding, payload, against), delta)
-        return Decoded(delta, norms(fragment, delta), version)
+        coded = [(portion, codec.payload_of(offer.coding, payload, portion.size)) for portion, payload in parts]
+        gradient = InPortions(offer.coding, coded, anchor)
+        return Contribution(gradient, norms(fragment, gradient.values(self.memory.floats(anchor.size))), version)
 
-    def hold(self, unit: str, offer: Offer, decoded: Decoded) -> None:
-        """Keep a decoded answer until it is accepted or dropped."""
-        self._decoded[unit, offer.t] = decoded
+    def hold(self, unit: str, offer: Offer, contribution: Contribution) -> None:
+        """Keep a contribution until it is accepted or dropped."""
+        self._held[unit, offer.t] = contribution
 
     def drop(self, unit: str, offer: Offer) -> None:
-        """Forget a decoded answer that is not accepted. Idempotent."""
-        self._decoded.pop((unit, offer.t), None)
+        """Forget a contribution that is not accepted. Idempotent."""
+        self._held.pop((unit, offer.t), None)
 
     def accept(self, unit: str, offer: Offer) -> None:
-        """Keep a decoded answer, which is held, for the order that merges it.
+        """Keep a contribution, which is held, for the order that merges it.
 
         Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
         """
-        decoded = self._decoded.pop((unit, offer.t))
-        if decoded.anchor != self._versions[offer.fragment]:
+        contribution = self._held.pop((unit, offer.t))
+        if contribution.anchor != self._versions[offer.fragment]:
             raise ValueError(
-                f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} was decoded against version {decoded.anchor}; "
+                f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} was decoded against version {contribution.anchor}; "
                 f"the fragment is at version {self._versions[offer.fragment]} now"
             )
-        self._accepted[offer.t][unit] = decoded
+        self._accepted[offer.t][unit] = contribution
 
     def discard(self, t: int, unit: str) -> None:
         """Forget a contribution that is not to be merged. Idempotent."""
@@ -240,8 +238,8 @@ class Shard:
         given = [self._accepted[close.t][unit] for unit in close.units]
         how = self._merge
         fragment, take = self.fragments[p], self.memory.floats
-        deltas, norms = [d.delta for d in given], [d.norms for d in given]
-        merged = merge(fragment, deltas, norms, close.weights, how.method, how.embeddings, take(fragment.size))
+        vectors, norms = [each.gradient.vector(take) for each in given], [each.norms for each in given]
+        merged = merge(fragment, vectors, norms, close.weights, how.method, how.embeddings, take(fragment.size))
         return self._step(close.t, p, merged)
 
     def redo(self, t: int, p: int, gradient: Array) -> Array | None:
@@ -303,8 +301,8 @@ class Shard:
         """Keep memory for so many contributions to an exchange; and a payload of each may be under way."""
         arrays, payloads = self._rooms
         for room in arrays | payloads:  # in FLOAT32 payloads are as large as arrays
-            of_arrays = _EXCHANGES_IN_FLIGHT * units + _ARRAYS_OF_A_MERGE if room in arrays else 0
-            self.memory.keep(room, of_arrays + (units + _PAYLOADS_OF_A_MERGE if room in payloads else 0))
+            of_payloads = (_EXCHANGES_IN_FLIGHT + 1) * units + _PAYLOADS_OF_A_MERGE if room in payloads else 0
+            self.memory.keep(room, of_payloads + (_ARRAYS_OF_A_MERGE if room in arrays else 0))
 
     def _seeded_values(self) -> list[Array]:
         if self._values is None:

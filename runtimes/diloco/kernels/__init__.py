@@ -62,7 +62,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "mark_blocks": (None, (_POINTER, _SIZE, _SIZE, _POINTER)),
     "add_int4_runs": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _SIZE)),
     "squares": (ctypes.c_double, (_POINTER, _SIZE)),
-    "combine": (ctypes.c_double, (_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER)),
+    "combine": (ctypes.c_double, (_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _FLOAT, _POINTER)),
     "nesterov": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _FLOAT, _FLOAT, _POINTER, _POINTER)),
 }
 """Result and arguments, as kernels.c declares them."""
@@ -146,38 +146,37 @@ class Squares:
         self.sums = np.zeros(len(sizes), np.float64)
 
 
-def place_float32(x: Floats, base: Floats, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
-    """Write `base + x` or `base - x` into `out`, which may be `base`."""
+def place_float32(x: Floats, base: Floats, out: Floats | None, mode: Mode, squares: Squares | None = None) -> Status:
+    """Write `base + x` or `base - x` into `out`, which may be `base`; None: only `squares` are wanted."""
     if mode not in (Mode.ADDED, Mode.SUBTRACTED):
         raise ValueError(f"float32 values are their own decoded form: nothing to do for {mode.name}")
-    n = out.size
+    n = base.size
     return Status(
-        _loops["place_float32"](
-            _at(x, np.float32, n), n, _at(base, np.float32, n), _at(out, np.float32, n, written=True), mode, *_sums(squares, n)
-        )
+        _loops["place_float32"](_at(x, np.float32, n), n, _at(base, np.float32, n), _out_or_null(out, n), mode, *_sums(squares, n))
     )
 
 
-def place_bfloat16(coded: NDArray[np.uint16], base: Floats | None, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
-    """Decode into `out`, which may be `base`. `base` is needed in the modes that name it."""
-    n = out.size
+def place_bfloat16(
+    coded: NDArray[np.uint16], base: Floats | None, out: Floats | None, mode: Mode, squares: Squares | None = None
+) -> Status:
+    """Decode into `out`, which may be `base`; None: only `squares` are wanted. `base` is needed in the modes that name it."""
+    n = coded.size
     return Status(
-        _loops["place_bfloat16"](
-            _at(coded, np.uint16, n), n, _base(base, mode, n), _at(out, np.float32, n, written=True), mode, *_sums(squares, n)
-        )
+        _loops["place_bfloat16"](_at(coded, np.uint16, n), n, _base(base, mode, n), _out_or_null(out, n), mode, *_sums(squares, n))
     )
 
 
-def place_int4(scales: Floats, packed: Bytes, base: Floats | None, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
-    """Decode into `out`, which may be `base`. `base` is needed in the modes that name it."""
-    n = out.size
+def place_int4(
+    scales: Floats, packed: Bytes, n: int, base: Floats | None, out: Floats | None, mode: Mode, squares: Squares | None = None
+) -> Status:
+    """Decode `n` values into `out`, which may be `base`; None: only `squares` are wanted. `base` is needed in the modes that name it."""
     return Status(
         _loops["place_int4"](
             _at(scales, np.float32, -(-n // 256)),
             _at(packed, np.uint8, (n + 1) // 2),
             n,
             _base(base, mode, n),
-            _at(out, np.float32, n, written=True),
+            _out_or_null(out, n),
             mode,
             *_sums(squares, n),
         )
@@ -235,14 +234,51 @@ def squares(x: Floats) -> float:
     return float(_loops["squares"](_at(x, np.float32, x.size), x.size))
 
 
-def combine(arrays: Sequence[Floats], factors: Sequence[float], divisor: float, out: Floats) -> float:
-    """Compute `out = sum factor * array / divisor`, added in order in float32. Returns the sum of `out`'s squares, in float64."""
+class Vector(ctypes.Structure):
+    """A vector that `combine` adds up: its values, or what a payload stands for, which is decoded on the way. Made by the class methods."""
+
+    _fields_ = (("data", _POINTER), ("other", _POINTER), ("kind", ctypes.c_int64))
+    size: int
+    _arrays: tuple[NDArray[Any] | None, ...]
+    """They are kept alive."""
+
+    @classmethod
+    def _of(cls, kind: int, n: int, data: NDArray[Any], items: int, other: Floats | None, others: int) -> Vector:
+        made = cls(_at(data, data.dtype.type, items), _at_or_null(other, np.float32, others), kind)
+        made.size, made._arrays = n, (data, other)
+        return made
+
+    @classmethod
+    def of_values(cls, x: Floats) -> Vector:
+        return cls._of(0, x.size, _typed(x, np.float32), x.size, None, 0)
+
+    @classmethod
+    def of_float32(cls, value: Floats, anchor: Floats) -> Vector:
+        """Stand for `anchor - value`."""
+        return cls._of(1, value.size, _typed(value, np.float32), value.size, anchor, value.size)
+
+    @classmethod
+    def of_bfloat16(cls, delta: NDArray[np.uint16]) -> Vector:
+        """Stand for the opposite of the delta."""
+        return cls._of(2, delta.size, _typed(delta, np.uint16), delta.size, None, 0)
+
+    @classmethod
+    def of_int4(cls, scales: Floats, packed: Bytes, n: int) -> Vector:
+        """Stand for the opposite of the delta of `n` values."""
+        return cls._of(3, n, _typed(packed, np.uint8), (n + 1) // 2, scales, -(-n // 256))
+
+
+def combine(vectors: Sequence[Vector], factors: Sequence[float], divisor: float, out: Floats, begin: int = 0) -> float:
+    """Compute `out = sum factor * vector / divisor`, added in order in float32, of as many elements as `out` has, from `begin` on. Returns
+    the sum of `out`'s squares, in float64."""
     n = out.size
-    if not arrays or len(arrays) != len(factors):
-        raise ValueError(f"{len(arrays)} arrays with {len(factors)} factors cannot be combined")
-    pointers = (_POINTER * len(arrays))(*(_at(x, np.float32, n) for x in arrays))
+    if not vectors or len(vectors) != len(factors):
+        raise ValueError(f"{len(vectors)} vectors with {len(factors)} factors cannot be combined")
+    if begin < 0 or any(vector.size < begin + n for vector in vectors):
+        raise ValueError(f"vectors of {[vector.size for vector in vectors]} have no {n} elements from {begin}")
+    given = (Vector * len(vectors))(*vectors)
     scalars = (_FLOAT * len(factors))(*factors)
-    return float(_loops["combine"](pointers, scalars, len(arrays), n, divisor, _at(out, np.float32, n, written=True)))
+    return float(_loops["combine"](given, scalars, len(vectors), begin, n, divisor, _at(out, np.float32, n, written=True)))
 
 
 def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, rate: float, buffer: Floats, out: Floats) -> Status:
@@ -284,6 +320,17 @@ def _base(base: Floats | None, mode: Mode, n: int) -> int | None:
             raise ValueError(f"mode {mode.name} needs a base")
         return _at(base, np.float32, n)
     return None
+
+
+def _typed[T: np.generic](x: NDArray[T], dtype: type[np.generic]) -> NDArray[T]:
+    """Return `x`. Raises TypeError for another type of elements."""
+    if x.dtype != dtype:
+        raise TypeError(f"expected a vector of {np.dtype(dtype).name}, not of {x.dtype}")
+    return x
+
+
+def _out_or_null(out: Floats | None, n: int) -> int | None:
+    return None if out is None else _at(out, np.float32, n, written=True)
 
 
 def _at_or_null(x: Floats | None, dtype: type[np.generic], size: int) -> int | None:

@@ -79,12 +79,13 @@ struct squares {
   double lanes[LANES];
 };
 
-// x[from] to x[to - 1] have been filled.
+// The array's elements `from` to `to - 1` are x[0] and what follows.
 INLINE void note_squares(struct squares *s, const float *x, size_t from, size_t to) {
   if (s->sums == NULL) return;
   while (from < to) {
     size_t end = least(to, s->ends[s->tensor]);
-    add_squares(x + from, end - from, from - s->start, s->lanes);
+    add_squares(x, end - from, from - s->start, s->lanes);
+    x += end - from;
     from = end;
     if (end == s->ends[s->tensor]) {
       s->sums[s->tensor++] = total(s->lanes);
@@ -104,14 +105,16 @@ int LOOP(finite)(const float *x, size_t n) {
 
 INLINE int place_float32(const float *x, size_t n, const float *base, float *out, enum mode mode, struct squares *squares) {
   uint32_t in = 0, result = 0;
+  float buffer[PART];
   for (size_t start = 0; start < n; start += PART) {
-    size_t end = start + least(PART, n - start);
-    for (size_t i = start; i < end; i++) {
-      in = larger(in, x[i]);
-      out[i] = placed(x[i], base[i], mode);
-      result = larger(result, out[i]);
+    size_t count = least(PART, n - start);
+    float *o = out == NULL ? buffer : out + start;
+    for (size_t i = 0; i < count; i++) {
+      in = larger(in, x[start + i]);
+      o[i] = placed(x[start + i], base[start + i], mode);
+      result = larger(result, o[i]);
     }
-    note_squares(squares, out, start, end);
+    note_squares(squares, o, start, start + count);
   }
   return in >= INFINITE ? INPUT_NOT_FINITE : result >= INFINITE ? RESULT_NOT_FINITE : OK;
 }
@@ -141,15 +144,17 @@ int LOOP(encode_bfloat16)(const float *x, const float *base, size_t n, uint16_t 
 
 INLINE int place_bfloat16(const uint16_t *coded, size_t n, const float *base, float *out, enum mode mode, struct squares *squares) {
   uint32_t in = 0, result = 0;
+  float buffer[PART];
   for (size_t start = 0; start < n; start += PART) {
-    size_t end = start + least(PART, n - start);
-    for (size_t i = start; i < end; i++) {
-      float v = float_of((uint32_t)coded[i] << 16);
+    size_t count = least(PART, n - start);
+    float *o = out == NULL ? buffer : out + start;
+    for (size_t i = 0; i < count; i++) {
+      float v = float_of((uint32_t)coded[start + i] << 16);
       in = larger(in, v);
-      out[i] = placed(v, mode == PLAIN || mode == NEGATED ? 0 : base[i], mode);
-      result = larger(result, out[i]);
+      o[i] = placed(v, mode == PLAIN || mode == NEGATED ? 0 : base[start + i], mode);
+      result = larger(result, o[i]);
     }
-    note_squares(squares, out, start, end);
+    note_squares(squares, o, start, start + count);
   }
   return in >= INFINITE ? INPUT_NOT_FINITE : result >= INFINITE ? RESULT_NOT_FINITE : OK;
 }
@@ -215,27 +220,29 @@ INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, cons
     if (larger(0, scale) >= INFINITE) return INPUT_NOT_FINITE;
     size_t count = least(BLOCK, n - start);
     uint32_t largest;
+    float values[BLOCK];
+    float *o = out == NULL ? values : out + start;
     if (count == BLOCK) {
-      largest = decode_block(scale, packed + start / 2, base + start, out + start, mode);
+      largest = decode_block(scale, packed + start / 2, mode == PLAIN || mode == NEGATED ? NULL : base + start, o, mode);
     } else {
       uint8_t pairs[BLOCK / 2];
       memset(pairs, 0x88, sizeof pairs);
       memcpy(pairs, packed + start / 2, (count + 1) / 2);
       // An odd count leaves half a byte that means nothing.
       if (count % 2) pairs[count / 2] = (uint8_t)((pairs[count / 2] & 15) | 0x80);
-      float values[BLOCK], bases[BLOCK] = {0};
+      float bases[BLOCK] = {0};
       if (mode == ADDED || mode == SUBTRACTED) memcpy(bases, base + start, count * sizeof(float));
       largest = decode_block(scale, pairs, bases, values, mode);
-      memcpy(out + start, values, count * sizeof(float));
+      if (out != NULL) memcpy(o, values, count * sizeof(float));
     }
     result = largest > result ? largest : result;
-    note_squares(squares, out, start, start + count);
+    note_squares(squares, o, start, start + count);
   }
   return result >= INFINITE ? RESULT_NOT_FINITE : OK;
 }
 
 // --- placing decoded values ------------------------------------------------------------------------------------------
-// `out` may be `base`. `base` is not read in the modes PLAIN and NEGATED. `sums`, unless it is NULL, gets the sum of the squares of
+// `out` may be `base`, and NULL: then only the squares are wanted. `base` is not read in the modes PLAIN and NEGATED. `sums`, unless it is NULL, gets the sum of the squares of
 // each of the tensors in `out`, which end at `ends`; none of them is empty.
 
 int LOOP(place_float32)(const float *x, size_t n, const float *base, float *out, int mode, const size_t *ends, double *sums) {
@@ -340,29 +347,65 @@ double LOOP(squares)(const float *x, size_t n) {
   return total(lanes);
 }
 
-// out = (sum over k of factors[k] * arrays[k], in order) / divisor, float32. Returns the sum of out's squares. m >= 1.
-double LOOP(combine)(const float *const *arrays, const float *factors, size_t m, size_t n, float divisor, float *restrict out) {
+// A vector that is merged: its values, or the outer gradient for which a payload stands, `anchor` less a value or the opposite of a delta.
+enum kind { VALUES, VALUE_FLOAT32, DELTA_BFLOAT16, DELTA_INT4 };
+struct vector {
+  const void *data;     // float32, bfloat16, or the levels of int4
+  const float *other;   // the anchor of VALUE_FLOAT32, the scales of DELTA_INT4
+  int64_t kind;
+};
+
+// Elements from `start`, a multiple of BLOCK, to `start + count`, at most PART: where they lie, or in `buffer`.
+INLINE const float *elements(const struct vector *v, size_t start, size_t count, float *restrict buffer) {
+  struct squares none = {.sums = NULL};
+  switch (v->kind) {
+    case VALUES: return (const float *)v->data + start;
+    case VALUE_FLOAT32: {
+      const float *restrict value = (const float *)v->data + start, *restrict anchor = v->other + start;
+      for (size_t i = 0; i < count; i++) buffer[i] = anchor[i] - value[i];
+      return buffer;
+    }
+    case DELTA_BFLOAT16: {
+      const uint16_t *restrict delta = (const uint16_t *)v->data + start;
+      for (size_t i = 0; i < count; i++) buffer[i] = -float_of((uint32_t)delta[i] << 16);
+      return buffer;
+    }
+    default:
+      place_int4(v->other + start / BLOCK, (const uint8_t *)v->data + start / 2, count, NULL, buffer, NEGATED, &none);
+      return buffer;
+  }
+}
+
+// out = (sum over k of factors[k] * vectors[k], in order) / divisor, float32, of the n elements from `begin`. Returns the sum of out's
+// squares. m >= 1.
+double LOOP(combine)(const struct vector *vectors, const float *factors, size_t m, size_t begin, size_t n, float divisor, float *restrict out) {
   double lanes[LANES] = {0};
-  for (size_t start = 0; start < n; start += PART) {
-    size_t count = least(PART, n - start);
-    float *restrict o = out + start;
-    const float *restrict first = arrays[0] + start;
+  float decoded[4][PART];
+  size_t count;
+  for (size_t from = begin; from < begin + n; from += count) {
+    // Parts end at multiples of PART, and are read from multiples of BLOCK on.
+    count = least(PART - from % PART, begin + n - from);
+    size_t before = from % BLOCK, start = from - before;
+    float *restrict o = out + (from - begin);
+    const float *restrict first = elements(vectors, start, before + count, decoded[0]) + before;
     for (size_t i = 0; i < count; i++) o[i] = factors[0] * first[i];
     size_t k = 1;
     for (; k + 4 <= m; k += 4) {
-      const float *restrict a = arrays[k] + start, *restrict b = arrays[k + 1] + start;
-      const float *restrict c = arrays[k + 2] + start, *restrict d = arrays[k + 3] + start;
+      const float *restrict a = elements(vectors + k, start, before + count, decoded[0]) + before;
+      const float *restrict b = elements(vectors + k + 1, start, before + count, decoded[1]) + before;
+      const float *restrict c = elements(vectors + k + 2, start, before + count, decoded[2]) + before;
+      const float *restrict d = elements(vectors + k + 3, start, before + count, decoded[3]) + before;
       const float fa = factors[k], fb = factors[k + 1], fc = factors[k + 2], fd = factors[k + 3];
       for (size_t i = 0; i < count; i++) o[i] = (((o[i] + fa * a[i]) + fb * b[i]) + fc * c[i]) + fd * d[i];
     }
     for (; k < m; k++) {
-      const float *restrict a = arrays[k] + start;
+      const float *restrict a = elements(vectors + k, start, before + count, decoded[0]) + before;
       const float f = factors[k];
       for (size_t i = 0; i < count; i++) o[i] += f * a[i];
     }
     if (divisor != 1.0f)
       for (size_t i = 0; i < count; i++) o[i] /= divisor;
-    add_squares(o, count, 0, lanes);
+    add_squares(o, count, from - begin, lanes);
   }
   return total(lanes);
 }

@@ -23,7 +23,7 @@ def vectors(n: int, count: int) -> list[Floats]:
 
 def combined(n: int) -> bytes:
     out = np.empty(n, np.float32)
-    squares = kernels.combine(vectors(n, 7), [0.1, 1, 0.7, 1e-3, 3, 0.2, 0.3], 1.7, out)
+    squares = kernels.combine(list(map(kernels.Vector.of_values, vectors(n, 7))), [0.1, 1, 0.7, 1e-3, 3, 0.2, 0.3], 1.7, out)
     return out.tobytes() + np.float64(squares).tobytes()
 
 
@@ -61,7 +61,7 @@ def test_terms_are_added_in_order_in_float32() -> None:
         term = array * np.float32(factor)
         expected = term if i == 0 else expected + term
     out = np.empty(300, np.float32)
-    kernels.combine(arrays, factors, 3.0, out)
+    kernels.combine(list(map(kernels.Vector.of_values, arrays)), factors, 3.0, out)
     assert out.tobytes() == (expected / np.float32(3)).tobytes()
 
 
@@ -88,7 +88,7 @@ def test_read_only_arrays_are_not_written_to() -> None:
     x, out = np.zeros(8, np.float32), np.zeros(8, np.float32)
     out.flags.writeable = False
     with pytest.raises(TypeError, match="read-only"):
-        kernels.combine([x], [1.0], 1.0, out)
+        kernels.combine([kernels.Vector.of_values(x)], [1.0], 1.0, out)
 
 
 def test_a_mode_that_needs_a_base_says_so() -> None:
@@ -110,7 +110,7 @@ def test_squares_on_the_way_are_those_of_each_tensor_afterwards(level: int, size
     places: list[Callable[[Floats, kernels.Squares], Status]] = [
         lambda out, found: kernels.place_float32(x, base, out, Mode.SUBTRACTED, found),
         lambda out, found: kernels.place_bfloat16(half, None, out, Mode.NEGATED, found),
-        lambda out, found: kernels.place_int4(scales, packed, base, out, Mode.ADDED, found),
+        lambda out, found: kernels.place_int4(scales, packed, x.size, base, out, Mode.ADDED, found),
     ]
     for place in places:
         out, found = np.empty(n, np.float32), kernels.Squares(sizes)

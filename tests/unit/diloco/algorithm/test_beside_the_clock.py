@@ -13,7 +13,7 @@ from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_lay
 from builders.exploration import examples
 from diloco.algorithm.effects import Close, Merged, Pull, Reason, Refusal
 from diloco.algorithm.events import Marks, Offer, Tick
-from diloco.algorithm.shard import Decoded, Shard, Update
+from diloco.algorithm.shard import Contribution, Shard, Update
 from diloco.contract import Training
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ class SlowSimulation(Simulation[SimulatedLearner]):
         """`durations`: seconds of one decode or merge after the other, again and again."""
         super().__init__(core, learners)
         self.tape: list[Close] = []
-        self.accepted: list[tuple[str, Offer, Decoded]] = []
+        self.accepted: list[tuple[str, Offer, Contribution]] = []
         self._durations = durations
         self._taken = 0
 
@@ -57,11 +57,10 @@ class SlowSimulation(Simulation[SimulatedLearner]):
         decoded = self.core.shard.decode(push.offer, push.payload)
         self.at(self.now + self._duration(), functools.partial(self._decoded, learner.unit, push.offer, decoded))
 
-    def _decoded(self, unit: str, offer: Offer, decoded: Decoded) -> None:
+    def _decoded(self, unit: str, offer: Offer, decoded: Contribution) -> None:
         # `accept` raises if the fragment has changed since it was decoded
         if self.core.contribute(unit, offer, decoded, self.now) is None:
-            # a copy: the shard uses the memory again once the contribution is merged
-            self.accepted.append((unit, offer, replace(decoded, delta=decoded.delta.copy())))
+            self.accepted.append((unit, offer, decoded))
 
     def _computed(self, close: Close, update: Update | None) -> None:
         outcome, *_ = self.core.computed(close, update, self.now)
@@ -119,7 +118,7 @@ def test_clock_goes_on_beside_a_merge_for_tau_steps() -> None:
     assert slow.core.t >= sim.core.t - 1
 
 
-def an_answer_on_its_way(core: InlineCore) -> tuple[Pull, Offer, Decoded]:
+def an_answer_on_its_way(core: InlineCore) -> tuple[Pull, Offer, Contribution]:
     """a and b are asked; a's answer is admitted and decoded, and not yet contributed."""
     for unit in core.units:
         core.progress(unit, metadata(core, 1), 1.0)

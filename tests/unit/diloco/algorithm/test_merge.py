@@ -15,6 +15,7 @@ from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import norm, norms
 from diloco.contract import MergeMethod, Training
+from diloco.kernels import Vector
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -26,10 +27,15 @@ def fragment_of(*sizes: int, embeddings: Collection[int] = ()) -> Fragment:
     return fragment
 
 
+def plain(fragment: Fragment, deltas: list[NDArray[np.float32]]) -> tuple[list[Vector], list[tuple[float, ...]]]:
+    """The gradients with these values, and their norms."""
+    return [Vector.of_values(delta) for delta in deltas], [norms(fragment, delta) for delta in deltas]
+
+
 def merge(
     fragment: Fragment, deltas: list[NDArray[np.float32]], weights: list[float], method: MergeMethod, embeddings: MergeMethod
 ) -> NDArray[np.float32]:
-    return merging.merge(fragment, deltas, [norms(fragment, d) for d in deltas], weights, method, embeddings).delta
+    return merging.merge(fragment, *plain(fragment, deltas), weights, method, embeddings).delta
 
 
 def vector(*x: float) -> NDArray[np.float32]:
@@ -199,9 +205,9 @@ def test_norms_are_those_of_the_tensors_in_order() -> None:
 def test_a_contribution_without_its_norms_is_an_error() -> None:
     d, fragment = vector(1, 2), fragment_of(1, 1)
     with pytest.raises(ValueError, match="1 lists of norms"):
-        merging.merge(fragment, [d, d], [(1.0, 2.0)], [1, 1], "RDA", "RDA")
+        merging.merge(fragment, [Vector.of_values(d), Vector.of_values(d)], [(1.0, 2.0)], [1, 1], "RDA", "RDA")
     with pytest.raises(ValueError, match=r"\[2, 1\] norms, fragment 0 has 2 parts"):
-        merging.merge(fragment, [d, d], [(1.0, 2.0), (1.0,)], [1, 1], "RDA", "RDA")
+        merging.merge(fragment, [Vector.of_values(d), Vector.of_values(d)], [(1.0, 2.0), (1.0,)], [1, 1], "RDA", "RDA")
 
 
 def a_stack(axes: int, *shape: int) -> Fragment:
@@ -278,7 +284,7 @@ def _merged(layout: Layout, training: Training, answers: list[NDArray[np.float32
 
 
 def cosine(fragment: Fragment, deltas: list[NDArray[np.float32]], weights: list[float], method: MergeMethod) -> float:
-    return merging.merge(fragment, deltas, [norms(fragment, d) for d in deltas], weights, method, method).cosine
+    return merging.merge(fragment, *plain(fragment, deltas), weights, method, method).cosine
 
 
 @pytest.mark.parametrize("method", ["RDA", "Average"])
