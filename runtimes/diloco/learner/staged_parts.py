@@ -2,7 +2,8 @@
 stores it.
 
 At each step boundary the training thread stages a few parts, for no longer than a small share of a step. A part is of one boundary.
-Different parts may be of different ones, as fragments of a model are of different versions anyway. No more than QUEUE_BYTES wait.
+Different parts may be of different ones, as fragments of a model are of different versions anyway. As much waits as the link carries from
+one boundary to the next: each time that nothing is left of it at a boundary, twice as much.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -23,7 +24,9 @@ from diloco.protocol.state_parts import PieceArray, StateError, elements
 _log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 64 << 20
-"""Staged, and not yet taken."""
+"""Staged, and not yet taken: at first, and for a small model always."""
+QUEUE_SHARE = 0.5
+"""As much of the parameters' bytes may wait at most, where that is more."""
 
 
 class NothingComes(Exception):
@@ -54,6 +57,11 @@ class StagedParts:
         self.next = 0
         """Parts that are staged."""
         self._changed = threading.Condition()
+        self._most = QUEUE_BYTES
+        """Bytes that may wait."""
+        self._bound = max(QUEUE_BYTES, int(QUEUE_SHARE * 4 * sum(piece.elements for part in parts for piece in part)))
+        self._was_full = False
+        """So much did, after the last boundary."""
         self._queue: deque[StagedPart | None] = deque()
         self._waiting = 0
         self._over = False
@@ -76,7 +84,13 @@ class StagedParts:
             self.end(f"this process could not read its state: {type(error).__name__}: {error}")
 
     def _stage(self, versions: Sequence[int], until: float, now: Callable[[], float]) -> None:
-        while self._waiting < QUEUE_BYTES and self.next <= len(self._parts):
+        if self._was_full and not self._waiting:
+            self._most = min(2 * self._most, self._bound)
+        self._was_full = False
+        while self.next <= len(self._parts):
+            if self._waiting >= self._most:
+                self._was_full = True
+                return
             if self.next == len(self._parts):
                 if not self._optimizer_only:
                     self._put(StagedPart((), self._state.stage_rest(), list(versions), 0))
@@ -110,6 +124,11 @@ class StagedParts:
                 _release(part)
             self._queue.clear()
             self._changed.notify()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the next part, or the end, at most `seconds`. Whether `take` returns at once."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds)
 
     def take(self, seconds: float | None = None) -> StagedPart | None:
         """Return the next part; None: there is none any more. Raises NothingComes if it does not come within `seconds`; None: it may take

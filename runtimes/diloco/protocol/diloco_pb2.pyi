@@ -348,7 +348,7 @@ class Give(_message.Message):
     def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ...) -> None: ...
 
 class StateWanted(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "grant", "fingerprint", "inner_state", "incarnation", "versions")
+    __slots__ = ("job_uid", "unit", "attempt", "grant", "fingerprint", "inner_state", "incarnation", "versions", "hears_waiting")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +357,7 @@ class StateWanted(_message.Message):
     INNER_STATE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    HEARS_WAITING_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -365,7 +366,8 @@ class StateWanted(_message.Message):
     inner_state: str
     incarnation: bytes
     versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    hears_waiting: bool
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., hears_waiting: _Optional[bool] = ...) -> None: ...
 
 class StateMessage(_message.Message):
     __slots__ = ("part", "end", "chunk")

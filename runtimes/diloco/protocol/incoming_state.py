@@ -67,6 +67,8 @@ class Incoming:
         if isinstance(message, DataChunk):
             transfer = self._assembler.add(message)
             return None if transfer is None else self._complete(transfer.payload)
+        if message.WhichOneof("message") is None:  # the donor is still there
+            return None
         if self._part is not None:
             raise StateError(f"part {self._part.index} of the donor's state is not whole")
         if message.WhichOneof("message") == "end":

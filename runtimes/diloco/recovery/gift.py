@@ -20,6 +20,8 @@ from diloco.protocol.state_values import encode
 
 BOUNDARY_SECONDS = 120.0
 """How long the next part may take: the program may evaluate, or wait for what the peer holds already."""
+ALIVE_SECONDS = 10.0
+"""So often it says meanwhile that it is still there: a third of `taking.SILENCE_SECONDS`."""
 
 
 class Refused(Exception):
@@ -33,15 +35,19 @@ class Refused(Exception):
 class Gift(StagedParts):
     """What one receiver gets."""
 
-    def __init__(self, layout: Layout, state: InnerState, receiver: str) -> None:
-        """Begin with `receiver`, for people."""
+    def __init__(self, layout: Layout, state: InnerState, receiver: str, *, hears_waiting: bool = True) -> None:
+        """Begin with `receiver`, for people. `hears_waiting`: as `StateWanted` says."""
         super().__init__(state, cut(layout.tensors), receiver)
         self._layout = layout
+        self._hears_waiting = hears_waiting
 
     def messages(self) -> Iterator[StateMessage | DataChunk]:
         """Yield what the receiver gets. Raises Refused."""
         index = total = 0
-        while (part := self._next()) is not None:
+        while True:
+            yield from self._until_the_next()
+            if (part := self._next()) is None:
+                break
             try:
                 values = part.staged.wait()
                 payload = memoryview(values).cast("B") if part.arrays else memoryview(encode(values))
@@ -52,8 +58,15 @@ class Gift(StagedParts):
             self.taken(part)
         yield StateMessage(end=StateEnd(parts=index, bytes=total))
 
+    def _until_the_next(self) -> Iterator[StateMessage]:
+        """Say that the donor is still there, until there is a part or it has taken too long."""
+        for _ in range(int(BOUNDARY_SECONDS // ALIVE_SECONDS) if self._hears_waiting else 0):
+            if self.wait(ALIVE_SECONDS):
+                return
+            yield StateMessage()
+
     def _next(self) -> StagedPart | None:
         try:
-            return self.take(BOUNDARY_SECONDS)
+            return self.take(0.0 if self._hears_waiting else BOUNDARY_SECONDS)
         except NothingComes as error:
             raise Refused(grpc.StatusCode.UNAVAILABLE, str(error)) from error

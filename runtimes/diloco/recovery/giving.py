@@ -85,7 +85,7 @@ class Giver:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, f"the donor gives its state to {self._gift.receiver} now")
             del self._grants[wanted.unit]
             self._wanted, self._epoch = wanted, epoch
-            self._gift = gift = Gift(self._layout, self._state, f"unit {wanted.unit}")
+            self._gift = gift = Gift(self._layout, self._state, f"unit {wanted.unit}", hears_waiting=wanted.hears_waiting)
             return gift
 
     def _allows(self, wanted: StateWanted) -> bool:

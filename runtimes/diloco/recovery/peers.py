@@ -53,7 +53,7 @@ class PeersOfUnit(Peers):
         self._incarnations = incarnations
         self._held = Held(fragments)
         self._giver = Giver(layout, state, config.job.uid, incarnations.known)
-        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, Keepalive())
+        self._server = PeerServer(self._giver, config.pod_ip, config.tls, Keepalive())
         self._storer = Storer(config, layout, state, store)
         self._not_stored = ""
         """What was said last of the storer's error."""
@@ -176,6 +176,7 @@ class PeersOfUnit(Peers):
             inner_state=self._state.kind,
             incarnation=self._incarnations.name(held.epoch),
             versions=held.versions,
+            hears_waiting=True,
         )
         host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
         copy = PeersCopy(donor.address, wanted, self._layout, self._fragments, config.tls, host_name, Keepalive(), self._notify)

@@ -31,13 +31,16 @@ class PeerServer:
     """Runs from its making to `close`."""
 
     def __init__(self, giver: Giver, host: str, tls: TlsFiles, keepalive: Keepalive) -> None:
-        """On any free port of `host`. Without an address that can be served this process gives its state to no peer."""
+        """On any free port of `host`; "": a program outside the cluster, which no peer reaches. Without an address that can be served this
+        process gives its state to no peer."""
         self._giver = giver
         self.address = ""
         """`host:port`; "": it does not serve."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="diloco-peer")
         self._server = grpc.server(self._pool, options=server_options(keepalive), maximum_concurrent_rpcs=_THREADS)
         rpc.serve_peer(self._take, self._server)
+        if not host:
+            return
         bracketed = f"[{host}]" if ":" in host else host
         try:
             chosen = self._server.add_secure_port(f"{bracketed}:0", server_credentials(tls))

@@ -27,8 +27,7 @@ from diloco.snapshots.store import SnapshotError
 from diloco.snapshots.stored_state import Block, StoredState, check_fits, folder_of
 
 MOST_SECONDS = 2400.0
-"""How long a state may be under way before it is told that it is not there: what is written for a quarter of this time is read within
-`MOST_COPY_SECONDS`, or never taken."""
+"""How long a state may be under way before it is told that it is not there."""
 _log = logging.getLogger(__name__)
 
 

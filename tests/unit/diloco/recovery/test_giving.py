@@ -20,7 +20,7 @@ from diloco.learner.staged_parts import NothingComes
 from diloco.learner.store import Ready
 from diloco.learner.unit_plan import Adoption, UnitPlan
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Give, StateWanted
+from diloco.protocol.diloco_pb2 import Give, StateMessage, StateWanted
 from diloco.protocol.state_parts import StateError
 from diloco.recovery import gift as gifts
 from diloco.recovery import giving
@@ -79,7 +79,8 @@ def refusal(donor: Donor, code: grpc.StatusCode, why: str, identity: str = ME, *
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(giving, "GRANT_SECONDS", 0.01)
-    monkeypatch.setattr(gifts, "BOUNDARY_SECONDS", 0.01)
+    monkeypatch.setattr(gifts, "BOUNDARY_SECONDS", 0.04)
+    monkeypatch.setattr(gifts, "ALIVE_SECONDS", 0.01)
 
 
 def test_only_whom_the_syncer_named_gets_the_state() -> None:
@@ -160,6 +161,23 @@ def test_no_more_waits_for_the_link_than_the_bound(monkeypatch: pytest.MonkeyPat
     assert gift.next == 3
 
 
+def test_what_may_wait_doubles_as_long_as_the_link_takes_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = 2 * 4 * (1 << 18)
+    monkeypatch.setattr(staged_parts, "QUEUE_BYTES", part)
+    donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})  # 16 parts, of whose parameters half may wait: 4 parts with their moments
+    gift = donor.gives()
+    staged = []
+    for _ in range(5):
+        before = gift.next
+        donor.boundary()
+        staged.append(gift.next - before)
+        while gift.wait(0):
+            taken = gift.take()
+            assert taken is not None
+            gift.taken(taken)
+    assert staged == [1, 2, 4, 4, 4]
+
+
 def test_each_part_is_of_one_boundary_and_says_what_was_adopted_then() -> None:
     donor = Donor()
     gift = donor.gives()
@@ -194,9 +212,22 @@ def test_a_donor_whose_state_cannot_be_read_trains_on(monkeypatch: pytest.Monkey
         list(gift.messages())
 
 
-def test_a_donor_that_pauses_for_too_long_lets_the_taker_go() -> None:
+@pytest.mark.parametrize("hears_waiting", [False, True])
+def test_a_donor_that_pauses_for_too_long_lets_the_taker_go(hears_waiting: bool) -> None:
+    said: list[StateMessage | DataChunk] = []
     with pytest.raises(Refused, match="reached no step boundary"):
-        list(Donor().gives().messages())
+        said.extend(Donor().gives(hears_waiting=hears_waiting).messages())
+    assert said == ([StateMessage()] * 4 if hears_waiting else [])
+
+
+def test_a_donor_with_long_steps_says_that_it_is_there_and_gives_then() -> None:
+    donor = Donor()
+    messages = donor.gives(hears_waiting=True).messages()
+    assert next(messages) == StateMessage()
+    donor.boundary()
+    rest = list(messages)
+    assert not isinstance(rest[-1], DataChunk)
+    assert rest[-1].end.parts == 2
 
 
 def test_a_donor_that_leaves_says_so() -> None:
