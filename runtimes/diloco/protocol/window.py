@@ -22,8 +22,8 @@ from diloco.wording import plural
 
 QUEUE_SECONDS = 0.1
 """How long a chunk waits on a link that carries no more: long enough that a busy process at either end does not leave the link idle."""
-LEAST_BYTES, FIRST_BYTES, MOST_BYTES = 64 << 10, 512 << 10, 8 << 20
-"""Bytes of the window: at least, before anything was measured, and at most."""
+LEAST_BYTES, FIRST_BYTES, MOST_BYTES = 64 << 10, 512 << 10, 64 << 20
+"""Bytes of the window: at least, before anything was measured, and at most: 2.7 Gbit/s over a round trip of 100 ms."""
 CHUNKS = 4
 """Chunks in a full window: while one is acknowledged, the others are on their way."""
 ACKNOWLEDGED_BYTES = 16 << 10
