@@ -100,6 +100,7 @@ SIZES: Mapping[str, Benchmark] = {
     "exchange-overhead-sizes": Benchmark("benchmarks.sizes.exchange_overhead", ("exchange-overhead-64MiB", "exchange-overhead-1GiB")),
     "loop-lag": Benchmark("benchmarks.sizes.loop_lag", ("loop-lag",)),
     "syncer-memory": Benchmark("benchmarks.sizes.syncer_memory", ("syncer-memory", "syncer-memory-64")),
+    "rejoin-3GiB": Benchmark("benchmarks.sizes.rejoin", ("rejoin-3GiB", "donor-tax-3GiB")),
     "step-tax": Benchmark("benchmarks.sizes.step_tax", ("step-tax-torch", "step-tax-torch-axes", "step-tax-jax", "step-tax-jax-axes")),
     "link-heal": Benchmark("benchmarks.sizes.link_heal", ("link-heal-join", "link-heal-outage")),
     "uplink-overload": Benchmark(

@@ -1,7 +1,7 @@
 """[syncer-memory*] Peak of the syncer's memory while snapshots are written and 8 or 64 learners take part, over what it must hold.
 
-What it must hold: per fragment value and momentum, with int4 also the residual, and for each learner the payloads of two contributions.
-The learners hold no model (`light_learners`).
+What it must hold: per fragment value and momentum, with int4 also the residual; and for each of 8 learners two fragments, for each of 64
+two contributions as they come on the wire. The learners hold no model (`light_learners`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diloco.algorithm.codec import coding_for, payload_bytes
+from diloco.algorithm.codec import Coding, coding_for, payload_bytes
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Training
@@ -37,21 +37,23 @@ class Size:
     every_steps: int
     snapshots: int
     """How many to wait for, the one of the seed not counted."""
-    compressions: tuple[str, ...]
+    compressions: tuple[str, ...] = ("BFloat16", "Int4")
+    as_on_wire: bool = False
+    """What it must hold of a contribution; else a fragment."""
 
 
-EIGHT = Size(Workload(mebibytes=1024, step_seconds=1.5), learners=8, every_steps=16, snapshots=2, compressions=("BFloat16", "Int4"))
-MANY = Size(Workload(mebibytes=256, step_seconds=3.0), learners=64, every_steps=8, snapshots=2, compressions=("Int4",))
-SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5, snapshots=1, compressions=("Int4",))
+EIGHT = Size(Workload(mebibytes=1024, step_seconds=1.5), learners=8, every_steps=16, snapshots=2)
+MANY = Size(Workload(mebibytes=256, step_seconds=3.0), learners=64, every_steps=8, snapshots=2, compressions=("Int4",), as_on_wire=True)
+SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5, snapshots=1)
 
 
-def must_hold(workload: Workload, training: Training, learners: int) -> int:
+def must_hold(size: Size, training: Training) -> int:
     """Return bytes."""
-    layout = Layout(TensorSpec(name, shape) for name, shape in shapes(workload.mebibytes).items())
+    layout = Layout(TensorSpec(name, shape) for name, shape in shapes(size.workload.mebibytes).items())
     fragments = make_fragments(layout, training.fragments)
     copies = 3 if training.compression == "Int4" else 2
-    payload = payload_bytes(coding_for(training.compression), max(fragment.size for fragment in fragments))
-    return 4 * copies * layout.size + 2 * learners * payload
+    coding = coding_for(training.compression) if size.as_on_wire else Coding.FLOAT32
+    return 4 * copies * layout.size + 2 * size.learners * payload_bytes(coding, max(fragment.size for fragment in fragments))
 
 
 def peak(pid: int) -> int:
@@ -79,7 +81,7 @@ def peaks(size: Size, compression: str) -> tuple[int, int, int]:
     training = {"compression": compression, "checkpoint": {"every_steps": size.every_steps, "keep": 1}}
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload, training) as rig:
         joined, trained = asyncio.run(peak_while_training(rig, size))
-        return joined, trained, must_hold(size.workload, rig.job.training, size.learners)
+        return joined, trained, must_hold(size, rig.job.training)
 
 
 def figure(name: str, size: Size) -> Figure:
