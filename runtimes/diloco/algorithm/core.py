@@ -129,8 +129,8 @@ class Core(Driver):
         return refusal if refusal is not None else tuple(self.shard.value_norms())
 
     def decode(self, unit: str, offer: Offer, payload: Buffer) -> Contribution | Refusal:
-        """Return the outer gradient of an answer that is to be decoded, or why it cannot be used. In any thread: changes nothing, keeps no
-        `payload`."""
+        """Return the contribution in an answer that is to be decoded, or why it cannot be used. The payload is kept until the merge. In any
+        thread: changes nothing."""
         return self._decoded(unit, offer, lambda: self.shard.decode(offer, payload))
 
     def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Contribution | Refusal:

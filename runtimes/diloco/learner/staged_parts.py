@@ -62,6 +62,8 @@ class StagedParts:
         self._bound = max(QUEUE_BYTES, int(QUEUE_SHARE * 4 * sum(piece.elements for part in parts for piece in part)))
         self._was_full = False
         """So much did, after the last boundary."""
+        self._begun: float | None = None
+        """When the first part was staged."""
         self._queue: deque[StagedPart | None] = deque()
         self._waiting = 0
         self._over = False
@@ -76,7 +78,9 @@ class StagedParts:
         """Stage what there is room for, in the time that a boundary may take after a step of `step_seconds`: at least one part. `versions`:
         per fragment what this process has adopted. What goes wrong ends the transfer, and this process trains on."""
         try:
-            self._stage(versions, now() + staging_seconds(step_seconds), now)
+            begin = now()
+            self._begun = begin if self._begun is None else self._begun
+            self._stage(versions, begin + staging_seconds(step_seconds, begin - self._begun), now)
         except StateError as error:
             self.end(str(error))
         except Exception as error:  # noqa: BLE001 - of a framework: the receiver does without

@@ -55,7 +55,9 @@ class Answers:
             self._submit(received)
             await received.taken
             return
-        offered = PushOffered(peer, transfer.header, asyncio.get_running_loop().create_future())
+        small = self._job.exchanges.is_small(transfer.header.fragment)
+        admitted = asyncio.get_running_loop().create_future()
+        offered = PushOffered(peer, transfer.header, admitted, transfer.payload if small else None)
         self._submit(offered)
         offer = await offered.admitted
         session = peer.session
@@ -78,6 +80,8 @@ class Answers:
                 admitted = offer if isinstance(offer, Rejected) else self._admit(session, offer, now)
                 if isinstance(admitted, Rejected):
                     return admitted
+                if admitted is not None and event.payload is not None:
+                    return self._decoded(session, admitted, self._decode_now(session, admitted, event.payload, now), now)
                 _settle(event.admitted, admitted)
             case PortionReceived():
                 outcome = self._portion_received(event.peer, session, event.transfer, now)
@@ -137,6 +141,14 @@ class Answers:
         if whole is not None:
             self._admit(session, offer, now)
         return whole
+
+    def _decode_now(self, session: UnitSession, offer: Offer, payload: memoryview, now: float) -> Contribution | Refusal:
+        core = self._job.exchanges.opened()
+        try:
+            return core.decode(session.unit, offer, payload)
+        except Exception:
+            core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))  # else its exchange would wait for it
+            raise
 
     def _decode(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
         """Decode a whole answer in a task of its own, so that it counts even if a rank's stream is lost meanwhile."""

@@ -49,6 +49,9 @@ _log = logging.getLogger(__name__)
 INLINE_ELEMENTS = 1 << 18
 """Fragments up to this many values (1 MiB) are merged and decoded in the event loop: a thread would cost more."""
 
+MERGES_AT_ONCE = 4
+"""Merges that run beside each other: tau + 1 exchanges may be over at the same time, and each merge reads memory as fast as it is."""
+
 COSINE_ALPHA = 0.1
 """Weight of the newest merge in the mean cosine that is reported."""
 
@@ -183,8 +186,12 @@ class Exchanges:
 
     async def run[T](self, p: int | None, work: Callable[[], T]) -> T:
         """Run `work`, which changes nothing, in a thread if fragment p (None: the largest one) is large."""
-        largest = max(fragment.size for fragment in self.fragments) if p is None else self.fragments[p].size
-        return work() if largest <= INLINE_ELEMENTS else await self._arithmetic.decode(work)
+        small = all(map(self.is_small, range(len(self.fragments)))) if p is None else self.is_small(p)
+        return work() if small else await self._arithmetic.decode(work)
+
+    def is_small(self, p: int) -> bool:
+        """Return whether arithmetic on fragment p takes less than a turn of a thread."""
+        return self.fragments[p].size <= INLINE_ELEMENTS
 
     def at(self, now: float) -> float:
         """Return the core's time."""
@@ -281,7 +288,7 @@ class Exchanges:
                 for peer, session in self._peers.joined():
                     if session.unit in asked:
                         peer.outgoing.pull(effect.fragment, effect.t, self._training.overlap_steps)
-            case Close() if core.fragments[effect.fragment].size <= INLINE_ELEMENTS:
+            case Close() if self.is_small(effect.fragment):
                 self._commit(core, effect, core.compute(effect), now)
             case Close():
                 merge = asyncio.create_task(self._arithmetic.merge(lambda: core.compute(effect)), name=f"merge-{effect.t}")
@@ -356,18 +363,19 @@ class Exchanges:
 # the learners that join, do not wait for eight decodes.
 class Arithmetic:
     """Decodes as many contributions at a time as there are processors: more would only hold memory and slow the event loop down. A merge
-    waits for none of them. Used in one event loop."""
+    waits for none of them, and merges are of different fragments. Used in one event loop."""
 
     def __init__(self) -> None:
-        self._decoding = ThreadPoolExecutor(os.cpu_count(), "decode")
-        self._merging = ThreadPoolExecutor(1, "merge")
+        processors = os.cpu_count() or 1
+        self._decoding = ThreadPoolExecutor(processors, "decode")
+        self._merging = ThreadPoolExecutor(min(MERGES_AT_ONCE, processors), "merge")
 
     async def decode[T](self, work: Callable[[], T]) -> T:
         """Run `work` when its turn comes."""
         return await asyncio.get_running_loop().run_in_executor(self._decoding, work)
 
     async def merge[T](self, work: Callable[[], T]) -> T:
-        """Run `work` after the merges that were ordered before."""
+        """Run `work` once a thread is free, after the merges that were ordered before have begun."""
         return await asyncio.get_running_loop().run_in_executor(self._merging, work)
 
     def close(self) -> None:

@@ -165,12 +165,14 @@ class SeedReceived:
 
 @dataclass(frozen=True, slots=True)
 class PushOffered:
-    """A complete PUSH; its payload stays with the stream's reader, which waits for `admitted`."""
+    """A complete PUSH. The stream's reader waits for `admitted`."""
 
     peer: Peer
     header: Chunk
     admitted: asyncio.Future[Offer | None]
-    """None: not to be decoded."""
+    """None: there is nothing for the reader to decode."""
+    payload: memoryview | None = None
+    """Of a small fragment; None: it stays with the reader, which decodes it beside the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def beside_bad(path: Path, *, sharding: Sharding | None = None, joins: bool = Tr
         ("begin", lambda raw: raw.hello(), "Hello"),
         ("too_many", lambda raw: raw.want(1), "Work"),
         ("contradiction", lambda raw: answer(raw, asked(raw)), "PushOffered"),
-        ("contradiction_of", lambda raw: answer(raw, asked(raw)), "PushDecoded"),
+        ("contradiction_of", lambda raw: answer(raw, asked(raw)), "PushOffered"),
     ],
 )
 def test_an_exception_that_an_event_raises_refuses_its_stream_and_no_other(
