@@ -366,9 +366,8 @@ class Arithmetic:
     waits for none of them, and merges are of different fragments. Used in one event loop."""
 
     def __init__(self) -> None:
-        processors = os.cpu_count() or 1
-        self._decoding = ThreadPoolExecutor(processors, "decode")
-        self._merging = ThreadPoolExecutor(min(MERGES_AT_ONCE, processors), "merge")
+        self._decoding = ThreadPoolExecutor(os.cpu_count(), "decode")
+        self._merging = ThreadPoolExecutor(MERGES_AT_ONCE, "merge")
 
     async def decode[T](self, work: Callable[[], T]) -> T:
         """Run `work` when its turn comes."""
