@@ -172,7 +172,7 @@ class PushOffered:
     admitted: asyncio.Future[Offer | None]
     """None: there is nothing for the reader to decode."""
     payload: memoryview | None = None
-    """Of a small fragment; None: it stays with the reader, which decodes it beside the event loop."""
+    """That of a small fragment; None: it stays with the reader, which decodes it beside the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
