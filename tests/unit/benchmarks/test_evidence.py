@@ -97,7 +97,7 @@ def test_learners_that_wait_lose_what_the_paper_has_at_six_steps_and_at_24() -> 
 
 @pytest.mark.slow
 def test_learners_far_away_cost_the_newcomer_round_trips() -> None:
-    near, far = fig12.simulate(1, seeds=1, seed=1), fig12.simulate(1, seeds=1, seed=1, distance=fig12.FAR["200 ms"])
+    near, far = fig12.simulate(1, seeds=1, seed=1), fig12.simulate(1, seeds=1, seed=1, distance=fig12.Distance(0.5))
     # Its request and the parameters; without a link that is slow a newcomer trains within its first step.
     assert far.steps > near.steps
 
