@@ -134,12 +134,12 @@ class StagedParts:
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds)
 
-    def take(self, seconds: float | None = None) -> StagedPart | None:
-        """Return the next part; None: there is none any more. Raises NothingComes if it does not come within `seconds`; None: it may take
-        any time."""
+    def take(self, seconds: float | None = None, *, waited: float = 0.0) -> StagedPart | None:
+        """Return the next part; None: there is none any more. Raises NothingComes if it does not come within `seconds`, after `waited` that
+        are over; None: it may take any time."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds):
-                self._over, self._why = True, f"the donor has reached no step boundary with news for {seconds:.0f} s"
+                self._over, self._why = True, f"the donor has reached no step boundary with news for {waited + (seconds or 0.0):.0f} s"
             if self._over:
                 raise NothingComes(self._why or "the taker is gone")
             return self._queue.popleft()

@@ -67,6 +67,6 @@ class Gift(StagedParts):
 
     def _next(self) -> StagedPart | None:
         try:
-            return self.take(0.0 if self._hears_waiting else BOUNDARY_SECONDS)
+            return self.take(0.0, waited=BOUNDARY_SECONDS) if self._hears_waiting else self.take(BOUNDARY_SECONDS)
         except NothingComes as error:
             raise Refused(grpc.StatusCode.UNAVAILABLE, str(error)) from error

@@ -212,6 +212,13 @@ def test_a_donor_whose_state_cannot_be_read_trains_on(monkeypatch: pytest.Monkey
         list(gift.messages())
 
 
+def test_the_time_for_which_it_waited_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gifts, "BOUNDARY_SECONDS", 120.0)
+    monkeypatch.setattr(Gift, "wait", lambda *_: False)
+    with pytest.raises(Refused, match="no step boundary with news for 120 s"):
+        list(Donor().gives(hears_waiting=True).messages())
+
+
 @pytest.mark.parametrize("hears_waiting", [False, True])
 def test_a_donor_that_pauses_for_too_long_lets_the_taker_go(hears_waiting: bool) -> None:
     said: list[StateMessage | DataChunk] = []
