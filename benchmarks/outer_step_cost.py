@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.exchange_overhead import Size
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
 from benchmarks.process_rig import durations
@@ -27,15 +28,6 @@ LEARNERS = ("a", "b")
 TRAINING = {"sync_interval": 24, "compression": "BFloat16"}
 PASS_EVERY = 0.5
 """Seconds between two passes of the reference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    workload: Workload
-    runs: int
-    warm_up_steps: int
-    window: float
-    """Seconds that are measured."""
 
 
 FULL = Size(Workload(mebibytes=5, step_seconds=0.036), runs=3, warm_up_steps=100, window=20.0)

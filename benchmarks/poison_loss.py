@@ -22,7 +22,7 @@ from builders.regression import BATCH, Answer, LockStep, Regression, Trainee
 from diloco.algorithm.effects import Effect, Merged, Refusal, Skipped
 from diloco.algorithm.events import Marks
 from diloco.algorithm.fragments import unpack
-from diloco.algorithm.shard import Contribution
+from diloco.algorithm.shard import CheckedPush
 from diloco.contract import Training
 from diloco.data.ledger import Ledger
 from diloco.syncer.job.work import MOST_SAMPLES, Work
@@ -100,7 +100,7 @@ class Leased(LockStep):
         if refusal := self.core.admit(unit, offer, now):
             return refusal
         decoded = self.core.decode(unit, offer, push.payload)
-        if not isinstance(decoded, Contribution):
+        if not isinstance(decoded, CheckedPush):
             self.core.reject(unit, offer, now)
             return decoded
         if refusal := self.core.contribute(unit, offer, decoded, now, self._work.countable_tokens(unit, offer)):

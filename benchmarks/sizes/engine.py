@@ -18,7 +18,7 @@ from diloco.algorithm.effects import Close
 from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.shard import Contribution, Shard, Update
+from diloco.algorithm.shard import CheckedPush, Shard, Update
 from diloco.contract import Training
 from diloco.protocol.chunks import DataChunk, from_learner, to_wire
 from diloco.protocol.diloco_pb2 import Chunk
@@ -49,7 +49,7 @@ class Path:
         header = Chunk(kind=Chunk.PUSH, coding=int(self.shard.coding), steps=24, tokens=24_000)  # type: ignore[arg-type]
         self.messages = [to_wire(chunk) for chunk in split(header, encode(self.shard.coding, values))]
 
-    def arrive(self, p: int, t: int) -> Contribution:
+    def arrive(self, p: int, t: int) -> CheckedPush:
         """Return one contribution as its bytes come out of TLS, to its outer gradient and norms."""
         assembler = Assembler(lambda chunk: payload_bytes(Coding(chunk.coding), self.size), self.shard.memory.take)
         for message in self.messages:
@@ -57,7 +57,7 @@ class Path:
         assert transfer is not None
         return self.shard.decode(Offer(p, t, self.shard.coding, 0, transfer.header.steps, transfer.header.tokens), transfer.payload)
 
-    def take(self, p: int, t: int, contributions: list[Future[Contribution]]) -> Close:
+    def take(self, p: int, t: int, contributions: list[Future[CheckedPush]]) -> Close:
         """Accept the contributions and order their merge."""
         units = tuple(f"u-{m}" for m in range(LEARNERS))
         for unit, contribution in zip(units, contributions, strict=True):

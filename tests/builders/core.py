@@ -17,7 +17,7 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Broadcast, Close, Effect, Pull, Refusal, Refused, Rest
 from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Unusable
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.shard import Contribution
+from diloco.algorithm.shard import CheckedPush
 from diloco.contract import Grace, Training
 from diloco.syncer.job.awake import AwakeClock
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class InlineCore(Core):
     def admit(self, unit: str, offer: Offer, now: float) -> Refusal | None:
         return refusal_in(self.take(Offered(now, unit, offer)))
 
-    def contribute(self, unit: str, offer: Offer, decoded: Contribution, now: float, countable_tokens: float = math.inf) -> Refusal | None:
+    def contribute(self, unit: str, offer: Offer, decoded: CheckedPush, now: float, countable_tokens: float = math.inf) -> Refusal | None:
         return refusal_in(self.use(unit, offer, decoded, now, countable_tokens))
 
     def reject(self, unit: str, offer: Offer, now: float) -> None:

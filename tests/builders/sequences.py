@@ -31,7 +31,7 @@ from diloco.algorithm.events import (
     Unusable,
     Usable,
 )
-from diloco.algorithm.shard import Contribution, Update
+from diloco.algorithm.shard import CheckedPush, Update
 from diloco.algorithm.state import CoreState
 from diloco.contract import Grace, Training
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Tape:
 
     events: list[Event] = field(default_factory=list)
     effects: list[list[Effect]] = field(default_factory=list)
-    decoded: dict[tuple[str, int], Contribution] = field(default_factory=dict)
+    decoded: dict[tuple[str, int], CheckedPush] = field(default_factory=dict)
     """By unit and outer step, what a learner's answer came to."""
     commits: list[tuple[Commit, NDArray[np.float32]]] = field(default_factory=list)
     """What is written down of each merge that took its place, and the merged outer gradient."""
@@ -188,7 +188,7 @@ class Sequence:
     def _decode(self, unit: str, offer: Offer, payload: bytes) -> None:
         """Its result comes later."""
         core, decoded = self.core, self.core.decode(unit, offer, payload)
-        if not isinstance(decoded, Contribution) or self._random.random() < 0.02:
+        if not isinstance(decoded, CheckedPush) or self._random.random() < 0.02:
             self._later.append(lambda: self._taken(core, Unusable(self.now, unit, offer)))
             return
         countable = self._random.choice([float("inf"), 150.0])

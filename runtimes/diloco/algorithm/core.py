@@ -21,7 +21,7 @@ from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.guards import Guard
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.pieces import Portion
-from diloco.algorithm.shard import Contribution, Shard, Update
+from diloco.algorithm.shard import CheckedPush, Shard, Update
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.wording import plural
 
@@ -128,16 +128,16 @@ class Core(Driver):
         refusal = self.shard.seed(values)
         return refusal if refusal is not None else tuple(self.shard.value_norms())
 
-    def decode(self, unit: str, offer: Offer, payload: Buffer) -> Contribution | Refusal:
-        """Return the contribution in an answer that is to be decoded, or why it cannot be used. The payload is kept until the merge. In any
-        thread: changes nothing."""
+    def decode(self, unit: str, offer: Offer, payload: Buffer) -> CheckedPush | Refusal:
+        """Check an answer that is to be decoded: what can be merged of it, or why it cannot be used. The payload is kept until its merge.
+        In any thread: changes nothing."""
         return self._decoded(unit, offer, lambda: self.shard.decode(offer, payload))
 
-    def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Contribution | Refusal:
+    def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> CheckedPush | Refusal:
         """Decode, as `decode`, an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
         return self._decoded(unit, offer, lambda: self.shard.decode_portions(offer, parts))
 
-    def use(self, unit: str, offer: Offer, decoded: Contribution, at: float, countable_tokens: float = math.inf) -> list[Effect]:
+    def use(self, unit: str, offer: Offer, decoded: CheckedPush, at: float, countable_tokens: float = math.inf) -> list[Effect]:
         """Use the outer gradient of an answer, which is known now (`Usable`)."""
         self.shard.hold(unit, offer, decoded)
         return self.take(Usable(at, unit, offer, decoded.norm, countable_tokens))
@@ -151,7 +151,7 @@ class Core(Driver):
         self.shard.hold_update(close, update)
         return self.take(Computed(at, close.t, update is not None))
 
-    def _decoded(self, unit: str, offer: Offer, decode: Callable[[], Contribution]) -> Contribution | Refusal:
+    def _decoded(self, unit: str, offer: Offer, decode: Callable[[], CheckedPush]) -> CheckedPush | Refusal:
         try:
             return decode()
         except codec.NonFiniteError as e:

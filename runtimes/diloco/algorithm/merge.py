@@ -166,7 +166,7 @@ def _combine(vectors: Sequence[Vector], factors: Sequence[float], out: Array, be
     for vector, factor in zip(vectors, factors, strict=True):
         if factor >= _LARGEST_COEFFICIENT:
             kernels.combine([vector], [1.0], 1.0, alone := np.empty_like(out), begin)
-            whole = np.zeros(begin + out.size, np.float32)
+            whole = np.zeros(begin + out.size, np.float32)  # the others are read from `begin`, too
             whole[begin:] = alone.astype(np.float64) * factor
             vector, factor = Vector.of_values(whole), 1.0
         terms.append((vector, factor))

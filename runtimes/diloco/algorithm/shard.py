@@ -45,8 +45,8 @@ _PAYLOADS_OF_A_MERGE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
-    """An answer that can be merged."""
+class CheckedPush:
+    """A push that can be merged, if it is accepted."""
 
     gradient: Coded | InPortions
     """As it came."""
@@ -92,10 +92,10 @@ class Shard:
         self._values: list[Array] | None = None
         self._momentum: list[Array] = []
         self._residual: list[Array | None] = []
-        self._accepted: defaultdict[int, dict[str, Contribution]] = defaultdict(dict)
+        self._accepted: defaultdict[int, dict[str, CheckedPush]] = defaultdict(dict)
         """By outer step of the exchange and by unit: contributions that wait for their order."""
-        self._held: dict[tuple[str, int], Contribution] = {}
-        """By unit and outer step: answers that are neither accepted nor dropped."""
+        self._held: dict[tuple[str, int], CheckedPush] = {}
+        """By unit and outer step: pushes that are neither accepted nor dropped."""
         self._computed: dict[int, Update | None] = {}
         """By outer step: updates that are not installed."""
         arrays = {4 * fragment.size for fragment in self.fragments}
@@ -176,7 +176,7 @@ class Shard:
 
     # --- contributions ------------------------------------------------------------------------------------------------
 
-    def decode(self, offer: Offer, payload: Buffer) -> Contribution:
+    def decode(self, offer: Offer, payload: Buffer) -> CheckedPush:
         """Find the norms of an answer that the coordinator has admitted, which is kept as it came. In any thread: changes nothing.
 
         Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
@@ -185,36 +185,36 @@ class Shard:
         coded = codec.payload_of(offer.coding, payload, anchor.size)
         sizes = [where.stop - where.start for _, where in matrices(self.fragments[offer.fragment])]
         squares = codec.gradient_squares(offer.coding, coded, anchor, sizes)
-        return Contribution(Coded(offer.coding, coded, anchor), tuple(np.sqrt(squares).tolist()), version)
+        return CheckedPush(Coded(offer.coding, coded, anchor), tuple(np.sqrt(squares).tolist()), version)
 
-    def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Contribution:
+    def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> CheckedPush:
         """Do as `decode` with an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
         fragment = self.fragments[offer.fragment]
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
         coded = [(portion, codec.payload_of(offer.coding, payload, portion.size)) for portion, payload in parts]
         gradient = InPortions(offer.coding, coded, anchor)
-        return Contribution(gradient, norms(fragment, gradient.values(self.memory.floats(anchor.size))), version)
+        return CheckedPush(gradient, norms(fragment, gradient.values(self.memory.floats(anchor.size))), version)
 
-    def hold(self, unit: str, offer: Offer, contribution: Contribution) -> None:
-        """Keep a contribution until it is accepted or dropped."""
-        self._held[unit, offer.t] = contribution
+    def hold(self, unit: str, offer: Offer, push: CheckedPush) -> None:
+        """Keep a push until it is accepted or dropped."""
+        self._held[unit, offer.t] = push
 
     def drop(self, unit: str, offer: Offer) -> None:
-        """Forget a contribution that is not accepted. Idempotent."""
+        """Forget a push that is not accepted. Idempotent."""
         self._held.pop((unit, offer.t), None)
 
     def accept(self, unit: str, offer: Offer) -> None:
-        """Keep a contribution, which is held, for the order that merges it.
+        """Keep a push, which is held, for the order that merges it.
 
         Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
         """
-        contribution = self._held.pop((unit, offer.t))
-        if contribution.anchor != self._versions[offer.fragment]:
+        push = self._held.pop((unit, offer.t))
+        if push.anchor != self._versions[offer.fragment]:
             raise ValueError(
-                f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} was decoded against version {contribution.anchor}; "
+                f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} was decoded against version {push.anchor}; "
                 f"the fragment is at version {self._versions[offer.fragment]} now"
             )
-        self._accepted[offer.t][unit] = contribution
+        self._accepted[offer.t][unit] = push
 
     def discard(self, t: int, unit: str) -> None:
         """Forget a contribution that is not to be merged. Idempotent."""

@@ -19,6 +19,10 @@ from diloco.protocol.framing import Assembler, FramingError
 from diloco.protocol.state_parts import MOST_ARRAYS, PART_ELEMENTS, PieceArray, StateError, elements, from_message
 from diloco.protocol.state_values import MOST_BYTES
 
+MOST_WAITS = 24
+"""So often a donor may say that it waits before it sends the next part. Ours says so twelve times and then ends. The taker does not train
+meanwhile, so a donor must not keep it by such messages alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArraysCame:
@@ -54,6 +58,8 @@ class Incoming:
         self._arrays: list[PieceArray] = []
         self._parts = 0
         self._rest = False
+        self._waits = 0
+        """So often the donor has said, since the last part, that it waits for its next step boundary."""
         self.bytes = 0
         """That have come."""
 
@@ -67,7 +73,10 @@ class Incoming:
         if isinstance(message, DataChunk):
             transfer = self._assembler.add(message)
             return None if transfer is None else self._complete(transfer.payload)
-        if message.WhichOneof("message") is None:  # the donor is still there
+        if message.WhichOneof("message") is None:
+            self._waits += 1
+            if self._waits > MOST_WAITS:
+                raise StateError(f"the donor has said {self._waits} times that it waits, and sent nothing else")
             return None
         if self._part is not None:
             raise StateError(f"part {self._part.index} of the donor's state is not whole")
@@ -82,6 +91,7 @@ class Incoming:
         return None
 
     def _announced(self, part: StatePart) -> None:
+        self._waits = 0
         if self._rest:
             raise StateError(f"the donor sends part {part.index} after the small rest, which is the last one")
         if part.index != self._parts or len(part.versions) != self._fragments:

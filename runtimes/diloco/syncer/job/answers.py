@@ -17,7 +17,7 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.coordinator import refuse
 from diloco.algorithm.effects import Reason, Refusal, Refused
 from diloco.algorithm.events import Marks, Offer, Offered, Unusable
-from diloco.algorithm.shard import Contribution
+from diloco.algorithm.shard import CheckedPush
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.framing import Transfer
@@ -43,7 +43,7 @@ class Answers:
         self._job = job
         self._membership = membership
         self._submit = submit
-        self._decoding: set[asyncio.Task[Contribution | Refusal]] = set()
+        self._decoding: set[asyncio.Task[CheckedPush | Refusal]] = set()
 
     # --- in the stream's reader ---------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class Answers:
         session = peer.session
         if offer is None or session is None:
             return
-        decoded: Contribution | Refusal | None = None
+        decoded: CheckedPush | Refusal | None = None
         try:
             core = self._job.exchanges.opened()
             decoded = await self._job.exchanges.run(offer.fragment, lambda: core.decode(session.unit, offer, transfer.payload))
@@ -142,7 +142,7 @@ class Answers:
             self._admit(session, offer, now)
         return whole
 
-    def _decode_now(self, session: UnitSession, offer: Offer, payload: memoryview, now: float) -> Contribution | Refusal:
+    def _decode_now(self, session: UnitSession, offer: Offer, payload: memoryview, now: float) -> CheckedPush | Refusal:
         core = self._job.exchanges.opened()
         try:
             return core.decode(session.unit, offer, payload)
@@ -159,10 +159,10 @@ class Answers:
         task.add_done_callback(self._decoding.discard)
         task.add_done_callback(lambda decoded: self._submit(AnswerDecoded(session, offer, decoded, taken)))
 
-    def _decoded(self, session: UnitSession, offer: Offer, decoded: Contribution | Refusal | None, now: float) -> Rejected | None:
+    def _decoded(self, session: UnitSession, offer: Offer, decoded: CheckedPush | Refusal | None, now: float) -> Rejected | None:
         """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
         core = self._job.exchanges.opened()
-        if not isinstance(decoded, Contribution):
+        if not isinstance(decoded, CheckedPush):
             core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))
             return self._refuse(session, decoded) if decoded is not None else None
         # Again: another answer of the unit may have been accepted since this one was admitted.

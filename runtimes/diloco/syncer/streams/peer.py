@@ -12,7 +12,7 @@ from diloco.algorithm.effects import Close, Refusal
 from diloco.algorithm.events import Offer
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError, Portion
-from diloco.algorithm.shard import Contribution, Update
+from diloco.algorithm.shard import CheckedPush, Update
 from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, Hello, Progress
 from diloco.protocol.framing import Assembler, Transfer
 from diloco.protocol.piece_maps import Owned
@@ -191,7 +191,7 @@ class PushDecoded:
 
     peer: Peer
     offer: Offer
-    decoded: Contribution | Refusal | None
+    decoded: CheckedPush | Refusal | None
     """None: the reader was stopped."""
 
 
@@ -272,7 +272,7 @@ class AnswerDecoded:
 
     session: UnitSession
     offer: Offer
-    decoded: asyncio.Task[Contribution | Refusal]
+    decoded: asyncio.Task[CheckedPush | Refusal]
     taken: asyncio.Future[None]
 
 

@@ -13,7 +13,7 @@ from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_lay
 from builders.exploration import examples
 from diloco.algorithm.effects import Close, Merged, Pull, Reason, Refusal
 from diloco.algorithm.events import Marks, Offer, Tick
-from diloco.algorithm.shard import Contribution, Shard, Update
+from diloco.algorithm.shard import CheckedPush, Shard, Update
 from diloco.contract import Training
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ class SlowSimulation(Simulation[SimulatedLearner]):
         """`durations`: seconds of one decode or merge after the other, again and again."""
         super().__init__(core, learners)
         self.tape: list[Close] = []
-        self.accepted: list[tuple[str, Offer, Contribution]] = []
+        self.accepted: list[tuple[str, Offer, CheckedPush]] = []
         self._durations = durations
         self._taken = 0
 
@@ -57,7 +57,7 @@ class SlowSimulation(Simulation[SimulatedLearner]):
         decoded = self.core.shard.decode(push.offer, push.payload)
         self.at(self.now + self._duration(), functools.partial(self._decoded, learner.unit, push.offer, decoded))
 
-    def _decoded(self, unit: str, offer: Offer, decoded: Contribution) -> None:
+    def _decoded(self, unit: str, offer: Offer, decoded: CheckedPush) -> None:
         # `accept` raises if the fragment has changed since it was decoded
         if self.core.contribute(unit, offer, decoded, self.now) is None:
             self.accepted.append((unit, offer, decoded))
@@ -118,7 +118,7 @@ def test_clock_goes_on_beside_a_merge_for_tau_steps() -> None:
     assert slow.core.t >= sim.core.t - 1
 
 
-def an_answer_on_its_way(core: InlineCore) -> tuple[Pull, Offer, Contribution]:
+def an_answer_on_its_way(core: InlineCore) -> tuple[Pull, Offer, CheckedPush]:
     """a and b are asked; a's answer is admitted and decoded, and not yet contributed."""
     for unit in core.units:
         core.progress(unit, metadata(core, 1), 1.0)

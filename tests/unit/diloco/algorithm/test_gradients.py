@@ -14,7 +14,7 @@ from diloco.algorithm.pieces import deal, portion
 from diloco.kernels import Vector, combine
 
 SIDES = (300, 200, 1, 7)
-"""Of square matrices: 90,000 values and 40,000 lie across the blocks in which a merge works."""
+"""Of square matrices: 90,000 and 40,000 values are of many of the parts in which a merge works, of 2,048 each."""
 
 
 def a_fragment() -> Fragment:
@@ -71,8 +71,8 @@ def test_a_merge_of_coded_gradients_is_that_of_their_values(coding: Coding, coun
     assert merged.cosine == plain.cosine or count == 1
 
 
-def test_matrices_that_lie_across_blocks_are_merged_as_wholes() -> None:
-    """By the formula in float64: the norm of each is the mean norm, which a block of it alone would not give."""
+def test_matrices_of_many_parts_are_merged_as_wholes() -> None:
+    """By the formula in float64: the norm of each is the mean norm, which a part of it alone would not give."""
     fragment = a_fragment()
     values = [coded(Coding.BFLOAT16_DELTA, fragment.size, seed)[1] for seed in range(3)]
     merged = merge(
@@ -85,7 +85,7 @@ def test_matrices_that_lie_across_blocks_are_merged_as_wholes() -> None:
         assert np.allclose(merged[where], radius * direction / np.linalg.norm(direction), rtol=1e-4, atol=1e-6)
 
 
-def test_matrices_that_cancel_across_blocks_are_averaged() -> None:
+def test_matrices_of_many_parts_that_cancel_are_averaged() -> None:
     fragment = a_fragment()
     one = coded(Coding.BFLOAT16_DELTA, fragment.size, 0)[1]
     values = [3 * one, -one]
