@@ -1,4 +1,4 @@
-"""Sentences of docstrings have a subject or a verb first, see STYLE.md. That functions begin with a verb is ruff's D401."""
+"""Docstrings have a subject or a verb first, see STYLE.md."""
 
 import ast
 from collections.abc import Iterator
