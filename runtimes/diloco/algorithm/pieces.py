@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,25 @@ def common(one: Piece, other: Piece) -> Piece | None:
     ends = (min(a + n, b + m) for a, n, b, m in zip(one.start, one.size, other.start, other.size, strict=True))
     size = tuple(end - first for end, first in zip(ends, start, strict=True))
     return Piece(one.tensor, start, size) if all(length > 0 for length in size) else None
+
+
+def by_tensor(pieces: Iterable[Piece]) -> dict[str, list[Piece]]:
+    """Group pieces by the name of their tensor."""
+    found: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.tensor, []).append(piece)
+    return found
+
+
+def overlap(pieces: Iterable[Piece], others: Mapping[str, Sequence[Piece]]) -> list[Piece]:
+    """Return what each piece has in common with each of the others, in the order of the pieces. `others`: by tensor."""
+    return [both for piece in pieces for other in others.get(piece.tensor, ()) if (both := common(piece, other)) is not None]
+
+
+def within[T: np.generic](part: Piece, piece: Piece, values: NDArray[T]) -> NDArray[T]:
+    """Return a view of the values of `part`, which lies in `piece`. `values`: those of `piece`, [elements] or [size]."""
+    inner = Piece(piece.tensor, tuple(a - b for a, b in zip(part.start, piece.start, strict=True)), part.size)
+    return inner.of(values.reshape(piece.size))
 
 
 def whole(spec: TensorSpec) -> Piece:

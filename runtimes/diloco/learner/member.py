@@ -198,8 +198,7 @@ class Member(ABC):
 
     def _connect_peers(self, take_parameters: Callable[[], None], overwritten: Callable[[], None]) -> None:
         """Let the peers know the model; see `Model`."""
-        fragment_of = {name: index for index, names in enumerate(self._model.names) for name in names}
-        self._peers.connect(Model(fragment_of, take_parameters, overwritten), self.link.heartbeat.tell)
+        self._peers.connect(Model(take_parameters, overwritten), self.link.heartbeat.tell)
 
     def _adopt(self, fragment: int, ready: Ready, t: int, tokens: int, step: int) -> None:
         """Overwrite the fragment with its version of outer step `t`, after local step `step`. `tokens`: as of `Received`."""

@@ -5,7 +5,7 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diloco.learner.inbox import InboxEvent
@@ -17,8 +17,6 @@ from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery
 class Model:
     """What a copy of a peer's state changes of a member's."""
 
-    fragment_of: Mapping[str, int]
-    """By name of the tensor."""
     take_parameters: Callable[[], None]
     """Put the syncer's values back in the place of a part of a copy."""
     overwritten: Callable[[], None]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diloco.algorithm.pieces import Piece
-from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
+from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.learner.store import Staged
 from diloco.protocol.state_parts import PieceArray, StateError, elements
 
@@ -48,11 +48,27 @@ class StagedPart:
 class StagedParts:
     """A queue from the training thread, which calls `stage`, to another one, which calls `take` and `taken`."""
 
-    def __init__(self, state: InnerState, parts: Sequence[Sequence[Piece]], receiver: str, *, optimizer_only: bool = False) -> None:
-        """Stage these parts of the model for `receiver`, for people. `optimizer_only`: neither parameters nor the small rest."""
+    def __init__(
+        self,
+        state: InnerState,
+        parts: Sequence[Sequence[Piece]],
+        receiver: str,
+        stage_rest: Callable[[], StagedRest] | None = None,
+        *,
+        optimizer_only: bool = False,
+    ) -> None:
+        """
+        Args:
+            state: of this process
+            parts: of the model, each of which is read at one boundary
+            receiver: named in messages
+            stage_rest: reads the small rest, which comes last. None if it is not wanted
+            optimizer_only: the parameters are not wanted
+        """
         self.receiver = receiver
         self._state = state
         self._parts = parts
+        self._stage_rest = stage_rest
         self._optimizer_only = optimizer_only
         self.next = 0
         """Parts that are staged."""
@@ -62,8 +78,6 @@ class StagedParts:
         self._bound = max(QUEUE_BYTES, int(QUEUE_SHARE * 4 * sum(piece.elements for part in parts for piece in part)))
         self._was_full = False
         """So much did, after the last boundary."""
-        self._begun: float | None = None
-        """When the first part was staged."""
         self._queue: deque[StagedPart | None] = deque()
         self._waiting = 0
         self._over = False
@@ -74,13 +88,11 @@ class StagedParts:
         """Nothing more is wanted."""
         return self._over
 
-    def stage(self, versions: Sequence[int], step_seconds: float, now: Callable[[], float]) -> None:
-        """Stage what there is room for, in the time that a boundary may take after a step of `step_seconds`: at least one part. `versions`:
-        per fragment what this process has adopted. What goes wrong ends the transfer, and this process trains on."""
+    def stage(self, versions: Sequence[int], until: float, now: Callable[[], float]) -> None:
+        """Stage what there is room for until this time on `now`, and at least one part. `versions` has for each fragment the version that
+        this process has adopted. An error ends the transfer, and this process trains on."""
         try:
-            begin = now()
-            self._begun = begin if self._begun is None else self._begun
-            self._stage(versions, begin + staging_seconds(step_seconds, begin - self._begun), now)
+            self._stage(versions, until, now)
         except StateError as error:
             self.end(str(error))
         except Exception as error:  # noqa: BLE001 - of a framework: the receiver does without
@@ -96,8 +108,8 @@ class StagedParts:
                 self._was_full = True
                 return
             if self.next == len(self._parts):
-                if not self._optimizer_only:
-                    self._put(StagedPart((), self._state.stage_rest(), list(versions), 0))
+                if self._stage_rest is not None:
+                    self._put(StagedPart((), self._stage_rest(), list(versions), 0))
                 self._put(None)
             elif arrays := self._arrays():
                 self._put(StagedPart(arrays, self._state.stage(arrays), list(versions), 4 * elements(arrays)))

@@ -80,7 +80,7 @@ class FrozenTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "inner_state", "locality", "frozen", "acknowledges_beside")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "rank_addresses", "inner_state", "locality", "frozen", "acknowledges_beside")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Hello(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGES_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RANK_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     INNER_STATE_FIELD_NUMBER: _ClassVar[int]
     LOCALITY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
@@ -117,11 +118,12 @@ class Hello(_message.Message):
     process: bytes
     acknowledges: bool
     peer_address: str
+    rank_addresses: _containers.RepeatedScalarFieldContainer[str]
     inner_state: str
     locality: str
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenTensor]
     acknowledges_beside: bool
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., rank_addresses: _Optional[_Iterable[str]] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
 
 class PieceMap(_message.Message):
     __slots__ = ("pieces",)
@@ -314,11 +316,12 @@ class Recovery(_message.Message):
     def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ..., stored: _Optional[bool] = ..., steps: _Optional[int] = ..., not_stored: _Optional[str] = ...) -> None: ...
 
 class Donor(_message.Message):
-    __slots__ = ("round", "unit", "attempt", "address", "grant", "why", "former")
+    __slots__ = ("round", "unit", "attempt", "address", "rank_addresses", "grant", "why", "former")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RANK_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     FORMER_FIELD_NUMBER: _ClassVar[int]
@@ -326,10 +329,11 @@ class Donor(_message.Message):
     unit: str
     attempt: int
     address: str
+    rank_addresses: _containers.RepeatedScalarFieldContainer[str]
     grant: bytes
     why: str
     former: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., rank_addresses: _Optional[_Iterable[str]] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Marker(_message.Message):
     __slots__ = ("t",)
@@ -348,7 +352,7 @@ class Give(_message.Message):
     def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ...) -> None: ...
 
 class StateWanted(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "grant", "fingerprint", "inner_state", "incarnation", "versions", "hears_waiting")
+    __slots__ = ("job_uid", "unit", "attempt", "grant", "fingerprint", "inner_state", "incarnation", "versions", "hears_waiting", "pieces", "rank", "without_rest")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -358,6 +362,9 @@ class StateWanted(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     HEARS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_REST_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -367,7 +374,10 @@ class StateWanted(_message.Message):
     incarnation: bytes
     versions: _containers.RepeatedScalarFieldContainer[int]
     hears_waiting: bool
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., hears_waiting: _Optional[bool] = ...) -> None: ...
+    pieces: PieceMap
+    rank: int
+    without_rest: bool
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., hears_waiting: _Optional[bool] = ..., pieces: _Optional[_Union[PieceMap, _Mapping]] = ..., rank: _Optional[int] = ..., without_rest: _Optional[bool] = ...) -> None: ...
 
 class StateMessage(_message.Message):
     __slots__ = ("part", "end", "chunk")
@@ -404,12 +414,14 @@ class StateArray(_message.Message):
     def __init__(self, piece: _Optional[_Union[Piece, _Mapping]] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class StateEnd(_message.Message):
-    __slots__ = ("parts", "bytes")
+    __slots__ = ("parts", "bytes", "elements")
     PARTS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     parts: int
     bytes: int
-    def __init__(self, parts: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    elements: int
+    def __init__(self, parts: _Optional[int] = ..., bytes: _Optional[int] = ..., elements: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("bytes", "held")

@@ -44,14 +44,19 @@ class RestCame:
 
 @dataclass(frozen=True, slots=True)
 class EndCame:
-    """Everything came."""
+    """Everything came that the donor's process has."""
+
+    elements: int
+    """Of the model, in its pieces."""
 
 
 class Incoming:
     """One transfer. `add` raises StateError and FramingError for what cannot be; then nothing more of it counts."""
 
-    def __init__(self, layout: Layout, fragments: int) -> None:
+    def __init__(self, layout: Layout, fragments: int, *, with_rest: bool = True) -> None:
+        """`with_rest`: the small rest is to come, after all parts."""
         self._layout = layout
+        self._with_rest = with_rest
         self._fragments = fragments
         self._assembler = Assembler(self._expected)
         self._part: StatePart | None = None
@@ -81,12 +86,12 @@ class Incoming:
         if self._part is not None:
             raise StateError(f"part {self._part.index} of the donor's state is not whole")
         if message.WhichOneof("message") == "end":
-            if (message.end.parts, message.end.bytes) != (self._parts, self.bytes) or not self._rest:
+            if (message.end.parts, message.end.bytes) != (self._parts, self.bytes) or self._rest != self._with_rest:
                 raise StateError(
                     f"the donor says that its state has {message.end.parts} parts and {message.end.bytes} bytes; {self._parts} and "
-                    f"{self.bytes} came{'' if self._rest else ', without the small rest'}"
+                    f"{self.bytes} came, {'with' if self._rest else 'without'} the small rest"
                 )
-            return EndCame()
+            return EndCame(message.end.elements)
         self._announced(message.part)
         return None
 

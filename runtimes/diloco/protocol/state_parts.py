@@ -5,11 +5,11 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diloco.algorithm.frozen import blocks
-from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.diloco_pb2 import StateArray
@@ -36,45 +36,52 @@ class PieceArray:
     """In which it is kept, such as "bfloat16". It travels as float32."""
 
 
-def cut(tensors: Sequence[TensorSpec], most: int = PART_ELEMENTS) -> list[list[Piece]]:
-    """All of the model in parts of at most `most` elements, in the order of the tensors. Small tensors share a part."""
+def cut(pieces: Iterable[Piece], most: int = PART_ELEMENTS) -> list[list[Piece]]:
+    """Cut pieces of the model into parts of at most `most` elements, in their order. Small pieces share a part."""
     parts: list[list[Piece]] = []
     room = 0
-    for spec in tensors:
-        for piece in (Piece(spec.name, *block) for block in blocks((0,) * len(spec.shape), spec.shape, most)):
-            if piece.elements > room:
+    for piece in pieces:
+        for block in (Piece(piece.tensor, *block) for block in blocks(piece.start, piece.size, most)):
+            if block.elements > room:
                 parts.append([])
                 room = most
-            parts[-1].append(piece)
-            room -= piece.elements
+            parts[-1].append(block)
+            room -= block.elements
     return parts
 
 
 def to_message(layout: Layout, arrays: Sequence[PieceArray]) -> list[StateArray]:
-    """For the wire."""
-    index = {spec.name: number for number, spec in enumerate(layout.tensors)}
-    return [
-        StateArray(
-            piece=PieceMessage(tensor=index[one.piece.tensor], start=one.piece.start, size=one.piece.size), name=one.name, dtype=one.dtype
-        )
-        for one in arrays
-    ]
+    """Return arrays for the wire."""
+    pieces = pieces_to_message(layout, [array.piece for array in arrays])
+    return [StateArray(piece=piece, name=array.name, dtype=array.dtype) for piece, array in zip(pieces, arrays, strict=True)]
 
 
 def from_message(layout: Layout, arrays: Sequence[StateArray]) -> list[PieceArray]:
-    """From the wire. Raises StateError for what is no piece of the model."""
+    """Return arrays from the wire. Raises StateError for what is no piece of the model."""
+    pieces = pieces_from_message(layout, [array.piece for array in arrays])
+    return [PieceArray(piece, array.name, array.dtype) for piece, array in zip(pieces, arrays, strict=True)]
+
+
+def pieces_to_message(layout: Layout, pieces: Sequence[Piece]) -> list[PieceMessage]:
+    """Return pieces for the wire."""
+    index = {spec.name: number for number, spec in enumerate(layout.tensors)}
+    return [PieceMessage(tensor=index[piece.tensor], start=piece.start, size=piece.size) for piece in pieces]
+
+
+def pieces_from_message(layout: Layout, pieces: Sequence[PieceMessage]) -> list[Piece]:
+    """Return pieces from the wire. Raises StateError for what is no piece of the model."""
     found = []
-    for one in arrays:
-        if one.piece.tensor >= len(layout.tensors):
-            raise StateError(f"the peer sends tensor {one.piece.tensor} of {plural(len(layout.tensors), 'tensor')}")
-        spec = layout.tensors[one.piece.tensor]
-        start, size = tuple(one.piece.start), tuple(one.piece.size)
+    for piece in pieces:
+        if piece.tensor >= len(layout.tensors):
+            raise StateError(f"the peer names tensor {piece.tensor} of {plural(len(layout.tensors), 'tensor')}")
+        spec = layout.tensors[piece.tensor]
+        start, size = tuple(piece.start), tuple(piece.size)
         inside = len(start) == len(size) == len(spec.shape) and all(
             count and first + count <= length for first, count, length in zip(start, size, spec.shape, strict=True)
         )
         if not inside:
-            raise StateError(f"the peer sends start {list(start)} and size {list(size)} of {spec}, which has shape {list(spec.shape)}")
-        found.append(PieceArray(Piece(spec.name, start, size), one.name, one.dtype))
+            raise StateError(f"the peer names start {list(start)} and size {list(size)} of {spec}, which has shape {list(spec.shape)}")
+        found.append(Piece(spec.name, start, size))
     return found
 
 

@@ -59,6 +59,7 @@ class FollowerMember(RankMember[Follower]):
         super().boundary(in_step=in_step)
         if self._state is not None:
             readable = not (in_step or self._model.store.lent)
+            self._state.follow(*self._since_last(), self._step_seconds, readable=readable)
             self._state.at_boundary(self.step_count, self._step_seconds, readable=readable)
 
     def take(self, count: int) -> NDArray[np.int64] | None:

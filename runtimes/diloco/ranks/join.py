@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
-from diloco.algorithm.pieces import Piece
+from diloco.algorithm.pieces import Piece, Portion, portion
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
-from diloco.learner.member import MemberParts, make_parts
+from diloco.learner.member import make_parts
 from diloco.learner.peers import Peers
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Hello
@@ -27,20 +27,19 @@ from diloco.ranks.follower import Follower
 from diloco.ranks.following import FollowerMember
 from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
-from diloco.ranks.meeting import counting, to_message
+from diloco.ranks.meeting import counting
+from diloco.ranks.messages import pieces_to_wire
 from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLeader
 from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.ranks.world import World
-from diloco.snapshots.stored_state import BlockWriter, writer_of
+from diloco.recovery.peers import PeersOfUnit
+from diloco.recovery.process_state import ProcessState
 
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
-
-type MakePeers = Callable[[StateOfUnit, Incarnations], Peers]
-"""Makes what gives, stores and takes a state: the first is that of all ranks."""
 
 
 def join_ranks(
@@ -52,15 +51,19 @@ def join_ranks(
     world: World,
     on_adopt: Callable[[Sequence[str]], None] | None,
     inner: InnerState | None = None,
-    peers_of: MakePeers | None = None,
 ) -> LeaderMember | FollowerMember:
-    """Meet the other ranks, which all call it, and make this one's part. `hello`: of a unit of one process. `inner`: the state of this rank
-    beside the parameters; None: it is not known. `peers_of` makes what gives, stores and takes that of all ranks.
+    """Meet the other ranks, which all call it, and make this one's part.
+
+    Args:
+        hello: of a unit of one process
+        inner: the state of this rank beside the parameters. None if it is not known
 
     Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
     data = world.data or DataRank(world.rank, world.ranks)
     me = Membership(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
+    incarnations = Incarnations()
+    process = ProcessState(config, layout, fragments, inner, store.owned(), incarnations, rank=me.rank, alone=False) if inner else None
     here = Here(
         job_uid=me.job_uid,
         unit=me.unit,
@@ -69,58 +72,56 @@ def join_ranks(
         ranks=me.ranks,
         framework=hello.framework,
         fingerprint=layout.fingerprint,
-        owned=to_message(store.owned()),
+        owned=pieces_to_wire(store.owned()),
         dtypes=store.dtypes(),
         data_rank=data.index,
         data_ranks=data.of,
         inner_state=inner.kind if inner is not None else "",
-        held=to_message(inner.held()) if inner is not None else None,
+        held=pieces_to_wire(inner.held()) if inner is not None else None,
+        peer_address=process.address if process is not None else "",
     )
     channel = _channel(config, layout, hello.session, me, world)
     met = channel.meet(here)
-    incarnations = Incarnations()
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
     owned = channel.take_owned() if isinstance(channel, Leader) else ()
-
-    def writer(state: str) -> BlockWriter:
-        return writer_of(config.job, config.unit, state, me.rank)
-
-    state = _state_of_unit(channel, inner, owned, fragments, writer) if isinstance(channel, Leader) and inner is not None else None
-    peers = Peers() if state is None or peers_of is None else peers_of(state, incarnations)
+    portions = [portion(fragment, store.owned()) for fragment in fragments]
+    state = _state_of_unit(channel, process, portions, owned) if isinstance(channel, Leader) and process is not None else None
+    peers = Peers() if state is None or process is None else PeersOfUnit(config, layout, process, state)
     own = _hello_of(hello, layout, channel, met.session, owned, peers, config.locality)
     parts = make_parts(config, own, store, fragments, inbox, incarnations, peers, on_adopt)
     if isinstance(channel, Follower):
-        of_rank = _state_of_rank(channel, inner, parts, writer) if inner is not None else None
+        of_rank = _state_of_rank(channel, process, portions) if process is not None else None
         return FollowerMember(parts, data, channel, incarnations, of_rank)
     return LeaderMember(parts, data, channel, incarnations, counting(channel.data_ranks), state)
 
 
-def _state_of_rank(channel: Follower, inner: InnerState, parts: MemberParts, writer: Callable[[str], BlockWriter]) -> StateOfRank:
+def _state_of_rank(channel: Follower, process: ProcessState, portions: Sequence[Portion]) -> StateOfRank:
     def say(said: StateSaid) -> None:
         channel.say(ToLeader(state=said))
         channel.send()
 
-    return StateOfRank(inner, parts.model.portions, say, writer)
+    def wake() -> None:
+        with channel.changed:
+            channel.changed.notify_all()
+
+    return StateOfRank(process, portions, say, wake)
 
 
 def _state_of_unit(
-    channel: Leader,
-    inner: InnerState,
-    owned: Sequence[Sequence[Piece]],
-    fragments: Sequence[Fragment],
-    writer: Callable[[str], BlockWriter],
+    channel: Leader, process: ProcessState, portions: Sequence[Portion], owned: Sequence[Sequence[Piece]]
 ) -> StateOfUnit | None:
     """Return the state of all ranks; None: they have none that can be given as one."""
     if len(kinds := sorted(set(channel.inner_states))) > 1:
         named = "; ".join(kind or "none" for kind in kinds)
         _log.warning("unit %s neither gives, stores nor takes state: its ranks have different ones: %s", channel.me.unit, named)
+        process.close()
         return None
 
     def say(rank: int, order: StateOrder) -> None:
         channel.say(FromLeader(state=order), rank)
         channel.send()
 
-    state = StateOfUnit(inner, say, owned, channel.take_held(), fragments, writer)
+    state = StateOfUnit(process, portions, say, owned, channel.take_held())
     channel.state_said = state.said
     return state
 
@@ -152,7 +153,8 @@ def _hello_of(
     me = channel.me
     if isinstance(channel, Leader):
         own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned))
-        own.peer_address, own.inner_state, own.locality = peers.address, peers.kind, locality
+        own.rank_addresses.extend(channel.peer_addresses if peers.kind else ())
+        own.inner_state, own.locality = peers.kind, locality
         own.MergeFrom(hello)
     else:
         own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)

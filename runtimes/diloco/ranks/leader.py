@@ -21,7 +21,8 @@ from diloco.contract import Exit
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
-from diloco.ranks.meeting import absent, disagreement, from_message
+from diloco.ranks.meeting import absent, disagreement
+from diloco.ranks.messages import pieces_from_wire
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, StateSaid, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
 from diloco.wording import plural
@@ -90,9 +91,15 @@ class Leader(SideChannel[ToLeader]):
         """After the meeting: the kind of each rank's state beside the parameters."""
         return [self._heres[rank].inner_state for rank in range(self.me.ranks)]
 
+    @property
+    def peer_addresses(self) -> list[str]:
+        """After the meeting: where each rank gives what it owns of the state. Empty if one of them gives nothing."""
+        addresses = [self._heres[rank].peer_address for rank in range(self.me.ranks)]
+        return addresses if all(addresses) else []
+
     def take_held(self) -> Sequence[Sequence[Piece]]:
         """Take what each rank holds, once, after the meeting."""
-        held = [from_message(self._heres[rank].held) for rank in range(self.me.ranks)]
+        held = [pieces_from_wire(self._heres[rank].held) for rank in range(self.me.ranks)]
         for here in self._heres.values():
             here.ClearField("held")
         return held
@@ -202,7 +209,7 @@ class Leader(SideChannel[ToLeader]):
             self._met.set_result(met)
 
     def _checked_pieces(self) -> list[list[Piece]]:
-        owned = [from_message(self._heres[rank].owned) for rank in range(self.me.ranks)]
+        owned = [pieces_from_wire(self._heres[rank].owned) for rank in range(self.me.ranks)]
         check_cover(self._layout, owned)
         return owned
 

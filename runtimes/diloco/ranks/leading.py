@@ -13,13 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.inbox import InboxEvent, Received, RefusedForGood, Welcomed
+from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.leave import LoopError
 from diloco.learner.member import MemberParts
 from diloco.learner.push_header import PushCounts
-from diloco.learner.store import Ready
-from diloco.learner.unit_plan import Adoption, UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
+from diloco.learner.unit_plan import UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.diloco_pb2 import Bye
 from diloco.ranks import messages, ranks_pb2
@@ -27,7 +26,7 @@ from diloco.ranks.batch_dealer import BatchDealer
 from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
 from diloco.ranks.leader import Leader
 from diloco.ranks.member import RankMember
-from diloco.ranks.orders import LAST, Action, Adopt, Last, Order, Seed, TakeState, Version
+from diloco.ranks.orders import LAST, Action, Last, Order, TakeState, Version
 from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import DataRank, Ranges
 from diloco.ranks.schedule import Schedule, ahead
@@ -60,10 +59,6 @@ class LeaderMember(RankMember[Leader]):
         self._inner = inner
         if inner is not None:
             inner.take = self._order_to_take
-        self._for_peers: list[InboxEvent] = []
-        self._adopted: list[Adoption] = []
-        self._seeded = False
-        """What came and what was done since the peers heard of it."""
         # Ranks put no parameters of a copy into the model before it is whole, and each tells its program when it takes it.
         self._connect_peers(lambda: None, lambda: None)
         self._events: list[InboxEvent] = []
@@ -94,15 +89,15 @@ class LeaderMember(RankMember[Leader]):
 
     def boundary(self, *, in_step: bool = False) -> None:
         super().boundary(in_step=in_step)
-        events, self._for_peers = self._for_peers, []
-        plan = UnitPlan(self.step_count, adoptions=tuple(self._adopted), seed=self._seeded)
-        self._adopted, self._seeded = [], False
+        events, plan = self._since_last()
         # What is ordered ahead is of later steps. After the last order none follows, also not to take a state.
         state = replace(self._schedule.state, step=self.step_count, done=self._end is not None)
         readable = not (in_step or self._model.store.lent)
         if self._inner is not None:
-            self._inner.at_boundary(self.step_count, self._schedule.state.step, self._step_seconds, readable=readable)
+            self._inner.released = self._schedule.state.step
         self._peers.boundary(events, plan, state, self._step_seconds, readable=readable)
+        if self._state is not None:
+            self._state.at_boundary(self.step_count, self._step_seconds, readable=readable)
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         super().stepped(tokens, loss, step_seconds, batches)
@@ -222,16 +217,6 @@ class LeaderMember(RankMember[Leader]):
             self._cut_short(action)
             self._channel.send()
         super()._carry_out(action)
-        match action:
-            case Adopt(fragment, version):
-                self._for_peers.append(Received(fragment, version.t, Ready((), ()), version.epoch))
-                self._adopted.append(Adoption(fragment, version.t))
-                if self._inner is not None:
-                    self._inner.adopted(fragment)
-            case Seed():
-                self._seeded = True
-            case _:
-                pass
 
     def _say_counted(self, ready: Sequence[PushCounts]) -> None:
         for counted in ready:
@@ -246,8 +231,6 @@ class LeaderMember(RankMember[Leader]):
 
     def _hear_syncer(self, event: InboxEvent) -> None:
         self._events.append(event)
-        if isinstance(event, Welcomed):
-            self._for_peers.append(event)
 
     def _hear_refusal(self, event: RefusedForGood) -> None:
         self._events.append(event)  # all ranks quit, with its status

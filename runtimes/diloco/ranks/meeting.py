@@ -5,11 +5,9 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
-from diloco.algorithm import pieces
-from diloco.ranks.ranks_pb2 import Here, Pieces
-from diloco.ranks.ranks_pb2 import Piece as PieceMessage
+from diloco.ranks.ranks_pb2 import Here
 from diloco.wording import plural
 
 
@@ -60,13 +58,3 @@ def absent(ranks: int, present: Collection[int]) -> str:
 def counting(data_ranks: Sequence[int]) -> list[int]:
     """Return the ranks whose tokens count, given which part of the unit's batch each trains: the first of those that train the same."""
     return [rank for rank, part in enumerate(data_ranks) if data_ranks.index(part) == rank]
-
-
-def to_message(owned: Iterable[pieces.Piece]) -> Pieces:
-    """Return a rank's pieces for the wire."""
-    return Pieces(pieces=[PieceMessage(tensor=piece.tensor, start=piece.start, size=piece.size) for piece in owned])
-
-
-def from_message(owned: Pieces) -> list[pieces.Piece]:
-    """Return a rank's pieces from the wire, as they are: `pieces.check_cover` checks them."""
-    return [pieces.Piece(piece.tensor, tuple(piece.start), tuple(piece.size)) for piece in owned.pieces]

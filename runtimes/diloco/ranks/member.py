@@ -20,6 +20,7 @@ from diloco.learner.leave import leave
 from diloco.learner.member import Member, MemberParts
 from diloco.learner.push_header import PushCounts, push_header
 from diloco.learner.store import Float32Array, Ready, Staged
+from diloco.learner.unit_plan import Adoption, UnitPlan
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
@@ -66,6 +67,10 @@ class RankMember[Channel: SideChannel[Any]](Member):
         self._in_step = False
         self._batch_size = 0
         self._told_to_drain = False
+        self._for_peers: list[InboxEvent] = []
+        self._adopted: list[Adoption] = []
+        self._seeded = False
+        """What came and what was done since `_since_last` was called."""
         self._end: Last | None = None
         """How this rank's part ended."""
 
@@ -100,7 +105,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
     def wait(self, seconds: float) -> None:
         changed = self._channel.changed
         with changed:
-            changed.wait_for(lambda: self._channel.has_mail or len(self._inbox), seconds)
+            changed.wait_for(lambda: self._channel.has_mail or len(self._inbox) or (self._state and self._state.has_news), seconds)
 
     def boundary(self, *, in_step: bool = False) -> None:
         # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it. But
@@ -215,6 +220,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
                     self._hear_refusal(event)
                 case Welcomed(generation=generation, epoch=epoch):
                     self._generation, self._epoch = generation, epoch
+                    self._for_peers.append(event)
                     self._send_seed()
                     self._hear_syncer(event)
                 case _:
@@ -237,11 +243,16 @@ class RankMember[Channel: SideChannel[Any]](Member):
                     raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
                 self._adopt(fragment, arrived.ready, version.t, arrived.tokens, self._cursor.step)
                 self._tell_news(fragment, told)
+                self._for_peers.append(Received(fragment, version.t, Ready((), ()), version.epoch))
+                self._adopted.append(Adoption(fragment, version.t))
+                if self._state is not None:
+                    self._state.adopted(fragment)
             case ReadOut():
                 if self._model.portions[action.fragment].size:
                     self._read_outs.put(action, self._model.stage(action.fragment))
             case Seed(epoch):
                 self._to_seed = epoch, self._first_values()
+                self._seeded = True
                 self._send_seed()
             case TakeState(copy, fragments):
                 self._take_state(copy, fragments)
@@ -259,6 +270,13 @@ class RankMember[Channel: SideChannel[Any]](Member):
             self._end = action
             if not isinstance(action, Drain):
                 self._read_outs.release()
+
+    def _since_last(self) -> tuple[list[InboxEvent], UnitPlan]:
+        """Return what came and what was done since the last call, for what deals with peers."""
+        events, self._for_peers = self._for_peers, []
+        plan = UnitPlan(self.step_count, adoptions=tuple(self._adopted), seed=self._seeded)
+        self._adopted, self._seeded = [], False
+        return events, plan
 
     def _take_state(self, copy: int, fragments: Sequence[int]) -> None:
         model = self._model

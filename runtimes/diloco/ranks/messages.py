@@ -7,8 +7,9 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from diloco.algorithm.pieces import Piece
 from diloco.contract import Exit
 from diloco.learner.push_header import PushCounts
 from diloco.ranks import orders, ranks_pb2
@@ -129,3 +130,13 @@ def counted_from_wire(counted: ranks_pb2.Counted, fragments: int) -> PushCounts:
         counted.tokens_done,
         counted.steps_done,
     )
+
+
+def pieces_to_wire(pieces: Iterable[Piece]) -> ranks_pb2.Pieces:
+    """Return pieces for the wire."""
+    return ranks_pb2.Pieces(pieces=[ranks_pb2.Piece(tensor=piece.tensor, start=piece.start, size=piece.size) for piece in pieces])
+
+
+def pieces_from_wire(pieces: ranks_pb2.Pieces) -> list[Piece]:
+    """Return pieces as they are: `pieces.check_cover` checks them."""
+    return [Piece(piece.tensor, tuple(piece.start), tuple(piece.size)) for piece in pieces.pieces]

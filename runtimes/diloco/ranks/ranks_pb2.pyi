@@ -1,3 +1,4 @@
+from diloco.protocol import diloco_pb2 as _diloco_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -67,7 +68,7 @@ class Pieces(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
 
 class Here(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks", "dtypes", "inner_state", "held")
+    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks", "dtypes", "inner_state", "held", "peer_address")
     class DtypesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +89,7 @@ class Here(_message.Message):
     DTYPES_FIELD_NUMBER: _ClassVar[int]
     INNER_STATE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -101,7 +103,8 @@ class Here(_message.Message):
     dtypes: _containers.ScalarMap[str, str]
     inner_state: str
     held: Pieces
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ..., inner_state: _Optional[str] = ..., held: _Optional[_Union[Pieces, _Mapping]] = ...) -> None: ...
+    peer_address: str
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ..., inner_state: _Optional[str] = ..., held: _Optional[_Union[Pieces, _Mapping]] = ..., peer_address: _Optional[str] = ...) -> None: ...
 
 class Met(_message.Message):
     __slots__ = ("session",)
@@ -292,28 +295,32 @@ class Counted(_message.Message):
     def __init__(self, fragment: _Optional[int] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class StateOrder(_message.Message):
-    __slots__ = ("number", "read", "write", "rest", "forget", "store")
+    __slots__ = ("number", "read", "write", "rest", "forget", "store", "copy", "give", "passed")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    GIVE_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     number: int
     read: StateRead
     write: StateWrite
     rest: StateRest
     forget: StateForget
     store: StateStore
-    def __init__(self, number: _Optional[int] = ..., read: _Optional[_Union[StateRead, _Mapping]] = ..., write: _Optional[_Union[StateWrite, _Mapping]] = ..., rest: _Optional[_Union[StateRest, _Mapping]] = ..., forget: _Optional[_Union[StateForget, _Mapping]] = ..., store: _Optional[_Union[StateStore, _Mapping]] = ...) -> None: ...
+    copy: StateCopy
+    give: _diloco_pb2.Give
+    passed: StatePassed
+    def __init__(self, number: _Optional[int] = ..., read: _Optional[_Union[StateRead, _Mapping]] = ..., write: _Optional[_Union[StateWrite, _Mapping]] = ..., rest: _Optional[_Union[StateRest, _Mapping]] = ..., forget: _Optional[_Union[StateForget, _Mapping]] = ..., store: _Optional[_Union[StateStore, _Mapping]] = ..., copy: _Optional[_Union[StateCopy, _Mapping]] = ..., give: _Optional[_Union[_diloco_pb2.Give, _Mapping]] = ..., passed: _Optional[_Union[StatePassed, _Mapping]] = ...) -> None: ...
 
 class StateRead(_message.Message):
-    __slots__ = ("arrays", "step")
-    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("step",)
     STEP_FIELD_NUMBER: _ClassVar[int]
-    arrays: _containers.RepeatedCompositeFieldContainer[StateArray]
     step: int
-    def __init__(self, arrays: _Optional[_Iterable[_Union[StateArray, _Mapping]]] = ..., step: _Optional[int] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
 
 class StateWrite(_message.Message):
     __slots__ = ("array", "values")
@@ -331,11 +338,29 @@ class StateRest(_message.Message):
     last: bool
     def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
+class StateCopy(_message.Message):
+    __slots__ = ("donor", "former", "state", "shared")
+    DONOR_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    donor: _diloco_pb2.Donor
+    former: str
+    state: str
+    shared: Pieces
+    def __init__(self, donor: _Optional[_Union[_diloco_pb2.Donor, _Mapping]] = ..., former: _Optional[str] = ..., state: _Optional[str] = ..., shared: _Optional[_Union[Pieces, _Mapping]] = ...) -> None: ...
+
 class StateForget(_message.Message):
     __slots__ = ("copy",)
     COPY_FIELD_NUMBER: _ClassVar[int]
     copy: int
     def __init__(self, copy: _Optional[int] = ...) -> None: ...
+
+class StatePassed(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class StateStore(_message.Message):
     __slots__ = ("state",)
@@ -354,16 +379,30 @@ class StateArray(_message.Message):
     def __init__(self, piece: _Optional[_Union[Piece, _Mapping]] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class StateSaid(_message.Message):
-    __slots__ = ("number", "data", "last", "error")
+    __slots__ = ("number", "data", "last", "error", "shared", "whole", "bytes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     number: int
     data: bytes
     last: bool
     error: str
-    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    shared: StateWrite
+    whole: _containers.RepeatedCompositeFieldContainer[WholeFragment]
+    bytes: int
+    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., shared: _Optional[_Union[StateWrite, _Mapping]] = ..., whole: _Optional[_Iterable[_Union[WholeFragment, _Mapping]]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class WholeFragment(_message.Message):
+    __slots__ = ("fragment", "version")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    version: int
+    def __init__(self, fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class End(_message.Message):
     __slots__ = ("rank", "status", "message")

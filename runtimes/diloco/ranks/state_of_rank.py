@@ -1,33 +1,54 @@
-"""A rank's part of its unit's state: it reads it as its leader orders, and keeps what comes of a copy until all ranks take it at once.
+"""A rank's part of its unit's state: it stores and copies it as its leader orders. What comes of a copy is kept until all ranks take it at
+once.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from diloco.algorithm.pieces import Piece, Portion, common
-from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
-from diloco.learner.store import Float32Array, Staged
+from diloco.algorithm.pieces import Piece, Portion, by_tensor, overlap, within
+from diloco.learner.inbox import InboxEvent
+from diloco.learner.inner_state import StagedRest
+from diloco.learner.store import Float32Array
 from diloco.learner.stored_parts import PartsOfProcess
-from diloco.protocol.state_parts import PieceArray, StateError, cut
+from diloco.learner.unit_plan import UnitPlan
+from diloco.protocol.diloco_pb2 import Donor
+from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
 from diloco.ranks.copied_parameters import CopiedParameters
-from diloco.ranks.ranks_pb2 import StateOrder, StateSaid
-from diloco.ranks.state_messages import chunks, from_message
-from diloco.snapshots.stored_state import Block, BlockWriter, blocks_to_bytes
+from diloco.ranks.messages import pieces_from_wire
+from diloco.ranks.ranks_pb2 import StateCopy, StateOrder, StateSaid, StateWrite, WholeFragment
+from diloco.ranks.state_messages import chunks, from_message, to_message
+from diloco.recovery.copying import Copy, CopyFailed, Found, StoredCopy, WholeCame
+from diloco.recovery.process_copy import ProcessCopy
+from diloco.recovery.process_state import ProcessState
+from diloco.snapshots.stored_state import Block, blocks_to_bytes
 
+MOST_UNPASSED = 4 << 20
+"""Bytes that wait for the leader to pass them on to other ranks."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    """The copy under way."""
+
+    number: int
+    """Of the order."""
+    source: Copy
+    copy: ProcessCopy
+    shared: Mapping[str, Sequence[Piece]]
+    """By tensor what other ranks store too."""
 
 
 class StateOfRank:
@@ -35,49 +56,58 @@ class StateOfRank:
 
     def __init__(
         self,
-        own: InnerState,
+        process: ProcessState,
         portions: Sequence[Portion],
         say: Callable[[StateSaid], None],
-        writer: Callable[[str], BlockWriter],
+        wake: Callable[[], None],
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin with `portions`: what this rank owns of each fragment. `say` sends an answer to the leader, from any thread. `writer`: of
-        this rank's blocks of the stored state with this name. `now`: seconds, to measure short times with."""
-        self._own = own
-        self._portions = portions
+        """
+        Args:
+            portions: what this rank owns of each fragment
+            say: sends an answer to the leader, from any thread
+            wake: lets this rank come to its next boundary, if it waits between two steps. Called on any thread
+            now: seconds, to measure short times with
+        """
+        self._process = process
+        self._own = process.inner
         self._say = say
-        self._writer = writer
+        self._wake = wake
         self._now = now
         self._stored: PartsOfProcess | None = None
         self._parameters = CopiedParameters(portions)
+        self._copying: _Copying | None = None
+        self._unpassed = 0
         self._copy = 0
         """The number of the copy that comes."""
         self._whole: tuple[Any] | None = None
         """The small rest of a copy that is whole, and fits."""
-        self._reads: deque[StateOrder] = deque()
         self._rests: deque[StateOrder] = deque()
         self._rest = bytearray()
         self._sending = ThreadPoolExecutor(1, "diloco-state")
+        self.begun_at: float | None = None
+        """When the first part of the newest copy came, on `time.monotonic`. None if nothing has come."""
+        self.found: Found | None = None
+        """What the newest copy copies, if the unit has stored it. None if it is looked for."""
+        self.end: WholeCame | None = None
+        """The end of the newest copy that is whole, with the small rest if this is the leader."""
+        self.has_news = False
+        """Something of a copy came since the last boundary."""
+
+    @property
+    def peer_address(self) -> str:
+        """See `ProcessState.address`."""
+        return self._process.address
 
     def warm_up(self) -> None:
-        """Do now what would make the first reading of this rank's portions slow."""
-        self._own.warm_up(self._owned_parts)
-
-    @functools.cached_property
-    def _owned_parts(self) -> list[list[Piece]]:
-        """Return what this rank owns of each part of the model."""
-        owned = [piece for one in self._portions for piece in one.pieces]
-        of_tensor = {tensor: list(pieces) for tensor, pieces in itertools.groupby(owned, lambda piece: piece.tensor)}
-        return [
-            [both for piece in part for own in of_tensor.get(piece.tensor, ()) if (both := common(piece, own)) is not None]
-            for part in cut([tensor for one in self._portions for tensor in one.fragment.tensors])
-        ]
+        """Do now what would make the first reading slow."""
+        self._process.warm_up()
 
     def order(self, order: StateOrder) -> None:
-        """Carry out an order of the leader. What is read waits for its boundary."""
+        """Carry out an order of the leader. What is read and copied waits for its boundary."""
         match order.WhichOneof("what"):
             case "read":
-                (self._reads if order.read.arrays else self._rests).append(order)
+                self._rests.append(order)
             case "write":
                 values = np.frombuffer(order.write.values, np.float32)
                 self._answer(order.number, lambda: self.write(from_message(order.write.array), values))
@@ -90,25 +120,42 @@ class StateOfRank:
                 self.forget(order.forget.copy)
             case "store":
                 self._store(order.number, order.store.state)
+            case "copy":
+                self._begin_copy(order.number, order.copy)
+            case "give":
+                self._process.giver.allow(order.give)
+            case "passed":
+                self._unpassed -= order.passed.bytes
 
     def forget(self, copy: int) -> None:
-        """Forget what was written: what comes from now on is of the copy with this number."""
+        """Forget what was put: what comes from now on is of the copy with this number."""
+        self._end_copy()
         self._copy, self._whole = copy, None
         self._rest = bytearray()
+        self._unpassed = 0
         self._parameters.clear()
         self._own.begin()
 
+    def copy_newest(self, number: int, former: Sequence[str], shared: Sequence[Piece]) -> None:
+        """Begin to copy what the unit has stored last, as the leader, which finds it for all ranks. `shared`: as of StateCopy."""
+        self._copy_from(number, self._process.copy_of_newest(former, self._came), shared)
+
+    def copy_of_peer(self, number: int, donor: Donor, shared: Sequence[Piece]) -> None:
+        """Begin to copy a donor's state. `shared`: as of StateCopy."""
+        self._copy_from(number, self._process.copy_of_peer(donor, self._came), shared)
+
     def write(self, array: PieceArray, values: Float32Array) -> None:
-        """Keep a part of the copy. Raises StateError for what has no place here."""
-        if array.name:
-            self._own.put(array, values)
-        else:
-            self._parameters.put(array.piece, values)
+        """Keep what another rank has taken and this one stores too. Raises StateError for what has no place here."""
+        self._own.put(array, values)
 
     def check(self, rest: Any) -> None:
         """Note that all has come, with this small rest. Raises StateError if it does not fit: then this rank does not take the copy."""
         self._own.check(rest)
         self._whole = (rest,)
+
+    def adopted(self, fragment: int) -> None:
+        """Note that the fragment is overwritten with a broadcast: what came of it before is older."""
+        self._parameters.adopted(fragment)
 
     def parameters(self, copy: int, fragments: Sequence[int]) -> Iterator[tuple[int, Float32Array]]:
         """Return each fragment with what this rank owns of it, of the copy with this number. Raises RuntimeError where this rank has not
@@ -118,7 +165,7 @@ class StateOfRank:
         return ((fragment, self._parameters.take(fragment)) for fragment in fragments)
 
     def finish(self) -> None:
-        """Make what was written this rank's state, after its parameters. Raises RuntimeError if the program does not take it after all."""
+        """Make what was put this rank's state, after its parameters. Raises RuntimeError if the program does not take it after all."""
         whole, self._whole = self._whole, None
         assert whole is not None
         try:
@@ -127,31 +174,91 @@ class StateOfRank:
             raise RuntimeError(f"the ranks of this unit differ: the others have taken the state, and this one cannot: {error}") from error
         self._parameters.clear()
 
-    def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool, gives: bool = False) -> None:
-        """Read what the leader has ordered, in the time that a boundary may take after a step of `step_seconds`: one order at least. What
-        is stored is read where no peer waits. `readable`: the state is as after this local step. `gives`: a peer waits for what is read of
-        this rank without an order."""
+    def follow(self, events: Sequence[InboxEvent], plan: UnitPlan, step_seconds: float, *, readable: bool) -> None:
+        """Note what came before this boundary and is done at it, and give peers what fits into it. The leader's `Peers` do this for it."""
+        self._process.boundary(events, plan)
+        self._process.giver.at_boundary(self._process.held, step_seconds, readable=readable and not self._own.lent)
+
+    def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
+        """Go on with what the leader has ordered. What is stored is read where no peer waits. `readable`: the state is as after this local
+        step."""
+        self.has_news = False
+        if self._copying is not None:
+            self._go_on(self._copying)
         readable = readable and not self._own.lent
-        until = self._now() + staging_seconds(step_seconds)
-        if self._stored is not None and readable and not (self._reads or gives):
+        if self._stored is not None and readable and not self._process.giver.busy:
             self._stored.at_boundary(step_seconds)
-        while self._reads and readable and local_step >= self._reads[0].read.step:
-            self._read(self._reads.popleft())
-            if self._now() >= until:
-                break
         while self._rests and (readable or local_step > self._rests[0].read.step) and local_step >= self._rests[0].read.step:
             order = self._rests.popleft()
             if local_step == order.read.step:
-                self._read(order)
+                self._read_rest(order.number)
             else:
                 why = f"its state could not be read after local step {order.read.step}"
                 self._say(StateSaid(number=order.number, last=True, error=why))
 
     def close(self) -> None:
-        """Send and store nothing more."""
+        """Send, give and store nothing more."""
+        self._end_copy()
         if self._stored is not None:
             self._stored.end()
         self._sending.shutdown(wait=False, cancel_futures=True)
+        self._process.close()
+
+    # --- a copy ---------------------------------------------------------------------------------------------------------
+
+    def _begin_copy(self, number: int, order: StateCopy) -> None:
+        shared = pieces_from_wire(order.shared)
+        if order.donor.unit:
+            self.copy_of_peer(number, order.donor, shared)
+        else:
+            self._copy_from(number, self._process.copy_of_stored(order.former, order.state, self._came), shared)
+
+    def _copy_from(self, number: int, source: Copy, shared: Sequence[Piece]) -> None:
+        self.begun_at = self.found = None
+        copy = ProcessCopy(source, self._put, self._process.fragment_of, lambda: self._unpassed < MOST_UNPASSED)
+        self._copying = _Copying(number, source, copy, by_tensor(shared))
+
+    def _came(self) -> None:
+        self.has_news = True
+        self._wake()
+
+    def _go_on(self, copying: _Copying) -> None:
+        try:
+            end = copying.copy.go_on(self._process.held)
+        except StateError as error:
+            end = CopyFailed(str(error))
+        self.begun_at = copying.copy.begun_at
+        self.found = copying.source.found if isinstance(copying.source, StoredCopy) else None
+        match end:
+            case CopyFailed(why):
+                self._end_copy()
+                self._say(StateSaid(number=copying.number, last=True, error=why))
+            case WholeCame():
+                self._end_copy()
+                self.end = end
+                versions = self._process.held.versions
+                whole = [WholeFragment(fragment=fragment, version=versions[fragment]) for fragment in self._parameters.whole()]
+                self._say(StateSaid(number=copying.number, last=True, whole=whole, bytes=copying.copy.bytes))
+
+    def _put(self, array: PieceArray, values: Float32Array) -> None:
+        if not array.name:
+            self._parameters.put(array.piece, values)
+            return
+        self._own.put(array, values)
+        copying = self._copying
+        assert copying is not None
+        for piece in overlap((array.piece,), copying.shared):
+            part = np.ascontiguousarray(within(piece, array.piece, values))
+            self._unpassed += part.nbytes
+            write = StateWrite(array=to_message(PieceArray(piece, array.name, array.dtype)), values=part.tobytes())
+            self._say(StateSaid(number=copying.number, shared=write))
+
+    def _end_copy(self) -> None:
+        if self._copying is not None:
+            self._copying.copy.cancel()
+            self._copying = None
+
+    # --- reading --------------------------------------------------------------------------------------------------------
 
     def _store(self, number: int, name: str) -> None:
         if self._stored is not None:
@@ -161,31 +268,27 @@ class StateOfRank:
             for chunk, last in chunks(blocks_to_bytes(blocks)):
                 self._say(StateSaid(number=number, data=chunk, last=last, error=error))
 
-        self._stored = PartsOfProcess(self._own, self._owned_parts, lambda: self._writer(name), done, self._now)
+        self._stored = self._process.store(name, done)
 
-    def _read(self, order: StateOrder) -> None:
+    def _read_rest(self, number: int) -> None:
         try:
-            arrays = [from_message(one) for one in order.read.arrays]
-            staged = self._own.stage(arrays) if arrays else self._own.stage_rest()
+            staged = self._own.stage_rest()
         except StateError as error:
-            self._say(StateSaid(number=order.number, last=True, error=str(error)))
+            self._say(StateSaid(number=number, last=True, error=str(error)))
         except Exception as error:  # noqa: BLE001 - of a framework: the unit stores nothing, and trains on
             _log.exception("the state of this rank could not be read")
-            self._say(StateSaid(number=order.number, last=True, error=f"{type(error).__name__}: {error}"))
+            self._say(StateSaid(number=number, last=True, error=f"{type(error).__name__}: {error}"))
         else:
-            self._sending.submit(self._send, order.number, staged)
+            self._sending.submit(self._send, number, staged)
 
-    def _send(self, number: int, staged: Staged | StagedRest) -> None:
+    def _send(self, number: int, staged: StagedRest) -> None:
         try:
-            found = staged.wait()
-            data = found.tobytes() if isinstance(found, np.ndarray) else encode(found)
+            data = encode(staged.wait())
         except Exception as error:  # noqa: BLE001 - as above
             self._say(StateSaid(number=number, last=True, error=str(error)))
             return
         for chunk, last in chunks(data):
             self._say(StateSaid(number=number, data=chunk, last=last))
-        if isinstance(found, np.ndarray):
-            staged.release()  # type: ignore[union-attr]  # what has arrays is `Staged`
 
     def _answer(self, number: int, do: Callable[[], None]) -> None:
         error = ""

@@ -1,9 +1,8 @@
-"""The state of a unit of several ranks as its leader has it: what a giver reads and a taker writes, divided over the ranks.
+"""The state of a unit of several ranks, as its leader has it.
 
-What a rank owns is read of it, and what a rank holds is written to it, so that any number of ranks, sharded in any way, gives what any
-other one takes. A part is read of each rank at one of its own boundaries, and not before the leader's; the small rest of all after one
-local step, as ranks whose counts differ would not stay alike. Of parameters a rank is written what it owns. What is
-stored each rank writes itself.
+Each rank gives, stores and takes what it owns by itself, over connections of its own. So any number of ranks, sharded in any way, gives what
+any other one takes. The leader brings together what must be one: the small rest, which is of all ranks after the same local step, and the
+moment at which all take a copy.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -12,160 +11,235 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import defaultdict
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from diloco.algorithm.fragments import Fragment
-from diloco.algorithm.pieces import Piece, common, portion
-from diloco.learner.inner_state import InnerState, StagedRest
-from diloco.learner.store import Float32Array, Staged
+from diloco.algorithm.pieces import Piece, Portion, by_tensor, overlap, within
+from diloco.learner.inner_state import StagedRest
+from diloco.protocol.diloco_pb2 import Donor, Give
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
-from diloco.ranks.copied_parameters import CopiedFragments
+from diloco.ranks.messages import pieces_to_wire
 from diloco.ranks.orders import TakeState
-from diloco.ranks.ranks_pb2 import StateForget, StateOrder, StateRead, StateRest, StateSaid, StateStore, StateWrite
-from diloco.ranks.state_messages import chunks, to_message
+from diloco.ranks.ranks_pb2 import StateCopy, StateForget, StateOrder, StatePassed, StateRead, StateRest, StateSaid, StateStore, StateWrite
+from diloco.ranks.state_messages import chunks, from_message, to_message
 from diloco.ranks.state_of_rank import StateOfRank
-from diloco.snapshots.stored_state import Block, BlockWriter, blocks_from_bytes
+from diloco.recovery.copying import CopyFailed, WholeCame
+from diloco.recovery.held import Held
+from diloco.recovery.process_copy import End
+from diloco.recovery.process_state import ProcessState
+from diloco.snapshots.stored_state import Block, blocks_from_bytes
 
 ANSWER_SECONDS = 120.0
 """How long a rank may take to answer: its program may evaluate, or be in a step."""
 MOST_UNWRITTEN = 16 << 20
 """Bytes that may be on their way to other ranks."""
-MOST_ARRAYS = 4096
-"""Arrays that are named in one message."""
 RANKS = "ranks"
 """Key of the small rest under which those of the other ranks are, rank 1 first."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Answer:
     """What a rank has said so far to an order."""
 
     size: int = 0
     """Bytes that were sent with the order."""
     data: bytearray = field(default_factory=bytearray, repr=False)
+    whole: Mapping[int, int] = field(default_factory=dict)
+    """Of a copy: fragments that are all there, and which version this rank had adopted of each."""
+    bytes: int = 0
+    """Of a copy, that have come."""
     error: str = ""
     done: bool = False
 
 
 class StateOfUnit:
-    """An `InnerState` of all ranks. `said` belongs to the channel's thread, `wait` of what is staged to any, and the rest to the training
+    """A `WholeState` of all ranks. `said` belongs to the channel's thread, `wait` of what is staged to any, and the rest to the training
     thread.
 
     What comes of a copy is kept by each rank until it is whole and all have found that it fits. Then `take` orders them to take it."""
 
     def __init__(
         self,
-        own: InnerState,
+        process: ProcessState,
+        portions: Sequence[Portion],
         say: Callable[[int, StateOrder], None],
         owned: Sequence[Sequence[Piece]],
         held: Sequence[Sequence[Piece]],
-        fragments: Sequence[Fragment],
-        writer: Callable[[str], BlockWriter],
     ) -> None:
-        """Begin with `own`: of this rank, the leader. `say` sends an order to a rank. `owned` and `held`: per rank. `writer`: see
-        `StateOfRank`."""
-        self.leader = StateOfRank(own, [portion(one, owned[0]) for one in fragments], lambda said: self.said(0, said), writer)
+        """
+        Args:
+            process: of this rank, the leader
+            portions: what it owns of each fragment
+            say: sends an order to a rank
+            owned: per rank
+            held: per rank what it stores, others perhaps too
+        """
+        self.leader = StateOfRank(process, portions, lambda said: self.said(0, said), lambda: self._came())
         """This rank's part."""
         self.take: Callable[[TakeState], None] = lambda action: None
         """Orders all ranks to take a copy, and has this one do it."""
-        self._own = own
+        process.giver.stage_rest = self.stage_rest
+        self._process = process
         self._say = say
-        self._owned, self._held = by_tensor(owned), by_tensor(held)
+        # Of many ranks all pieces take 100 MB, and where every parameter is sharded over all ranks none is in two places.
+        twice = _stored_twice(owned, held)
+        self._held = [by_tensor(piece for piece in pieces if piece.tensor in twice) for pieces in held]
+        """Per rank what it stores of tensors that are not in one place only."""
+        self._shared = [[piece for piece in pieces if self._is_shared(rank, piece)] for rank, pieces in enumerate(owned)]
+        """Per rank what it owns and others store too."""
         self._others = range(1, len(owned))
-        self._fragments = CopiedFragments(fragments)
         self._copy = 0
-        self._gives = False
-        """A peer was given a part at the last boundary."""
-        self._local_step = self._released = 0
+        self._fragments: tuple[int, ...] = ()
+        """Those of the newest copy that are taken."""
+        self._came: Callable[[], None] = lambda: None
+        self.released = 0
+        """How many local steps are released to all ranks."""
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[int, _Answer] = {}
+        self._to_pass: deque[tuple[int, StateWrite]] = deque()
+        """What ranks have taken that others store too."""
         self._unwritten = 0
         self._failed = ""
         """Why a rank could not take a part of the copy under way."""
 
     @property
     def kind(self) -> str:
-        return self._own.kind
+        return self._process.inner.kind
 
     @property
     def lent(self) -> bool:
-        return self._own.lent
+        return self._process.inner.lent
 
-    def held(self) -> Sequence[Piece]:
-        return self._own.held()
-
-    def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
-        own = ((piece, one) for part in parts for piece in part for rank, one in self._owned.get(piece.tensor, ()) if rank == 0)
-        self._own.warm_up([[both for piece, one in own if (both := common(piece, one)) is not None]])
-
-    def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
-        return self._own.arrays(pieces)
-
-    def stage(self, arrays: Sequence[PieceArray]) -> Staged:
-        self._gives = True
-        shares = divide(arrays, self._owned)
-        own = shares.pop(0, [])
-        staged = self._own.stage([share.array for share in own]) if own else None
-        asked = []
-        for rank, theirs in sorted(shares.items()):
-            for first in range(0, len(theirs), MOST_ARRAYS):
-                some = theirs[first : first + MOST_ARRAYS]
-                # A rank that is behind has not adopted all that this one has, and what it reads must not be older than is said of it.
-                read = StateRead(arrays=[to_message(share.array) for share in some], step=self._local_step)
-                asked.append((some, self._ask(rank, StateOrder(read=read))))
-        return _Gathered(self, arrays, own, staged, asked)
+    def allow(self, give: Give) -> None:
+        self._process.giver.allow(give)
+        for rank in self._others:
+            self._say(rank, StateOrder(give=give))
 
     def stage_rest(self) -> StagedRest:
         # All ranks come to the end of this step, also while the unit rests, and each waits there, within `session.step`, until the next one
         # is released. That goes the same way as this order, and behind it.
-        asked = [self._ask(rank, StateOrder(read=StateRead(step=self._released))) for rank in (0, *self._others)]
+        asked = [self._ask(rank, StateOrder(read=StateRead(step=self.released))) for rank in (0, *self._others)]
         return _GatheredRest(self, asked)
 
     def store(self, name: str) -> StoredByRanks:
-        """Begin to store what all ranks have, as the state of this name."""
         return StoredByRanks([self._ask(rank, StateOrder(store=StateStore(state=name))) for rank in (0, *self._others)])
-
-    def at_boundary(self, local_step: int, released: int, step_seconds: float, *, readable: bool) -> None:
-        """Note where this rank is, and that so many steps are released to all ranks. `readable`: the state is as after `local_step`."""
-        self._local_step, self._released = local_step, released
-        # What other ranks are asked for they are told by an order; what is stored waits there behind it.
-        self.leader.at_boundary(local_step, step_seconds, readable=readable, gives=self._gives)
-        self._gives = False
-
-    def adopted(self, fragment: int) -> None:
-        """Note that all ranks overwrite a fragment with a broadcast, or will before they take a copy: it is replayed over that."""
-        self._fragments.adopted(fragment)
 
     def begin(self) -> None:
         # What is on its way belongs to the copy before, and so would its errors.
         self._wait(lambda: not self._unwritten, "has not taken all of the state")
         self._failed = ""
         self._copy += 1
-        self._fragments.clear()
+        with self._changed:
+            self._to_pass.clear()
         self.leader.forget(self._copy)
         for rank in self._others:
             self._say(rank, StateOrder(forget=StateForget(copy=self._copy)))
 
-    def put(self, array: PieceArray, values: Float32Array) -> None:
-        if not array.name:
-            self._fragments.came(array.piece)
-        whole = values.reshape(array.piece.size)
-        for rank, theirs in sorted(divide([array], self._held if array.name else self._owned).items()):
-            for _, share in theirs:
-                part = np.ascontiguousarray(within(share.piece, array.piece, whole)).reshape(-1)
-                if rank == 0:
-                    self.leader.write(share, part)
-                else:
-                    self._write(rank, share, part)
+    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> CopyOfRanks:
+        self._came = came
+        answers = [self._answer()]
+        self.leader.copy_of_peer(answers[0][0], donor, self._shared[0])
+        for rank in self._others:
+            shared = pieces_to_wire(self._shared[rank])
+            answers.append(self._order(rank, StateOrder(copy=StateCopy(donor=donor, shared=shared))))
+        return CopyOfRanks(self, [answer for _, answer in answers])
 
-    def check(self, rest: Any) -> None:
+    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> CopyOfRanks:
+        # The leader finds which one it is, so that all ranks take the same: the process of an attempt before may be storing one.
+        self._came = came
+        number, answer = self._answer()
+        self.leader.copy_newest(number, former, self._shared[0])
+        return CopyOfRanks(self, [answer], self._copy_found)
+
+    def _copy_found(self) -> list[_Answer] | None:
+        """Order the other ranks to copy what the leader has found. None: it is looking for it."""
+        if self.leader.found is None:
+            return None
+        former, state = self.leader.found.former, self.leader.found.state.name
+        orders = [StateCopy(former=former, state=state, shared=pieces_to_wire(self._shared[rank])) for rank in self._others]
+        return [self._order(rank, StateOrder(copy=copy))[1] for rank, copy in zip(self._others, orders, strict=True)]
+
+    def cancel(self, answers: Sequence[_Answer]) -> None:
+        """Let all ranks end their part of the copy, of which they had to answer this."""
+        with self._changed:
+            self._answers = {number: answer for number, answer in self._answers.items() if answer not in answers}
+        self.leader.forget(self._copy)
+        for rank in self._others:
+            self._say(rank, StateOrder(forget=StateForget(copy=self._copy)))
+
+    def pass_on(self) -> bool:
+        """Bring ranks what others have taken and they store too. Returns whether all is on its way. Raises StateError."""
+        while not self._failed and self._unwritten < MOST_UNWRITTEN:
+            with self._changed:
+                if not self._to_pass:
+                    return True
+                source, write = self._to_pass.popleft()
+            array, values = from_message(write.array), np.frombuffer(write.values, np.float32)
+            for rank in (0, *self._others):
+                for piece in overlap((array.piece,), self._held[rank]) if rank != source else ():
+                    share = PieceArray(piece, array.name, array.dtype)
+                    part = np.ascontiguousarray(within(piece, array.piece, values)).reshape(-1)
+                    if rank == 0:
+                        self.leader.write(share, part)
+                    else:
+                        self._write(rank, share, part)
+            passed = StateOrder(passed=StatePassed(bytes=len(write.values)))
+            if source == 0:
+                self.leader.order(passed)
+            else:
+                self._say(source, passed)
+        if self._failed:
+            raise StateError(self._failed)
+        return False
+
+    def finish(self, rest: Any) -> None:
+        self._check(rest)
+        self.take(TakeState(self._copy, self._fragments))
+
+    def finished(self, answers: Sequence[_Answer]) -> WholeCame:
+        """Note that all ranks have their part of the copy. Returns the end of it."""
+        # A fragment that was adopted since a rank said that it had all of it is older than what the unit holds.
+        held = self._process.held.versions
+        self._fragments = tuple(
+            fragment for fragment, version in enumerate(held) if all(answer.whole.get(fragment) == version for answer in answers)
+        )
+        assert self.leader.end is not None
+        return self.leader.end
+
+    def said(self, rank: int, said: StateSaid) -> None:
+        """Take what a rank answers."""
+        with self._changed:
+            answer = self._answers.get(said.number)
+            if answer is None:
+                return  # it is not waited for any more
+            answer.data += said.data
+            if said.HasField("shared"):
+                self._to_pass.append((rank, said.shared))
+            if said.last:
+                answer.done, answer.error = True, f"rank {rank}: {said.error}" if said.error else ""
+                answer.whole, answer.bytes = {one.fragment: one.version for one in said.whole}, said.bytes
+                del self._answers[said.number]
+                if answer.size:
+                    self._unwritten -= answer.size
+                    self._failed = self._failed or answer.error
+            self._changed.notify_all()
+        self._came()
+
+    def wait_for(self, answer: _Answer) -> bytearray:
+        """Return what a rank has read. Raises StateError."""
+        self._wait(lambda: answer.done, "has not done its part of the state")
+        if answer.error:
+            raise StateError(answer.error)
+        return answer.data
+
+    def _check(self, rest: Any) -> None:
+        """Raise StateError unless the copy fits every rank."""
         self._wait(lambda: not self._unwritten, "has not taken all of the state")
         if self._failed:
             raise StateError(self._failed)
@@ -175,58 +249,34 @@ class StateOfUnit:
         for rank in self._others:
             # The donor may have had another number of ranks. Then no rest is that of this one, and all take its leader's.
             data = encode(others[rank - 1] if len(others) == len(self._others) else _of_leader(rest))
-            with self._changed:
-                number = next(self._numbers)
-                self._answers[number] = answer = _Answer()
+            number, answer = self._answer()
             answers.append(answer)
             for chunk, last in chunks(data):
                 self._say(rank, StateOrder(number=number, rest=StateRest(data=chunk, last=last)))
         for answer in answers:
             self.wait_for(answer)
 
-    def finish(self, rest: Any) -> None:
-        self.check(rest)
-        self.take(TakeState(self._copy, self._fragments.whole()))
-
-    def said(self, rank: int, said: StateSaid) -> None:
-        """Take what a rank answers."""
-        with self._changed:
-            answer = self._answers.get(said.number)
-            if answer is None:
-                return  # it is not waited for any more
-            answer.data += said.data
-            if said.last:
-                answer.done, answer.error = True, f"rank {rank}: {said.error}" if said.error else ""
-                del self._answers[said.number]
-                if answer.size:
-                    self._unwritten -= answer.size
-                    self._failed = self._failed or answer.error
-            self._changed.notify_all()
-
-    def wait_for(self, answer: _Answer) -> bytearray:
-        """Return what a rank has read. Raises StateError."""
-        self._wait(lambda: answer.done, "has not done its part of the state")
-        if answer.error:
-            raise StateError(answer.error)
-        return answer.data
-
-    def _ask(self, rank: int, order: StateOrder) -> _Answer:
-        answer = _Answer()
+    def _answer(self, size: int = 0) -> tuple[int, _Answer]:
+        answer = _Answer(size)
         with self._changed:
             # Before the order is sent: its answer comes on another thread, perhaps at once.
-            order.number = next(self._numbers)
-            self._answers[order.number] = answer
+            number = next(self._numbers)
+            self._answers[number] = answer
+        return number, answer
+
+    def _order(self, rank: int, order: StateOrder) -> tuple[int, _Answer]:
+        order.number, answer = self._answer()
+        self._say(rank, order)
+        return order.number, answer
+
+    def _ask(self, rank: int, order: StateOrder) -> _Answer:
         if rank:
-            self._say(rank, order)
-        else:
-            self.leader.order(order)
+            return self._order(rank, order)[1]
+        order.number, answer = self._answer()
+        self.leader.order(order)
         return answer
 
-    def _write(self, rank: int, share: PieceArray, values: Float32Array) -> None:
-        # What is said to a rank is queued without a bound: a slow one would take the memory of this process.
-        self._wait(lambda: self._unwritten < MOST_UNWRITTEN, "takes nothing more of the state")
-        if self._failed:
-            raise StateError(self._failed)
+    def _write(self, rank: int, share: PieceArray, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
         with self._changed:
             number = next(self._numbers)
             self._answers[number] = _Answer(values.nbytes)
@@ -237,6 +287,46 @@ class StateOfUnit:
         with self._changed:
             if not self._changed.wait_for(come, ANSWER_SECONDS):
                 raise StateError(f"a rank of this unit {what} for {ANSWER_SECONDS:.0f} s")
+
+    def _is_shared(self, owner: int, piece: Piece) -> bool:
+        return any(overlap((piece,), held) for rank, held in enumerate(self._held) if rank != owner)
+
+
+class CopyOfRanks:
+    """A `UnitCopy` of all ranks, each of which copies what it owns."""
+
+    changed_parameters = False  # each rank keeps them beside its model until all take them
+
+    def __init__(self, unit: StateOfUnit, answers: Sequence[_Answer], others: Callable[[], list[_Answer] | None] = list) -> None:
+        """
+        Args:
+            answers: of the ranks that were told to copy
+            others: tells the others, and returns their answers. None if it is too early
+        """
+        self._unit = unit
+        self._answers = list(answers)
+        self._others: Callable[[], list[_Answer] | None] | None = others
+        self.begun_at: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(answer.bytes for answer in self._answers)
+
+    def go_on(self, held: Held) -> End | None:
+        if self.begun_at is None:
+            self.begun_at = self._unit.leader.begun_at
+        if self._others is not None and (answers := self._others()) is not None:
+            self._answers += answers
+            self._others = None
+        passed_on = self._unit.pass_on()
+        if failed := next((answer.error for answer in self._answers if answer.error), ""):
+            return CopyFailed(failed)
+        if passed_on and self._others is None and all(answer.done for answer in self._answers):
+            return self._unit.finished(self._answers)
+        return None
+
+    def cancel(self) -> None:
+        self._unit.cancel(self._answers)
 
 
 class StoredByRanks:
@@ -260,47 +350,6 @@ class StoredByRanks:
         pass
 
 
-class _Gathered:
-    """A `Staged` of what each rank has of some arrays."""
-
-    def __init__(
-        self,
-        unit: StateOfUnit,
-        arrays: Sequence[PieceArray],
-        own: Sequence[Share],
-        staged: Staged | None,
-        asked: Sequence[tuple[Sequence[Share], _Answer]],
-    ) -> None:
-        self._unit = unit
-        self._arrays = arrays
-        self._own, self._staged = own, staged
-        self._asked = asked
-
-    def wait(self) -> Float32Array:
-        sizes = [one.piece.elements for one in self._arrays]
-        flat = np.empty(sum(sizes), np.float32)
-        ends = list(itertools.accumulate(sizes))
-        targets = [flat[end - size : end].reshape(one.piece.size) for one, size, end in zip(self._arrays, sizes, ends, strict=True)]
-        if self._staged is not None:
-            self._place(self._own, self._staged.wait(), targets)
-        for shares, answer in self._asked:
-            self._place(shares, np.frombuffer(self._unit.wait_for(answer), np.float32), targets)
-        return flat
-
-    def release(self) -> None:
-        if self._staged is not None:
-            self._staged.release()
-
-    def _place(self, shares: Sequence[Share], values: Float32Array, targets: Sequence[Float32Array]) -> None:
-        if len(values) != sum(share.array.piece.elements for share in shares):
-            raise StateError(f"a rank of this unit has read {len(values)} elements of the state")
-        start = 0
-        for index, one in shares:
-            part = values[start : start + one.piece.elements].reshape(one.piece.size)
-            within(one.piece, self._arrays[index].piece, targets[index])[...] = part
-            start += one.piece.elements
-
-
 @dataclass(frozen=True, slots=True)
 class _GatheredRest:
     """A `StagedRest` of all ranks: that of the leader, and those of the others beside it."""
@@ -313,41 +362,17 @@ class _GatheredRest:
         return {**leader, RANKS: others}
 
 
+def _stored_twice(owned: Sequence[Sequence[Piece]], held: Sequence[Sequence[Piece]]) -> set[str]:
+    """Return the tensors of which ranks store more than there is: each element is owned once."""
+    more: Counter[str] = Counter()
+    for pieces in held:
+        for piece in pieces:
+            more[piece.tensor] += piece.elements
+    for pieces in owned:
+        for piece in pieces:
+            more[piece.tensor] -= piece.elements
+    return {tensor for tensor, elements in more.items() if elements}
+
+
 def _of_leader(rest: Any) -> Any:
     return {key: value for key, value in rest.items() if key != RANKS} if isinstance(rest, Mapping) else rest
-
-
-# --- How arrays of a unit's state are divided over its ranks ----------------------------------------------------------
-class Share(NamedTuple):
-    """What one rank has of an array."""
-
-    number: int
-    """Which of the arrays it is."""
-    array: PieceArray
-
-
-def by_tensor(pieces: Sequence[Sequence[Piece]]) -> Mapping[str, Sequence[tuple[int, Piece]]]:
-    """Return by tensor which rank has which piece of it, from the pieces of each rank."""
-    found: defaultdict[str, list[tuple[int, Piece]]] = defaultdict(list)
-    for rank, its in enumerate(pieces):
-        for piece in its:
-            found[piece.tensor].append((rank, piece))
-    return found
-
-
-def divide(arrays: Sequence[PieceArray], places: Mapping[str, Sequence[tuple[int, Piece]]]) -> dict[int, list[Share]]:
-    """Return per rank what it has of the arrays."""
-    shares: defaultdict[int, list[Share]] = defaultdict(list)
-    for index, one in enumerate(arrays):
-        for rank, piece in places.get(one.piece.tensor, ()):
-            if (both := common(one.piece, piece)) is not None:
-                shares[rank].append(Share(index, PieceArray(both, one.name, one.dtype)))
-    return shares
-
-
-def within(part: Piece, whole: Piece, values: Float32Array) -> Float32Array:
-    """Return a view of a part of a piece's values."""
-    where = tuple(slice(low - first, low - first + size) for low, first, size in zip(part.start, whole.start, part.size, strict=True))
-    index: Any = (*where, ...)
-    view: Float32Array = values[index]
-    return view

@@ -12,29 +12,34 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Piece, by_tensor, overlap, within
 from diloco.object_stores import words
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import StateWanted
 from diloco.protocol.framing import FramingError
-from diloco.protocol.incoming_state import ArraysCame, Incoming, RestCame
-from diloco.protocol.state_parts import StateError
+from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCame
+from diloco.protocol.state_parts import PieceArray, StateError, pieces_from_message
 from diloco.protocol.state_values import decode
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.snapshots.store import SnapshotError, Unusable
 from diloco.snapshots.stored_state import Block, StoredState, UnitFolder, check_fits
+from diloco.wording import plural
 
 _AHEAD = 4
 """Parts that may wait for the training thread."""
+_PROCESSES_AT_ONCE = 4
+"""How many processes of a donor one of the taker hears at a time."""
 _BLOCKS_AT_ONCE = 4
 """Blocks that are fetched at once: one connection to an object store carries less than a link does."""
 _log = logging.getLogger(__name__)
@@ -122,11 +127,11 @@ class Copy(abc.ABC):
 
 
 class PeersCopy(Copy):
-    """A copy of a peer's state."""
+    """A copy of what this process owns, of the processes of a donor."""
 
     def __init__(
         self,
-        address: str,
+        addresses: Sequence[str],
         wanted: StateWanted,
         layout: Layout,
         fragments: int,
@@ -135,69 +140,152 @@ class PeersCopy(Copy):
         keepalive: Keepalive,
         came: Callable[[], None],
     ) -> None:
-        """Ask at `address`: `host:port`. `host_name`: what the donor's certificate must say. `came`: see `Copy`."""
+        """
+        Args:
+            addresses: host:port of each process of the donor, rank 0 first
+            wanted: for each of them, but the small rest for the first one only
+            fragments: how many the model has
+            host_name: what the certificate of the donor must say
+            came: see `Copy`
+        """
         super().__init__(came)
-        self._address = address
         self._wanted = wanted
-        self._incoming = Incoming(layout, fragments)
+        self._layout = layout
+        self._fragments = fragments
         self._tls = tls
         self._host_name = host_name
         self._keepalive = keepalive
-        self._call: grpc.Call | None = None
+        self._lock = threading.Lock()
+        self._addresses = deque(enumerate(addresses))
+        self._addresses.rotate(-wanted.rank)
+        self._alone = len(addresses) == 1
+        self._missing = sum(piece.elements for piece in pieces_from_message(layout, wanted.pieces.pieces))
+        """Elements of the model that did not come yet."""
+        self._rest: Any = None
+        self._calls: list[grpc.Call] = []
+        self._error: Exception | None = None
 
     def cancel(self) -> None:
         super().cancel()
-        if self._call is not None:
-            self._call.cancel()
+        self._end_calls()
+
+    def _end_calls(self) -> None:
+        with self._lock:
+            self._addresses.clear()
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
 
     def _read(self) -> WholeCame:
+        # Units are mostly sharded alike. Then the process of the same rank has all, and no other one is asked.
+        self._take_next()
+        # Not a pool, whose threads keep the process at its end.
+        threads = [threading.Thread(target=self._take_in_turn, name="diloco-copy", daemon=True) for _ in range(_PROCESSES_AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        if self._missing > 0 and not self._alone:
+            raise StateError(f"the donor's processes did not give {plural(self._missing, 'element')} of what this one owns")
+        return WholeCame(self._rest)
+
+    def _take_in_turn(self) -> None:
+        while self._missing > 0 and self._take_next():
+            pass
+
+    def _take_next(self) -> bool:
+        """Take what the next process of the donor has. False if none is left."""
+        with self._lock:
+            if not self._addresses:
+                return False
+            rank, address = self._addresses.popleft()
+        try:
+            elements = self._take(rank, address)
+        except Exception as error:  # noqa: BLE001 - raised again by `_read`
+            self._error = self._error or error
+            self._end_calls()
+            return False
+        with self._lock:
+            self._missing -= elements
+        return True
+
+    def _take(self, rank: int, address: str) -> int:
+        """Take what one process of the donor has. Return its elements of the model."""
+        wanted = StateWanted()
+        wanted.CopyFrom(self._wanted)
+        wanted.without_rest = wanted.without_rest or rank != 0
+        incoming = Incoming(self._layout, self._fragments, with_rest=not wanted.without_rest)
         credentials = self._tls.read().channel_credentials()
-        with grpc.secure_channel(self._address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
-            self._call = call = rpc.take(channel)(self._wanted)
-            if self._cancelled.is_set():
+        with grpc.secure_channel(address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
+            call = rpc.take(channel)(wanted)
+            with self._lock:
+                self._calls.append(call)
+            if self._cancelled.is_set() or self._error is not None:
                 call.cancel()
-            rest: Any = None
+            before = 0
             for message in call:
-                came = self._incoming.add(message)
-                self.bytes = self._incoming.bytes
+                came = incoming.add(message)
+                with self._lock:
+                    self.bytes += incoming.bytes - before
+                before = incoming.bytes
                 self._heard()
                 if isinstance(came, ArraysCame):
                     self._put(came)
                 elif isinstance(came, RestCame):
-                    rest = decode(came.data)
-                elif came is not None:
-                    return WholeCame(rest)
+                    self._rest = decode(came.data)
+                elif isinstance(came, EndCame):
+                    return came.elements
         raise StateError("the donor ended before its state was whole")
 
 
 class StoredCopy(Copy):
-    """A copy of what the unit has stored itself, in the first folder in which there is something."""
+    """A copy of what this process owns, of what the unit has stored itself."""
 
-    def __init__(self, folders: Callable[[], Iterator[UnitFolder]], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
-        """Take the newest state of `unit`, which must be of this `kind`. `folders` is called on the thread. `came`: see `Copy`."""
+    def __init__(
+        self,
+        find: Callable[[], Found],
+        unit: str,
+        kind: str,
+        layout: Layout,
+        pieces: Sequence[Piece],
+        came: Callable[[], None],
+        *,
+        with_rest: bool = True,
+    ) -> None:
+        """
+        Args:
+            find: finds the state, on the thread. Raises SnapshotError and what drivers raise
+            unit: whose the state must be
+            kind: what it must be, see `InnerState.kind`
+            pieces: what this process owns
+            came: see `Copy`
+        """
         super().__init__(came)
-        self._folders = folders
+        self.found: Found | None = None
+        """What is copied. None: it is looked for."""
+        self._find = find
         self._unit = unit
         self._kind = kind
         self._layout = layout
+        self._pieces = by_tensor(pieces)
+        self._with_rest = with_rest
 
     def _read(self) -> WholeCame:
-        where = ""
-        for folder in self._folders():
-            where = where or folder.uri
-            try:
-                state = folder.newest()
-                if state is not None:
-                    return self._read_state(folder, state)
-            except Unusable as error:
-                raise StateError(f"what the unit has stored cannot be used: {error} ({folder.uri})") from error
-        raise StateError(f"the unit has stored no state in {where}")
+        found = self._find()
+        check_fits(found.state, self._unit, self._kind, self._layout)
+        _log.info("takes the state of outer step %d that it has stored in %s/%s", found.state.t, found.folder.uri, found.state.name)
+        self.found = found
+        self._came()
+        try:
+            return self._read_state(found.folder, found.state)
+        except Unusable as error:
+            raise _unusable(error, found.folder) from error
 
     def _read_state(self, folder: UnitFolder, state: StoredState) -> WholeCame:
-        check_fits(state, self._unit, self._kind, self._layout)
-        _log.info("takes the state of outer step %d that it has stored in %s/%s", state.t, folder.uri, state.name)
         waiting: deque[tuple[Block, Future[bytes]]] = deque()
-        blocks = iter(state.blocks)
+        blocks = iter([block for block in state.blocks if overlap((array.piece for array in block.arrays), self._pieces)])
         while not self._cancelled.is_set():
             while len(waiting) < _BLOCKS_AT_ONCE and (block := next(blocks, None)) is not None:
                 waiting.append((block, _begin_to_read(folder, state, block)))
@@ -209,11 +297,55 @@ class StoredCopy(Copy):
                 raise StateError(f"what the unit has stored is not finite: {block.file}")
             self.bytes += values.nbytes
             self._heard()
-            self._put(ArraysCame(block.arrays, (), values))
-        rest = folder.read_rest(state)
-        self.bytes += len(rest)
-        self._heard()
-        return WholeCame(decode(rest), state.t)
+            self._put(self._share(block.arrays, values))
+        rest = b""
+        if self._with_rest:
+            rest = folder.read_rest(state)
+            self.bytes += len(rest)
+            self._heard()
+        return WholeCame(decode(rest) if rest else None, state.t)
+
+    def _share(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> ArraysCame:
+        """Return what this process owns of some arrays. `values`: those of one array after the other."""
+        shares: list[PieceArray] = []
+        parts: list[NDArray[np.float32]] = []
+        start = 0
+        for array in arrays:
+            of_array = values[start : start + array.piece.elements]
+            start += array.piece.elements
+            for piece in overlap((array.piece,), self._pieces):
+                shares.append(PieceArray(piece, array.name, array.dtype))
+                parts.append(within(piece, array.piece, of_array).reshape(-1))
+        return ArraysCame(shares, (), np.concatenate(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stored state, and where it is."""
+
+    folder: UnitFolder
+    state: StoredState
+    former: str = ""
+    """The folder of another job in whose place it was found. Empty: in this job's own."""
+
+
+def newest(folder_of: Callable[[str], UnitFolder], former: Sequence[str]) -> Found:
+    """Return the newest state of this job, or of the first of the `former` ones that has any. Raises StateError, and what drivers raise."""
+    where = ""
+    for one in ("", *former):
+        folder = folder_of(one)
+        where = where or folder.uri
+        try:
+            state = folder.newest()
+        except Unusable as error:
+            raise _unusable(error, folder) from error
+        if state is not None:
+            return Found(folder, state, one)
+    raise StateError(f"the unit has stored no state in {where}")
+
+
+def _unusable(error: Unusable, folder: UnitFolder) -> StateError:
+    return StateError(f"what the unit has stored cannot be used: {error} ({folder.uri})")
 
 
 class StoredSteps:

@@ -1,16 +1,17 @@
-"""A state on its way to a peer: what the training thread stages, as messages.
+"""What one process of a taker gets of this process's state: parts that the training thread stages, as messages.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
 from diloco.algorithm.layout import Layout
-from diloco.learner.inner_state import InnerState
+from diloco.algorithm.pieces import Piece
+from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.learner.staged_parts import NothingComes, StagedPart, StagedParts
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import StateEnd, StateMessage
@@ -21,7 +22,7 @@ from diloco.protocol.state_values import encode
 BOUNDARY_SECONDS = 120.0
 """How long the next part may take: the program may evaluate, or wait for what the peer holds already."""
 ALIVE_SECONDS = 10.0
-"""So often it says meanwhile that it is still there: a third of `taking.SILENCE_SECONDS`."""
+"""How often it says meanwhile that it is still there: a third of `process_copy.SILENCE_SECONDS`."""
 
 
 class Refused(Exception):
@@ -33,12 +34,22 @@ class Refused(Exception):
 
 
 class Gift(StagedParts):
-    """What one receiver gets."""
+    """These pieces of this process's state, for one receiver."""
 
-    def __init__(self, layout: Layout, state: InnerState, receiver: str, *, hears_waiting: bool = True) -> None:
-        """Begin with `receiver`, for people. `hears_waiting`: as `StateWanted` says."""
-        super().__init__(state, cut(layout.tensors), receiver)
+    def __init__(
+        self,
+        layout: Layout,
+        state: InnerState,
+        pieces: Sequence[Piece],
+        receiver: str,
+        stage_rest: Callable[[], StagedRest] | None = None,
+        *,
+        hears_waiting: bool = True,
+    ) -> None:
+        """Args as of `StagedParts`. `hears_waiting`: as `StateWanted` says."""
+        super().__init__(state, cut(pieces), receiver, stage_rest)
         self._layout = layout
+        self._elements = sum(piece.elements for piece in pieces)
         self._hears_waiting = hears_waiting
 
     def messages(self) -> Iterator[StateMessage | DataChunk]:
@@ -56,7 +67,7 @@ class Gift(StagedParts):
             yield from part_messages(index, part.arrays, payload, part.versions, self._layout)
             index, total = index + 1, total + len(payload)
             self.taken(part)
-        yield StateMessage(end=StateEnd(parts=index, bytes=total))
+        yield StateMessage(end=StateEnd(parts=index, bytes=total, elements=self._elements))
 
     def _until_the_next(self) -> Iterator[StateMessage]:
         """Say that the donor is still there, until there is a part or it has taken too long."""

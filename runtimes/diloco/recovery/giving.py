@@ -1,6 +1,7 @@
-"""A learner gives its state to a peer, and trains on.
+"""A process gives what it owns of its unit's state to a peer, and trains on.
 
-Nothing is staged before the unit has adopted what the peer holds (t_s of the paper).
+Each process of the taker asks each process of the donor that owns something of what it owns itself. Nothing is staged before this process
+has adopted what the peer's holds (t_s of the paper).
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -9,14 +10,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import grpc
 
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Piece, by_tensor, overlap
 from diloco.contract import learner_identity
-from diloco.learner.inner_state import InnerState
+from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
 from diloco.protocol.diloco_pb2 import Give, StateWanted
+from diloco.protocol.piece_maps import MOST_RANKS
+from diloco.protocol.state_parts import StateError, pieces_from_message
 from diloco.recovery.gift import Gift, Refused
 from diloco.recovery.held import Held
 
@@ -33,36 +37,57 @@ class Giver:
         self,
         layout: Layout,
         state: InnerState,
+        owned: Sequence[Piece],
+        stage_rest: Callable[[], StagedRest] | None,
         job_uid: str,
         epoch_of: Callable[[bytes], int | None],
         now: Callable[[], float] = time.perf_counter,
+        *,
+        alone: bool = True,
     ) -> None:
-        """`epoch_of`: the number of an incarnation that this process has met. `now`: seconds, to measure short times with."""
+        """
+        Args:
+            owned: what this process gives, in the order of the layout
+            stage_rest: see the attribute
+            epoch_of: number of an incarnation of the syncer. None if this process has not met it
+            now: seconds, to measure short times with
+            alone: the unit has no other process
+        """
         self._layout = layout
         self._state = state
+        self._owned = owned
+        self.stage_rest = stage_rest
+        """Reads the small rest of the whole unit. None in a rank that is not the leader."""
         self._job_uid = job_uid
         self._epoch_of = epoch_of
         self._now = now
+        self._alone = alone
         self._changed = threading.Condition()
         self._grants: dict[str, Give] = {}
-        self._gift: Gift | None = None
-        self._wanted = StateWanted()
-        """What its taker holds."""
+        self._served: dict[str, set[int]] = {}
+        """By taker the ranks that have come with its grant."""
+        self._gifts: list[tuple[Gift, StateWanted]] = []
+        """All are for one taker. The one that waited longest for a boundary comes first."""
         self._epoch = 0
         """The number of the incarnation that its taker is connected to."""
+        self._begun: float | None = None
+        """When the first part for this taker was staged."""
         self._closed = False
 
     def allow(self, give: Give) -> None:
-        """Allow this attempt of a unit to take the state, as the syncer says."""
+        """Allow this attempt of a unit to take the state, as the syncer says. It says so again on each new stream."""
         with self._changed:
-            self._grants.pop(give.unit, None)
+            before = self._grants.pop(give.unit, None)
+            if before is None or (before.attempt, before.grant) != (give.attempt, give.grant):
+                self._served[give.unit] = set()
             self._grants[give.unit] = give
             while len(self._grants) > MOST_GRANTS:
-                del self._grants[next(iter(self._grants))]
+                oldest = next(iter(self._grants))
+                del self._grants[oldest], self._served[oldest]
             self._changed.notify_all()
 
     def begin(self, wanted: StateWanted, identity: str) -> Gift:
-        """Admit a peer whose certificate says `identity` and who wants the state. Waits GRANT_SECONDS at most. Raises Refused."""
+        """Admit a process of a peer whose certificate says `identity`. Waits GRANT_SECONDS at most. Raises Refused."""
         if wanted.job_uid != self._job_uid or identity != learner_identity(wanted.job_uid, wanted.unit, wanted.attempt):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -81,38 +106,71 @@ class Giver:
             epoch = self._epoch_of(wanted.incarnation)
             if epoch is None:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "the donor has not met the syncer since this has started again")
-            if self._gift is not None and not self._gift.over:
-                raise Refused(grpc.StatusCode.UNAVAILABLE, f"the donor gives its state to {self._gift.receiver} now")
-            del self._grants[wanted.unit]
-            self._wanted, self._epoch = wanted, epoch
-            self._gift = gift = Gift(self._layout, self._state, f"unit {wanted.unit}", hears_waiting=wanted.hears_waiting)
+            self._gifts = [(gift, of) for gift, of in self._gifts if not gift.over]
+            other = next((of for _, of in self._gifts if (of.unit, of.grant) != (wanted.unit, wanted.grant)), None)
+            if other is not None:
+                raise Refused(grpc.StatusCode.UNAVAILABLE, f"the donor gives its state to unit {other.unit} now")
+            gift = self._gift(wanted)
+            self._served[wanted.unit].add(wanted.rank)
+            self._begun = self._begun if self._gifts else None
+            self._epoch = epoch
+            self._gifts.append((gift, wanted))
             return gift
 
     def _allows(self, wanted: StateWanted) -> bool:
         give = self._grants.get(wanted.unit)
-        return give is not None and (give.attempt, give.grant) == (wanted.attempt, wanted.grant)
+        named = give is not None and (give.attempt, give.grant) == (wanted.attempt, wanted.grant)
+        return named and wanted.rank < MOST_RANKS and wanted.rank not in self._served[wanted.unit]
+
+    def _gift(self, wanted: StateWanted) -> Gift:
+        if not wanted.HasField("pieces") and not self._alone:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "the taker's version knows of no donors of several ranks")
+        pieces = self._owned
+        if wanted.HasField("pieces"):
+            try:
+                pieces = overlap(self._owned, by_tensor(pieces_from_message(self._layout, wanted.pieces.pieces)))
+            except StateError as error:
+                raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        rest = None if wanted.without_rest else self.stage_rest
+        if rest is None and not wanted.without_rest:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "the small rest of a unit's state is given by its leader only")
+        receiver = f"rank {wanted.rank} of unit {wanted.unit}" if wanted.rank else f"unit {wanted.unit}"
+        return Gift(self._layout, self._state, pieces, receiver, rest, hears_waiting=wanted.hears_waiting)
 
     @property
     def busy(self) -> bool:
         """Whether a peer takes this process's state."""
-        return self._gift is not None and not self._gift.over
+        return any(not gift.over for gift, _ in self._gifts)
 
     def at_boundary(self, held: Held, step_seconds: float, *, readable: bool) -> None:
         """Stage what fits into the time that this boundary may take. `readable`: the state is as after the last local step that was
         counted."""
-        gift = self._gift
-        if gift is None or gift.over:
+        with self._changed:
+            gifts = [(gift, wanted) for gift, wanted in self._gifts if not gift.over]
+        if not gifts:
             return
         if self._epoch != held.epoch:
-            gift.end("the syncer has started again: the donor's outer steps are not the taker's")
+            for gift, _ in gifts:
+                gift.end("the syncer has started again: the donor's outer steps are not the taker's")
             return
-        if readable and held.reach(self._wanted.versions):
-            gift.stage(held.versions, step_seconds, self._now)
+        begin = self._now()
+        for gift, wanted in gifts:
+            if not readable or not held.reach(wanted.versions):
+                continue
+            self._begun = begin if self._begun is None else self._begun
+            until = begin + staging_seconds(step_seconds, begin - self._begun)
+            gift.stage(held.versions, until, self._now)
+            with self._changed:
+                # Next time it is the last one: one process of the taker must not wait until another has all.
+                self._gifts = sorted(self._gifts, key=lambda one: one[0] is gift)
+            if self._now() >= until:
+                return
 
     def close(self) -> None:
         """Refuse all from now on: this process leaves, and who takes from it must take from another one."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._gift is not None:
-            self._gift.end("the donor leaves")
+            gifts = list(self._gifts)
+        for gift, _ in gifts:
+            gift.end("the donor leaves")

@@ -1,4 +1,4 @@
-"""A process's dealings with its peers: what its member, its connection and its server have to do with each other.
+"""A unit's dealings with its peers: what its member, its connection and its state have to do with each other.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -9,52 +9,34 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from diloco.algorithm.layout import Layout
-from diloco.contract import LearnerStates, learner_host_name
+from diloco.contract import LearnerStates
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import InboxEvent
-from diloco.learner.incarnations import Incarnations
-from diloco.learner.inner_state import InnerState
 from diloco.learner.peers import Model, Peers
 from diloco.learner.process_start import seconds_since_start
-from diloco.learner.stored_parts import StoredParts
 from diloco.learner.unit_plan import UnitPlan, UnitState
-from diloco.protocol.channel import Keepalive
-from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery, StateWanted
-from diloco.protocol.state_parts import cut
-from diloco.recovery.copying import Copy, PeersCopy, StoredCopy, StoredSteps
-from diloco.recovery.giving import Giver
-from diloco.recovery.held import Held
-from diloco.recovery.server import PeerServer
+from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery
+from diloco.recovery.copying import StoredSteps
+from diloco.recovery.process_copy import SILENCE_SECONDS
+from diloco.recovery.process_state import ProcessState
 from diloco.recovery.storing import Storer
-from diloco.recovery.taking import SILENCE_SECONDS, Taker
-from diloco.snapshots.stored_state import UnitFolder, folder_of
+from diloco.recovery.taking import Taker
+from diloco.recovery.whole_state import WholeState
+from diloco.snapshots.stored_state import folder_of
 
 
 class PeersOfUnit(Peers):
-    """Those of a unit of one process, or of the leader of one of several. Made when it joins: its server runs until `close`."""
+    """Those of a unit of one process, or of the leader of one of several."""
 
-    def __init__(
-        self,
-        config: LearnerConfig,
-        layout: Layout,
-        fragments: int,
-        state: InnerState,
-        store: Callable[[str], StoredParts],
-        incarnations: Incarnations,
-    ) -> None:
-        """Begin with `state`: of the process, or of all ranks. `store`: see `Storer`."""
+    def __init__(self, config: LearnerConfig, layout: Layout, process: ProcessState, state: WholeState) -> None:
         self._config = config
         self._layout = layout
-        self._fragments = fragments
+        self._process = process
         self._state = state
-        self._incarnations = incarnations
-        self._held = Held(fragments)
-        self._giver = Giver(layout, state, config.job.uid, incarnations.known)
-        self._server = PeerServer(self._giver, config.pod_ip, config.tls, Keepalive())
-        self._storer = Storer(config, layout, state, store)
+        self._storer = Storer(config, layout, state)
         self._not_stored = ""
         """What was said last of the storer's error."""
         self._tell: Callable[[], None] = lambda: None
@@ -71,7 +53,7 @@ class PeersOfUnit(Peers):
 
     @property
     def address(self) -> str:
-        return self._server.address
+        return self._process.address
 
     @property
     def kind(self) -> str:
@@ -85,7 +67,7 @@ class PeersOfUnit(Peers):
                 self._named.append(message)
                 self._notify()
             case Give():
-                self._giver.allow(message)
+                self._state.allow(message)
             case Marker():
                 self._storer.marker(message)
 
@@ -102,11 +84,10 @@ class PeersOfUnit(Peers):
     def connect(self, model: Model, tell: Callable[[], None]) -> None:
         self._tell = tell
         stores = self._config.job.training.checkpoint.learners is LearnerStates.ALWAYS
-        stored = self._stored_copy if stores else None
         if stores:
             folder = functools.partial(folder_of, self._config.job, self._config.unit)
             self._stored_steps = StoredSteps(folder, self._config.unit, self._state.kind, self._layout, self._notify)
-        self._taker = Taker(self._state, model, self._copy, tell, self._joined_at, unit=self._config.unit, open_stored=stored)
+        self._taker = Taker(self._state, model, self._notify, tell, self._joined_at, unit=self._config.unit, stores=stores)
 
     @property
     def awaited(self) -> bool:
@@ -118,13 +99,14 @@ class PeersOfUnit(Peers):
             self._news = False
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan, state: UnitState, step_seconds: float, *, readable: bool) -> None:
-        restarted = self._held.boundary(events, plan)
+        restarted = self._process.boundary(events, plan)
         readable = readable and not self._state.lent
         if self.awaited:
             self._take(plan, state, restarted=restarted)
             return
-        self._giver.at_boundary(self._held, step_seconds, readable=readable)
-        if readable and not self._giver.busy and not state.done:
+        giver = self._process.giver
+        giver.at_boundary(self._process.held, step_seconds, readable=readable)
+        if readable and not giver.busy and not state.done:
             self._storer.at_boundary(state.step, step_seconds)
         if self._storer.error != self._not_stored:
             self._not_stored = self._storer.error
@@ -145,11 +127,11 @@ class PeersOfUnit(Peers):
                 taker.begin(time.monotonic() - self._joined_at, self._start_seconds, wanted=wanted, why=why, stored_steps=steps or 0)
         else:
             if (named := self._named.popleft() if self._named else None) is not None:
-                taker.named(named, self._held)
-            taker.boundary(self._held, restarted=restarted)
+                taker.named(named)
+            taker.boundary(self._process.held, restarted=restarted)
 
     def holds_parameters(self) -> None:
-        self._state.warm_up(cut(self._layout.tensors))
+        self._process.warm_up()
         self._first_step_from = time.monotonic()
 
     def stepped(self) -> None:
@@ -161,36 +143,7 @@ class PeersOfUnit(Peers):
         if self._taker is not None:
             self._taker.cancel()
         self._storer.close()
-        self._server.close()
-
-    # --- of a copy ----------------------------------------------------------------------------------------------------
-
-    def _copy(self, donor: Donor, held: Held) -> Copy:
-        job, config = self._config.job, self._config
-        wanted = StateWanted(
-            job_uid=job.uid,
-            unit=config.unit,
-            attempt=config.attempt,
-            grant=donor.grant,
-            fingerprint=self._layout.fingerprint,
-            inner_state=self._state.kind,
-            incarnation=self._incarnations.name(held.epoch),
-            versions=held.versions,
-            hears_waiting=True,
-        )
-        host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        copy = PeersCopy(donor.address, wanted, self._layout, self._fragments, config.tls, host_name, Keepalive(), self._notify)
-        copy.start()
-        return copy
-
-    def _stored_copy(self, donor: Donor) -> Copy:
-        def folders() -> Iterator[UnitFolder]:
-            for former in ("", *donor.former):
-                yield folder_of(self._config.job, self._config.unit, former)
-
-        copy = StoredCopy(folders, self._config.unit, self._state.kind, self._layout, self._notify)
-        copy.start()
-        return copy
+        self._process.close()
 
     def _notify(self) -> None:
         with self._changed:

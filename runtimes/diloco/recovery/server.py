@@ -22,8 +22,9 @@ from diloco.recovery.giving import Giver
 
 _log = logging.getLogger(__name__)
 
-_THREADS = 4
-"""Callers that are answered at a time: one gets the state, the others are told why they do not."""
+_THREADS = 64
+"""How many callers are answered at a time: the processes of one taker that want something of this one, and others that are told why they
+get nothing. A thread begins with the first caller that needs it."""
 _STOP_SECONDS = 1.0
 
 
@@ -64,12 +65,12 @@ class PeerServer:
             context.abort(refused.code, str(refused))
         if not context.add_callback(gift.end):
             gift.end()
-        _log.info("gives its state to unit %s, attempt %d", wanted.unit, wanted.attempt)
+        _log.info("gives its state to %s, attempt %d", gift.receiver, wanted.attempt)
         with contextlib.ExitStack() as stack:
             stack.callback(gift.end)
             try:
                 yield from gift.messages()
-                _log.info("unit %s has the state", wanted.unit)
+                _log.info("%s has the state", gift.receiver)
             except Refused as refused:
-                _log.warning("unit %s gets no state: %s", wanted.unit, refused)
+                _log.warning("%s gets no state: %s", gift.receiver, refused)
                 context.abort(refused.code, str(refused))

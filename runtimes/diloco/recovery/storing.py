@@ -17,12 +17,13 @@ from hashlib import sha256
 
 from diloco.algorithm.layout import Layout
 from diloco.learner.config import LearnerConfig
-from diloco.learner.inner_state import InnerState, StagedRest, names_by_tensor, names_of, steps_behind
+from diloco.learner.inner_state import StagedRest, names_by_tensor, names_of, steps_behind
 from diloco.learner.stored_parts import StoredParts
 from diloco.object_stores import words
 from diloco.protocol.diloco_pb2 import Marker
 from diloco.protocol.state_parts import StateError
 from diloco.protocol.state_values import encode
+from diloco.recovery.whole_state import WholeState
 from diloco.snapshots.store import SnapshotError
 from diloco.snapshots.stored_state import Block, StoredState, check_fits, folder_of
 
@@ -47,16 +48,14 @@ class Storer:
         self,
         config: LearnerConfig,
         layout: Layout,
-        state: InnerState,
-        store: Callable[[str], StoredParts],
+        state: WholeState,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with `store`: begins to write the parts of the state of this name, of all processes of the unit. `now`: seconds."""
+        """`now`: seconds."""
         self._now = now
         self._config = config
         self._layout = layout
         self._state = state
-        self._store = store
         self._marker: Marker | None = None
         self._under_way: _UnderWay | None = None
         self._closed = False
@@ -95,7 +94,7 @@ class Storer:
             rest=(0, ""),
             blocks=(),
         )
-        self._under_way = _UnderWay(state, self._store(state.name), self._now())
+        self._under_way = _UnderWay(state, self._state.store(state.name), self._now())
 
     def _go_on(self, under_way: _UnderWay, step_seconds: float) -> None:
         if under_way.committing:

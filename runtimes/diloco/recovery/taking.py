@@ -3,11 +3,8 @@
 1. It has all parameters from the syncer: the versions of that moment are t_s of the paper.
 2. It asks the syncer for a donor (`Recovery` in its Alive, phase WANTED) that has no fewer steps behind its state than what its unit has
    stored itself, and the donor for its state.
-3. Broadcasts are adopted as ever meanwhile: the model is the buffer. A part of the copy whose fragment is older than what was adopted by
-   then brings its optimizer state only; so the broadcasts since t_s are replayed over the copy, and no fragment is ever older than in a
-   unit that trains, however long the copy takes.
-4. When the donor fails, or is silent for too long, it begins again with another one.
-5. When no donor is left, or MOST_ROUNDS have failed, it takes what its unit has stored itself; and without that it trains from the
+3. It trains once the copy is whole, see `process_copy`. When the donor fails, it begins again with another one.
+4. When no donor is left, or MOST_ROUNDS have failed, it takes what its unit has stored itself; and without that it trains from the
    syncer's parameters.
 
 See docs/decisions/0250-state-of-a-peer.md.
@@ -19,14 +16,14 @@ import logging
 import time
 from collections.abc import Callable
 
-from diloco.learner.inner_state import InnerState, steps_behind
+from diloco.learner.inner_state import steps_behind
 from diloco.learner.peers import Model
-from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.protocol.incoming_state import ArraysCame
-from diloco.protocol.state_parts import PieceArray, StateError
-from diloco.recovery.copying import Came, Copy, CopyFailed
+from diloco.protocol.state_parts import StateError
+from diloco.recovery.copying import CopyFailed
 from diloco.recovery.held import Held
+from diloco.recovery.process_copy import End
+from diloco.recovery.whole_state import UnitCopy, WholeState
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +31,6 @@ MOST_ROUNDS = 4
 """Donors that are asked for."""
 NAME_SECONDS = 60.0
 """How long the syncer may take to name a donor: others may be served before."""
-SILENCE_SECONDS = 30.0
-"""How long a donor may send nothing. While it waits for its next step boundary it says so, see `gift.ALIVE_SECONDS`."""
 
 
 class Taker:
@@ -43,21 +38,29 @@ class Taker:
 
     def __init__(
         self,
-        state: InnerState,
+        state: WholeState,
         model: Model,
-        open_copy: Callable[[Donor, Held], Copy],
+        came: Callable[[], None],
         tell: Callable[[], None],
         started: float,
         now: Callable[[], float] = time.monotonic,
         unit: str = "",
-        open_stored: Callable[[Donor], Copy] | None = None,
+        *,
+        stores: bool = False,
     ) -> None:
-        """`tell`: `message` has changed. `started`: when the process joined, on `now`; `now` in seconds. `open_stored`: of what `unit`,
-        this process's, has stored; None: this job stores nothing."""
+        """
+        Args:
+            came: called on other threads when there is something to do at a boundary
+            tell: called when `message` has changed
+            started: when the process joined, on `now`
+            now: seconds
+            unit: this process's
+            stores: the job's units store their states
+        """
         self._state = state
         self._model = model
-        self._open_copy = open_copy
-        self._open_stored = open_stored
+        self._came = came
+        self._stores = stores
         self._unit = unit
         self._tell = tell
         self._now = now
@@ -66,7 +69,7 @@ class Taker:
         self._stored_steps = 0
         self._not_taken = ""
         """Why what this unit has stored could not be taken."""
-        self._copy: Copy | None = None
+        self._copy: UnitCopy | None = None
         self._donor: Donor | None = None
         self._no_donor = ""
         """Why there is no donor."""
@@ -99,31 +102,31 @@ class Taker:
         else:
             self._say(phase=Recovery.OVER, why=why)
 
-    def named(self, donor: Donor, held: Held) -> None:
+    def named(self, donor: Donor) -> None:
         """Take the syncer's answer. One to an earlier round counts for nothing."""
         if self._message.phase != Recovery.WANTED or donor.round != self._message.round:
             return
         if not donor.unit:
             self._take_stored(donor, donor.why or "no unit can give its state")
             return
-        _log.info("takes the state of unit %s at %s", donor.unit, donor.address)
+        _log.info("takes the state of unit %s, attempt %d", donor.unit, donor.attempt)
         self._donor = donor
-        self._begin_copy(self._open_copy(donor, held), donor.unit, donor.attempt, stored=False)
+        self._begin_copy(donor.unit, donor.attempt, lambda: self._state.copy_of_peer(donor, self._came), stored=False)
 
     def _take_stored(self, donor: Donor, why: str) -> None:
         """Take what this unit has stored, if it stores anything. `donor`: none, and the reason is `why`."""
-        if self._open_stored is None:
+        if not self._stores:
             self._give_up(f"{why}; {self._not_taken}" if self._not_taken else why)
             return
         self._donor, self._no_donor = None, why
         self._restore_parameters()
-        self._begin_copy(self._open_stored(donor), self._unit, 0, stored=True)
+        self._begin_copy(self._unit, 0, lambda: self._state.copy_of_newest(donor.former, self._came), stored=True)
 
-    def _begin_copy(self, copy: Copy, unit: str, attempt: int, *, stored: bool) -> None:
+    def _begin_copy(self, unit: str, attempt: int, open_copy: Callable[[], UnitCopy], *, stored: bool) -> None:
         self._named_at = self._now()
         self._state.begin()
         self._say(phase=Recovery.COPYING, unit=unit, attempt=attempt, stored=stored, donor_seconds=self._named_at - self._asked_at)
-        self._copy = copy
+        self._copy = open_copy()
 
     def boundary(self, held: Held, *, restarted: bool) -> None:
         """Do what is due. `restarted`: the syncer has started again, so that outer steps count anew."""
@@ -133,11 +136,11 @@ class Taker:
             self._fail("the syncer has started again", blame=False)
         elif self._message.phase == Recovery.WANTED and self._now() - self._round_at > NAME_SECONDS:
             self._take_stored(Donor(), f"the syncer has named no donor for {NAME_SECONDS:.0f} s")
-        elif (copy := self._copy) is not None:
-            while self._copy is copy and (came := copy.take()) is not None:
-                self._took(came, copy, held)
-            if self._copy is copy and self._now() - copy.heard_at > SILENCE_SECONDS:
-                self._fail(f"it sent nothing for {SILENCE_SECONDS:.0f} s")
+        elif self._copy is not None:
+            try:
+                self._go_on(self._copy, held)
+            except StateError as error:
+                self._fail(str(error))
 
     def stepped(self, first_step_seconds: float) -> None:
         """Note that the first step is done."""
@@ -146,39 +149,25 @@ class Taker:
     def cancel(self) -> None:
         """End: the process leaves, or the job is over."""
         if self._copy is not None:
-            self._copy.cancel()
-            self._copy = None
+            self._end_copy(self._copy)
         if not self.over:
             self._say(phase=Recovery.OVER, why="the process left before")
 
-    def _took(self, came: Came, copy: Copy, held: Held) -> None:
-        try:
-            if isinstance(came, CopyFailed):
-                self._fail(came.why)
-            elif isinstance(came, ArraysCame):
-                self._put(came, held)
-            else:
-                self._state.finish(came.rest)
-                self._model.overwritten()
-                self._finished(copy, max(held.versions) if came.t is None else came.t, steps_behind(came.rest))
-        except StateError as error:
-            self._fail(str(error))
+    def _go_on(self, copy: UnitCopy, held: Held) -> None:
+        end: End | None = copy.go_on(held)
+        if isinstance(end, CopyFailed):
+            self._fail(end.why)
+        elif end is not None:
+            self._state.finish(end.rest)
+            self._model.overwritten()
+            self._finished(copy, max(held.versions) if end.t is None else end.t, steps_behind(end.rest))
 
-    def _put(self, came: ArraysCame, held: Held) -> None:
-        start = 0
-        for array in came.arrays:
-            values: Float32Array = came.values[start : start + array.piece.elements]
-            start += array.piece.elements
-            if array.name or self._is_new(array, came, held):
-                self._touched = self._touched or not array.name
-                self._state.put(array, values)
+    def _end_copy(self, copy: UnitCopy) -> None:
+        copy.cancel()
+        self._touched = self._touched or copy.changed_parameters
+        self._copy = None
 
-    def _is_new(self, array: PieceArray, came: ArraysCame, held: Held) -> bool:
-        """Whether the donor's parameter is of a version as new as what was adopted here by now."""
-        fragment = self._model.fragment_of[array.piece.tensor]
-        return came.versions[fragment] >= held.versions[fragment]
-
-    def _finished(self, copy: Copy, t: int, steps: int) -> None:
+    def _finished(self, copy: UnitCopy, t: int, steps: int) -> None:
         self._copy = None
         now = self._now()
         begun = copy.begun_at or self._named_at
@@ -198,8 +187,7 @@ class Taker:
         failed = []
         stored = self._message.stored
         if self._copy is not None:
-            self._copy.cancel()
-            self._copy = None
+            self._end_copy(self._copy)
         if self._donor is not None:
             _log.warning("no state from unit %s: %s", self._donor.unit, why)
             failed = [self._donor.unit] if blame else []
@@ -208,7 +196,7 @@ class Taker:
         self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0, stored=False)
         if stored and blame and self._stored_steps:
             # Donors with fewer steps than that were passed over.
-            self._open_stored, self._stored_steps, self._not_taken = None, 0, why
+            self._stores, self._stored_steps, self._not_taken = False, 0, why
             self._next_round()
         elif stored and blame:
             self._give_up(f"{self._no_donor}; {why}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
+from diloco.algorithm.pieces import whole
 from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
@@ -23,17 +23,13 @@ from diloco.learner.member import Member, make_parts
 from diloco.learner.peers import Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
-from diloco.learner.stored_parts import PartsOfProcess
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
-from diloco.protocol.state_parts import cut
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.ranks.world import World
 from diloco.recovery.peers import PeersOfUnit
-from diloco.snapshots.stored_state import writer_of
+from diloco.recovery.process_state import ProcessState
+from diloco.recovery.whole_state import StateOfProcess
 from diloco.wording import plural
-
-if TYPE_CHECKING:
-    from diloco.ranks.state_of_unit import StateOfUnit
 
 _log = logging.getLogger(__name__)
 
@@ -78,29 +74,19 @@ def make_member(
     hello = _hello(config, layout, framework)
     if world is None:
         incarnations = Incarnations()
-        peers = Peers() if inner is None else _peers_of_process(config, layout, len(fragments), inner, incarnations)
+        peers = Peers()
+        if inner is not None:
+            process = ProcessState(config, layout, fragments, inner, [whole(spec) for spec in layout.tensors], incarnations)
+            peers = PeersOfUnit(config, layout, process, StateOfProcess(process))
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
         inbox = Inbox(config.job.training.overlap_steps)
         return SoloMember(make_parts(config, hello, store, fragments, inbox, incarnations, peers, on_adopt))
     from diloco.ranks.join import join_ranks  # a process that is a unit of its own starts without it
 
     try:
-
-        def peers_of(state: StateOfUnit, incarnations: Incarnations) -> Peers:
-            return PeersOfUnit(config, layout, len(fragments), state, state.store, incarnations)
-
-        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, inner, peers_of)
+        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, inner)
     except ContractError as error:
         raise leave(Exit.BAD_CONTRACT, str(error)) from error
-
-
-def _peers_of_process(config: LearnerConfig, layout: Layout, fragments: int, inner: InnerState, incarnations: Incarnations) -> Peers:
-    parts = cut(layout.tensors)
-
-    def store(state: str) -> PartsOfProcess:
-        return PartsOfProcess(inner, parts, lambda: writer_of(config.job, config.unit, state, rank=0))
-
-    return PeersOfUnit(config, layout, fragments, inner, store, incarnations)
 
 
 def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:

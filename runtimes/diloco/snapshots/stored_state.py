@@ -198,14 +198,17 @@ class UnitFolder:
         for name in self._names(reverse=True):
             if self._folders.holds(name):
                 try:
-                    data = self._folders.read(name, MANIFEST_FILE, MOST_MANIFEST)
-                    return StoredState.from_manifest(name, parse_manifest(data))
+                    return self.state(name)
                 except Unusable as reason:
                     _log.warning("the stored state %s/%s cannot be used: %s", self.uri, name, reason)
                     why = why or reason
         if why is not None:
             raise why
         return None
+
+    def state(self, name: str) -> StoredState:
+        """Return the state with this name. Raises Unusable."""
+        return StoredState.from_manifest(name, parse_manifest(self._folders.read(name, MANIFEST_FILE, MOST_MANIFEST)))
 
     def read(self, state: StoredState, file: str, size: int, sha256: str) -> bytes:
         """Return a file of a state, whose size and checksum are those of the manifest. Raises Unusable."""

@@ -25,7 +25,8 @@ class Candidate:
 
     unit: str
     attempt: int
-    address: str
+    addresses: tuple[str, ...]
+    """Of its processes, rank 0 first."""
     kind: str
     """Kind of its state."""
     locality: str = ""
@@ -143,7 +144,7 @@ class Donors:
             one
             for one in candidates
             if one.kind == taking.kind
-            and one.address
+            and one.addresses
             and one.unit not in takes
             and one.unit not in taking.failed
             and one.unit != taking.unit

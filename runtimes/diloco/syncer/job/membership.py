@@ -145,7 +145,9 @@ class Membership:
     def _begin_session(self, peer: Peer, joining: Joining, now: float) -> None:
         session, hello = joining.session, joining.hello
         peer.session = session
-        peer.peer_address, peer.inner_state, peer.locality = hello.peer_address, hello.inner_state, hello.locality
+        peer.inner_state, peer.locality = hello.inner_state, hello.locality
+        addresses = hello.rank_addresses if hello.ranks else [hello.peer_address]
+        peer.addresses = tuple(addresses) if all(addresses) and len(addresses) == max(1, hello.ranks) else ()
         self._job.work.begin(session)
         self._job.unit_stats.of(session.unit).joined(session.attempt, now)
         self._job.changes.notify()

@@ -69,7 +69,7 @@ class Recoveries:
             if (answer := self._donors.asks(taking)) is not None:
                 self._tell(peer, taking, answer)
         elif recovery.phase == Recovery.COPYING:
-            self._donors.copies(taking, Candidate(recovery.unit, recovery.attempt, "", peer.inner_state))
+            self._donors.copies(taking, Candidate(recovery.unit, recovery.attempt, (), peer.inner_state))
         elif recovery.phase == Recovery.OVER:
             self._donors.ends(session.unit)
         return changed
@@ -99,14 +99,14 @@ class Recoveries:
             return
         joined = {session.unit: (peer, session) for peer, session in self._job.peers.joined()}
         able = [
-            Candidate(unit, session.attempt, peer.peer_address, peer.inner_state, peer.locality, self._steps(unit))
+            Candidate(unit, session.attempt, peer.addresses, peer.inner_state, peer.locality, self._steps(unit))
             for unit, (peer, session) in sorted(joined.items())
             if self._job.unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]
         kinds = [peer.inner_state for peer, _ in joined.values()]
         contributing = {one.unit for one in able}
         # Who has a session of the process before, and has not asked, may be a donor as soon as it contributes.
-        coming = any(peer.peer_address and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
+        coming = any(peer.addresses and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
         awaited = coming or self._sessions_may_return()
         for taking, answer in self._donors.name(able, kinds, self._job.exchanges.t, now, awaited=awaited):
             if taking.unit in joined:
@@ -127,7 +127,11 @@ class Recoveries:
     def _tell(self, peer: Peer, taking: Taking, answer: Answer) -> None:
         message = Donor(round=taking.round, why=answer.why, grant=answer.grant)
         if (donor := answer.donor) is not None:
-            message.unit, message.attempt, message.address = donor.unit, donor.attempt, donor.address
+            message.unit, message.attempt = donor.unit, donor.attempt
+            if len(donor.addresses) == 1:
+                message.address = donor.addresses[0]
+            else:
+                message.rank_addresses.extend(donor.addresses)
         else:
             message.former.extend(self._former)
         peer.outgoing.urgent(ToLearner(donor=message))

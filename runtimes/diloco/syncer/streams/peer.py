@@ -60,8 +60,8 @@ class Peer:
         """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
         self.assembler: Assembler | None = None
         """Assembler of the stream's reader."""
-        self.peer_address = ""
-        """Where it gives its state to other units; "": nowhere."""
+        self.addresses: tuple[str, ...] = ()
+        """Where each process of the unit gives what it owns of the state, rank 0 first. Empty if it gives nothing."""
         self.inner_state = ""
         """Kind of its state beside the parameters."""
         self.locality = ""

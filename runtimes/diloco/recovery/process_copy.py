@@ -1,0 +1,88 @@
+"""One process's part of a copy: the training thread puts what came in its place, from boundary to boundary.
+
+Broadcasts are adopted as ever meanwhile. An array of a parameter whose fragment is older than what was adopted by then is left out. So the
+broadcasts since the copy began are replayed over it, and no fragment is ever older than in a unit that trains, however long the copy takes.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from diloco.learner.store import Float32Array
+from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.state_parts import PieceArray
+from diloco.recovery.copying import Copy, CopyFailed, WholeCame
+from diloco.recovery.held import Held
+
+SILENCE_SECONDS = 30.0
+"""How long nothing may come. A donor that waits for its next step boundary says so, see `gift.ALIVE_SECONDS`."""
+
+type End = WholeCame | CopyFailed
+
+
+class ProcessCopy:
+    """Used by the training thread. `put` raises StateError for what has no place here, and `go_on` passes that on."""
+
+    def __init__(
+        self,
+        copy: Copy,
+        put: Callable[[PieceArray, Float32Array], None],
+        fragment_of: Mapping[str, int],
+        has_room: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            put: puts values, float32 [elements], in their place
+            fragment_of: by name of the tensor
+            has_room: whether more may be put now
+        """
+        self._copy = copy
+        self._put = put
+        self._fragment_of = fragment_of
+        self._has_room = has_room
+        self._now = now
+        self.changed_parameters = False
+        """Parameters of the copy were put."""
+
+    @property
+    def bytes(self) -> int:
+        """How much has come."""
+        return self._copy.bytes
+
+    @property
+    def begun_at(self) -> float | None:
+        """When the first part began, on `time.monotonic`. None if nothing has come."""
+        return self._copy.begun_at
+
+    def go_on(self, held: Held) -> End | None:
+        """Put what came. Returns the end of the copy, or None if more is to come. `held`: what this process has adopted."""
+        while self._has_room():
+            if (came := self._copy.take()) is None:
+                break
+            if not isinstance(came, ArraysCame):
+                return came
+            start = 0
+            for array in came.arrays:
+                values: Float32Array = came.values[start : start + array.piece.elements]
+                start += array.piece.elements
+                if array.name or self._is_new(array, came, held):
+                    self.changed_parameters = self.changed_parameters or not array.name
+                    self._put(array, values)
+        else:
+            return None
+        if self._now() - self._copy.heard_at > SILENCE_SECONDS:
+            return CopyFailed(f"it sent nothing for {SILENCE_SECONDS:.0f} s")
+        return None
+
+    def cancel(self) -> None:
+        """Nothing more is wanted."""
+        self._copy.cancel()
+
+    def _is_new(self, array: PieceArray, came: ArraysCame, held: Held) -> bool:
+        """Return whether the donor's parameter is of a version as new as what was adopted here by now."""
+        fragment = self._fragment_of[array.piece.tensor]
+        return came.versions[fragment] >= held.versions[fragment]

@@ -1,0 +1,128 @@
+"""The state of one process: what it owns of its unit's. It gives that to peers, stores it, and opens the copies that it takes.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Piece
+from diloco.contract import learner_host_name
+from diloco.learner.config import LearnerConfig
+from diloco.learner.inbox import InboxEvent
+from diloco.learner.incarnations import Incarnations
+from diloco.learner.inner_state import InnerState
+from diloco.learner.stored_parts import PartsOfProcess
+from diloco.learner.unit_plan import UnitPlan
+from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import Donor, PieceMap, StateWanted
+from diloco.protocol.state_parts import cut, pieces_to_message
+from diloco.recovery.copying import Found, PeersCopy, StoredCopy, newest
+from diloco.recovery.giving import Giver
+from diloco.recovery.held import Held
+from diloco.recovery.server import PeerServer
+from diloco.snapshots.stored_state import Block, UnitFolder, folder_of, writer_of
+
+
+class ProcessState:
+    """Its server runs until `close`."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        layout: Layout,
+        fragments: Sequence[Fragment],
+        inner: InnerState,
+        owned: Sequence[Piece],
+        incarnations: Incarnations,
+        *,
+        rank: int = 0,
+        alone: bool = True,
+    ) -> None:
+        """
+        Args:
+            inner: of this process
+            owned: what it gives, stores and takes, in the order of the layout
+            incarnations: of the syncer, which this process has met
+            alone: the unit has no other process
+        """
+        self.inner = inner
+        self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
+        self.held = Held(len(fragments))
+        """What this process has adopted."""
+        self.giver = Giver(layout, inner, owned, inner.stage_rest if alone else None, config.job.uid, incarnations.known, alone=alone)
+        self._config = config
+        self._layout = layout
+        self._owned = owned
+        self._parts = cut(owned)
+        self._incarnations = incarnations
+        self._rank = rank
+        self._server = PeerServer(self.giver, config.pod_ip, config.tls, Keepalive())
+
+    @property
+    def address(self) -> str:
+        """host:port where peers take what this process owns. Empty if it gives nothing."""
+        return self._server.address
+
+    def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan) -> bool:
+        """Note what came before this boundary, and what is done at it. Returns whether the syncer has started again."""
+        return self.held.boundary(events, plan)
+
+    def warm_up(self) -> None:
+        """Do now what would make the first reading slow."""
+        self.inner.warm_up(self._parts)
+
+    def store(self, name: str, done: Callable[[Sequence[Block], str], None] = lambda blocks, error: None) -> PartsOfProcess:
+        """Begin to write this process's part of the stored state `name`. `done`: see `PartsOfProcess`."""
+        return PartsOfProcess(self.inner, self._parts, lambda: writer_of(self._config.job, self._config.unit, name, self._rank), done)
+
+    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> PeersCopy:
+        """Begin to copy a donor's state. `came` is called on other threads when there is something to take."""
+        job, config = self._config.job, self._config
+        wanted = StateWanted(
+            job_uid=job.uid,
+            unit=config.unit,
+            attempt=config.attempt,
+            grant=donor.grant,
+            fingerprint=self._layout.fingerprint,
+            inner_state=self.inner.kind,
+            incarnation=self._incarnations.name(self.held.epoch),
+            versions=self.held.versions,
+            hears_waiting=True,
+            pieces=PieceMap(pieces=pieces_to_message(self._layout, self._owned)),
+            rank=self._rank,
+            without_rest=self._rank != 0,
+        )
+        addresses = list(donor.rank_addresses) or [donor.address]
+        host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
+        copy = PeersCopy(addresses, wanted, self._layout, len(self.held.versions), config.tls, host_name, Keepalive(), came)
+        copy.start()
+        return copy
+
+    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> StoredCopy:
+        """Begin to copy the newest state that the unit has stored, in this job or else in a former one."""
+        return self._copy_of_stored(lambda: newest(self._folder_of, former), came)
+
+    def copy_of_stored(self, former: str, name: str, came: Callable[[], None]) -> StoredCopy:
+        """Begin to copy the stored state `name`. `former`: see `Found`."""
+
+        def find() -> Found:
+            folder = self._folder_of(former)
+            return Found(folder, folder.state(name), former)
+
+        return self._copy_of_stored(find, came)
+
+    def _copy_of_stored(self, find: Callable[[], Found], came: Callable[[], None]) -> StoredCopy:
+        copy = StoredCopy(find, self._config.unit, self.inner.kind, self._layout, self._owned, came, with_rest=self._rank == 0)
+        copy.start()
+        return copy
+
+    def _folder_of(self, former: str) -> UnitFolder:
+        return folder_of(self._config.job, self._config.unit, former)
+
+    def close(self) -> None:
+        """Give nothing more."""
+        self._server.close()
