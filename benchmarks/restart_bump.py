@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.outer import nesterov
+from diloco.algorithm.pieces import wholes
 from diloco.protocol.state_parts import cut
 from diloco.protocol.state_values import decode, encode
 from diloco.torch.inner_state import OptimizerState
@@ -112,7 +113,7 @@ class Unit:
         self.restart()
         giving, taking = OptimizerState(peer.store, [peer.optimizer]), OptimizerState(self.store, [self.optimizer])
         taking.begin()
-        for part in cut(Layout(peer.store.specs()).tensors):
+        for part in cut(wholes(Layout(peer.store.specs()).tensors)):
             arrays = giving.arrays(part)
             staged = giving.stage(arrays)
             values, start = staged.wait(), 0

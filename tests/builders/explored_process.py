@@ -16,6 +16,7 @@ from diloco.protocol.diloco_pb2 import Donor, Recovery
 from diloco.protocol.incoming_state import ArraysCame
 from diloco.recovery.copying import Came
 from diloco.recovery.held import Held
+from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.taking import Taker
 from numpy.typing import NDArray
 
@@ -80,8 +81,9 @@ class Process:
         """Per fragment of which version its parameters are, beside the local steps since."""
         self.copy: Copying | None = None
         self._now, self._adopted = now, adopted
-        model = Model({f"w{p}": p for p in range(FRAGMENTS)}, self._take_parameters, lambda: None)
-        self.taker = Taker(self.state, model, self._open_copy, lambda: None, now(), now)  # type: ignore[arg-type]
+        self.begin, self.finish = self.state.begin, self.state.finish
+        model = Model(self._take_parameters, lambda: None)
+        self.taker = Taker(self, model, lambda: None, lambda: None, now(), now)  # type: ignore[arg-type]
 
     @property
     def ready(self) -> bool:
@@ -129,9 +131,9 @@ class Process:
         if not self.copying:
             self.copy = None
 
-    def _open_copy(self, donor: Donor, _held: Held) -> Copying:
+    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> ProcessCopy:
         self.copy = Copying(donor.unit, self._now())
-        return self.copy
+        return ProcessCopy(self.copy, self.state.put, {f"w{p}": p for p in range(FRAGMENTS)}, now=self._now)  # type: ignore[arg-type]
 
     def _take_parameters(self) -> None:
         for p, t in enumerate(self.held.versions):

@@ -1,7 +1,7 @@
 """Units of several ranks that give their states to each other, one event at a time: whoever drives them chooses what comes next.
 
-The machines are those of a real job: both kinds of members, `StateOfUnit`, `StateOfRank`, `PeersOfUnit`, `Taker`, `Held`, `Gift` and the
-messages of both wires. What is made here lies between them. Where a leader waits for its ranks, these do meanwhile what they have to.
+The machines are those of a real job: both kinds of members, `StateOfUnit`, `StateOfRank`, `PeersOfUnit`, `Taker`, `Giver` and the messages
+of both wires. What is made here lies between them. Where a leader waits for its ranks, these do meanwhile what they have to.
 
 `check` and the events raise `Broken` for an invariant that does not hold.
 """
@@ -10,30 +10,26 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import numpy as np
 from builders.exchange import job_file
 from builders.explored_defects import Broken
 from builders.explored_rank import FRAGMENTS, LAYOUT, PROCESS, VERSION, Inline, Rank
-from builders.stored_states import stores_nothing
-from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCame
-from diloco.protocol.outgoing_state import part_messages
-from diloco.protocol.state_parts import StateError
-from diloco.protocol.state_values import decode, encode
+from builders.local_process import LocalCopy, LocalProcess
+from diloco.protocol.diloco_pb2 import Donor, Give, Recovery
+from diloco.protocol.incoming_state import ArraysCame
 from diloco.ranks.following import FollowerMember
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.orders import OrderError
 from diloco.ranks.ranks_pb2 import FromLeader, StateOrder, StateSaid, ToLeader
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
-from diloco.recovery.copying import Came, CopyFailed, WholeCame
-from diloco.recovery.gift import Gift
-from diloco.recovery.held import Held
+from diloco.recovery.gift import Refused
+from diloco.recovery.giving import Giver
 from diloco.recovery.peers import PeersOfUnit
 
 RANKS = {"a": 1, "b": 2, "c": 3}
@@ -41,84 +37,6 @@ RANKS = {"a": 1, "b": 2, "c": 3}
 ROUNDS = 60
 PATIENCE = 200
 """Deliveries without which a leader waits for ever."""
-
-
-@dataclass
-class Copying:
-    """The way of a donor's state to a taker; to the taker a `Copy`."""
-
-    donor: Unit
-    wanted: Sequence[int]
-    gift: Gift
-    heard_at: float
-    came: deque[Came] = field(default_factory=deque)
-    incoming: Incoming = field(default_factory=lambda: Incoming(LAYOUT, len(FRAGMENTS)))
-    parts: int = 0
-    rest: Any = None
-    begun_at: float | None = None
-    bytes: int = 0
-    over: bool = False
-
-    def take(self) -> Came | None:
-        return self.came.popleft() if self.came else None
-
-    def cancel(self) -> None:
-        self.over = True
-        self.gift.end()
-
-    def fail(self, why: str) -> None:
-        if not self.over:
-            self.over = True
-            self.came.append(CopyFailed(why))
-
-    def send(self) -> None:
-        """The donor's sender takes the next part, if all ranks have read theirs, and the taker's checks it."""
-        if not self.over and self.gift.over:
-            self.fail(self.gift._why)
-        if self.over or not self.gift._queue:
-            return
-        part = self.gift._queue[0]
-        asked = getattr(part.staged, "asked", None) if part is not None and not part.arrays else getattr(part and part.staged, "_asked", ())
-        answers = [one[1] if isinstance(one, tuple) else one for one in asked or ()]
-        if not all(answer.done for answer in answers):
-            return
-        self.gift._queue.popleft()
-        if part is None:
-            self.came.append(WholeCame(self.rest))
-            self.over = True
-            return
-        try:
-            values = part.staged.wait()
-        except StateError as error:
-            self.fail(str(error))
-            return
-        if part.arrays:
-            self._look_at(values, part.arrays, part.versions)
-        payload = memoryview(values).cast("B") if part.arrays else memoryview(encode(values))
-        for message in part_messages(self.parts, part.arrays, payload, part.versions, LAYOUT):
-            found = self.incoming.add(message)
-            if isinstance(found, ArraysCame):
-                self.came.append(found)
-            elif isinstance(found, RestCame):
-                self.rest = decode(found.data)
-            assert not isinstance(found, EndCame)
-        self.parts += 1
-        self.gift.taken(part)
-
-    def _look_at(self, values: Any, arrays: Any, versions: Sequence[int]) -> None:
-        start, of = 0, {}
-        for array in arrays:
-            of[array.piece.tensor, array.name] = values[start : start + array.piece.elements]
-            start += array.piece.elements
-        fragment_of = {tensor.name: index for index, fragment in enumerate(FRAGMENTS) for tensor in fragment.tensors}
-        for tensor in {name for name, _ in of}:
-            parameters, moments = of[tensor, ""], of[tensor, "moment"]
-            said = versions[fragment_of[tensor]]
-            if (held := int(parameters.min()) // VERSION) < said:
-                raise Broken(f"as said: {self.donor.name} gives version {held} of {tensor}, and says {said}")
-            seen = set.union(*(rank.seen for rank in self.donor.ranks))
-            if differing := set(zip(parameters.tolist(), moments.tolist(), strict=True)) - seen:
-                raise Broken(f"one step: {self.donor.name} gives of {tensor} what no rank had at one boundary: {differing}")
 
 
 class Unit:
@@ -133,8 +51,9 @@ class Unit:
         self.taken: list[str] = [""] * count
         """Per rank whose state it has taken."""
         pieces = [rank.store.pieces for rank in self.ranks]
+        self.processes = [self._process(rank) for rank in self.ranks]
         leader = self.ranks[0]
-        self.state = StateOfUnit(leader.state, self._order, pieces, pieces, FRAGMENTS, stores_nothing)
+        self.state = StateOfUnit(self.processes[0], leader.portions, self._order, pieces, pieces)
         self.state._wait = self._wait  # type: ignore[method-assign]
         self.state.leader._sending = Inline()  # type: ignore[assignment]
         leader.channel.state_said = self.state.said
@@ -143,13 +62,63 @@ class Unit:
         first = LeaderMember(parts, leader.data, leader.channel, leader.incarnations, range(count), self.state)  # type: ignore[arg-type]
         self.members: list[Any] = [first]
         for rank in self.ranks[1:]:
-            of_rank = StateOfRank(rank.state, rank.portions, self._answering(rank), stores_nothing)
+            of_rank = StateOfRank(self.processes[rank.rank], rank.portions, self._answering(rank), lambda: None)
             of_rank._sending = Inline()  # type: ignore[assignment]
             self.members.append(FollowerMember(rank.parts(), rank.data, rank.channel, rank.incarnations, of_rank))  # type: ignore[arg-type]
         for rank, member in zip(self.ranks, self.members, strict=True):
             rank.welcomed(job.t)
             rank.stream.extend(enumerate(job.versions))
             self._note_taking(rank.rank, member)
+
+    def _process(self, rank: Rank) -> LocalProcess:
+        return LocalProcess(
+            LAYOUT,
+            FRAGMENTS,
+            rank.state,
+            rank.store.pieces,
+            rank.incarnations,
+            self._givers,
+            unit=self.name,
+            attempt=self.attempt,
+            rank=rank.rank,
+        )
+
+    def _givers(self, donor: Donor) -> list[Giver]:
+        giver = self.job.units[donor.unit]
+        if giver.attempt != donor.attempt:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "another attempt serves there")
+        # The syncer's word of the taker comes to all ranks of the donor within the seconds for which they wait for it.
+        for process in giver.processes:
+            process.giver.allow(Give(unit=self.name, attempt=self.attempt, grant=donor.grant))
+        return [process.giver for process in giver.processes]
+
+    @property
+    def copies(self) -> list[LocalCopy]:
+        """The copies under way, of all ranks."""
+        return [process.copies[-1] for process in self.processes if process.copies and not process.copies[-1].over]
+
+    def send(self, rank: int) -> None:
+        """The next parts that a rank waits for come."""
+        copies = self.processes[rank].copies
+        if copies:
+            copies[-1].looks_at = self._look_at
+            copies[-1].send()
+
+    def _look_at(self, came: ArraysCame) -> None:
+        start, of = 0, {}
+        for array in came.arrays:
+            of[array.piece.tensor, array.name] = came.values[start : start + array.piece.elements]
+            start += array.piece.elements
+        donor_ranks = self.job.units[self.taker._donor.unit].ranks if self.taker._donor is not None else []
+        fragment_of = {tensor.name: index for index, fragment in enumerate(FRAGMENTS) for tensor in fragment.tensors}
+        for tensor in {name for name, _ in of}:
+            parameters, moments = of[tensor, ""], of[tensor, "moment"]
+            said = came.versions[fragment_of[tensor]]
+            if (held := int(parameters.min()) // VERSION) < said:
+                raise Broken(f"as said: {self.name} is given version {held} of {tensor}, as {said}")
+            seen: set[tuple[float, float]] = set().union(*(rank.seen for rank in donor_ranks))
+            if differing := set(zip(parameters.tolist(), moments.tolist(), strict=True)) - seen:
+                raise Broken(f"one step: {self.name} is given of {tensor} what no rank had at one boundary: {differing}")
 
     @property
     def taker(self) -> Any:
@@ -249,23 +218,21 @@ class Unit:
 
 
 class ExploredPeers(PeersOfUnit):
-    """Without a server and connections."""
+    """Without a connection."""
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
-        self._state, self._layout, self._fragments = unit.state, LAYOUT, len(FRAGMENTS)
-        self._held = Held(len(FRAGMENTS))
+        self._process, self._state = unit.processes[0], unit.state
         self._changed, self._news = threading.Condition(), False
         self._named, self._taker = deque(maxlen=1), None
         self._joined_at, self._start_seconds, self._first_step_from = unit.job.now, 0.0, None
-        self._giver: Any = self
         self._storer: Any = self
         self._config: Any = SimpleNamespace(unit=unit.name, job=job_file())  # of a job that stores no states
-        self._not_stored = ""
+        self._not_stored = self.error = ""
         self._stored_steps = None
-        self.gives_to: Copying | None = None
 
-    kind, address, busy, error = "of a test", "here", True, ""
+    def at_boundary(self, local_step: int, step_seconds: float) -> None:
+        """The storer's part."""
 
     def connect(self, model: Any, tell: Callable[[], None]) -> None:
         super().connect(model, tell)
@@ -277,22 +244,6 @@ class ExploredPeers(PeersOfUnit):
         """State comes, or may come."""
         return self._taker is not None and self._taker.begun and not self._taker.over
 
-    def at_boundary(self, held: Held, step_seconds: float, *, readable: bool) -> None:
-        """The giver's part."""
-        copy = self.gives_to
-        if copy is not None and not copy.over and readable and held.reach(copy.wanted):
-            copy.gift.stage(held.versions, step_seconds, lambda: 0.0)
-
-    def _copy(self, donor: Donor, held: Held) -> Any:
-        giver = self._unit.job.units[donor.unit]
-        gift = Gift(LAYOUT, giver.state, self._unit.name)
-        copy = Copying(giver, list(held.versions), gift, self._unit.job.now)
-        if giver.attempt != donor.attempt:
-            copy.fail("another attempt serves there")
-        else:
-            giver.peers.gives_to = copy
-        return copy
-
 
 class ExploredUnits:
     """The syncer and three units. Every public method but `check` and `finish` is one event, and may come at any time."""
@@ -303,7 +254,7 @@ class ExploredUnits:
         self.t = 0
         self.versions = [0] * len(FRAGMENTS)
         self._defect = defect
-        self._processes = 0
+        self._processes = self._grants = 0
         self.units: dict[str, Unit] = {}
         for name in RANKS:
             self._begin(name, 1)
@@ -336,20 +287,15 @@ class ExploredUnits:
     def kill(self, unit: str) -> None:
         """A rank dies, and the unit with it; its next attempt begins. What was on its way is lost."""
         gone = self.units[unit]
-        for other in self.units.values():
-            copy = other.taker._copy
-            if copy is not None and copy.donor is gone:
-                copy.fail("its process has died")
-        if gone.taker._copy is not None:
-            gone.taker._copy.cancel()
+        for copy in gone.copies:
+            copy.cancel()
+        for process in gone.processes:
+            process.close()
         self._begin(unit, gone.attempt + 1)
 
-    def send(self, unit: str) -> None:
-        """The next part that this unit waits for, on its way."""
-        copy = self.units[unit].taker._copy
-        if copy is not None:
-            copy.heard_at = self.now
-            copy.send()
+    def send(self, unit: str, rank: int) -> None:
+        """The next parts that this rank waits for, on their way."""
+        self.units[unit].send(rank % RANKS[unit])
 
     def name_donors(self) -> None:
         """The syncer answers those who want a donor."""
@@ -363,7 +309,9 @@ class ExploredUnits:
             busy |= {named.unit for other in takers for named in other.peers._named}
             free = [one for one in able if one.name not in busy]
             if free:
-                unit.peers.hear(Donor(round=said.round, unit=free[0].name, attempt=free[0].attempt))
+                self._grants += 1
+                grant = b"%d" % self._grants
+                unit.peers.hear(Donor(round=said.round, unit=free[0].name, attempt=free[0].attempt, grant=grant))
             elif not able:
                 unit.peers.hear(Donor(round=said.round, why=f"no unit is left to ask by {name}"))
 
@@ -382,7 +330,7 @@ class ExploredUnits:
                     while unit.deliver(rank):
                         pass
                     self.moves(name, rank, receives=True)
-                self.send(name)
+                    self.send(name, rank)
             self.check()
             if all(unit.trains and unit.taker.over for unit in self.units.values()):
                 return

@@ -39,24 +39,24 @@ class ExploredRecovery:
             said = process.taker.message
             taking = Taking(unit, process.session, KIND, "", said.round, frozenset(said.failed))
             if process.copying:
-                self._donors.copies(taking, Candidate(said.unit, said.attempt, said.unit, KIND))
+                self._donors.copies(taking, Candidate(said.unit, said.attempt, (said.unit,), KIND))
             elif said.phase == Recovery.WANTED and (answer := self._donors.asks(taking)) is not None:
                 self._tell(process, answer)
             elif process.taker.over:
                 self._donors.ends(unit)
-        candidates = [Candidate(unit, one.attempt, unit, KIND) for unit, one in joined.items() if one.ready]
+        candidates = [Candidate(unit, one.attempt, (unit,), KIND) for unit, one in joined.items() if one.ready]
         for taking, answer in self._donors.name(candidates, [KIND], t, self._now()):
             self._tell(self._processes[taking.unit], answer)
 
     def _tell(self, process: Process, answer: Answer) -> None:
         donor = answer.donor
         if donor is None:
-            process.taker.named(Donor(round=answer.round, why=answer.why), process.held)
+            process.taker.named(Donor(round=answer.round, why=answer.why))
             return
         others = [one for one in self._processes.values() if one is not process and one.joined and one.copying]
         if any(one.taker.message.unit == donor.unit for one in others):
             raise Broken(f"one taker: {donor.unit} is named to {process.unit}, and gives to another unit")
-        process.taker.named(Donor(round=answer.round, unit=donor.unit, attempt=donor.attempt), process.held)
+        process.taker.named(Donor(round=answer.round, unit=donor.unit, attempt=donor.attempt))
 
     def give(self, unit: str) -> None:
         """The donor of this unit stages its next part, once it is as new as the taker; at last the small rest."""

@@ -17,7 +17,7 @@ from diloco.protocol.tls import TlsFiles
 from diloco.ranks.channel import Membership, SideChannel
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
-from diloco.ranks.meeting import to_message
+from diloco.ranks.messages import pieces_to_wire
 from diloco.ranks.ranks_pb2 import Here, Met
 
 LAYOUT = Layout([TensorSpec("w", (8, 4))])
@@ -70,7 +70,7 @@ class Unit:
             data_rank=rank,
             data_ranks=self.ranks,
             dtypes={spec.name: "float32" for spec in LAYOUT.tensors},
-            owned=to_message(deal(LAYOUT.tensors, self.ranks)[rank] if owned is None else owned),
+            owned=pieces_to_wire(deal(LAYOUT.tensors, self.ranks)[rank] if owned is None else owned),
         )
         for name, value in changes.items():
             setattr(here, name, value)

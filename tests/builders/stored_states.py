@@ -12,11 +12,6 @@ from diloco.protocol.state_parts import PieceArray
 from diloco.snapshots.stored_state import FOLDER, BlockWriter, StoredState, UnitFolder, name_of
 
 
-def stores_nothing(state: str) -> BlockWriter:
-    """Of ranks that are never told to store anything."""
-    raise AssertionError(f"no state is stored here, and {state} is to be")
-
-
 def a_stored_state(uri: str, unit: str, *, t: int, attempt: int = 1, local_step: int = 0, layout: Layout = MODEL) -> StoredState:
     """What a unit has stored after a snapshot of outer step `t`, beside those in `uri`: a momentum of ones for each tensor."""
     folder = UnitFolder(f"{uri}/{FOLDER}/{unit}")

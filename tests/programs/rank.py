@@ -25,7 +25,7 @@ from diloco.learner.config import read_learner_config
 from diloco.ranks.channel import Membership
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
-from diloco.ranks.meeting import to_message
+from diloco.ranks.messages import pieces_to_wire
 from diloco.ranks.ranks_pb2 import Here, Stepped, ToLeader
 
 LAYOUT = Layout([TensorSpec("w", (8, 4))])
@@ -51,7 +51,7 @@ def main() -> None:
         fingerprint=LAYOUT.fingerprint,
         data_rank=rank,
         data_ranks=ranks,
-        owned=to_message(deal(LAYOUT.tensors, ranks)[rank]),
+        owned=pieces_to_wire(deal(LAYOUT.tensors, ranks)[rank]),
     )
     channel.meet(here, timeout=180.0)
     print("met", flush=True)

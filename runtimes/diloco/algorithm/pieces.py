@@ -83,6 +83,11 @@ def whole(spec: TensorSpec) -> Piece:
     return Piece(spec.name, (0,) * len(spec.shape), spec.shape)
 
 
+def wholes(specs: Iterable[TensorSpec]) -> list[Piece]:
+    """Return all of each tensor."""
+    return [whole(spec) for spec in specs]
+
+
 def deal(specs: Sequence[TensorSpec], ranks: int) -> list[list[Piece]]:
     """Return owners for tensors that every one of `ranks` processes has as a whole: the pieces of each rank.
 

@@ -22,7 +22,6 @@ from diloco.learner.inner_state import StagedRest
 from diloco.learner.store import Float32Array
 from diloco.learner.stored_parts import PartsOfProcess
 from diloco.learner.unit_plan import UnitPlan
-from diloco.protocol.diloco_pb2 import Donor
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
 from diloco.ranks.copied_parameters import CopiedParameters
@@ -110,7 +109,7 @@ class StateOfRank:
                 self._rests.append(order)
             case "write":
                 values = np.frombuffer(order.write.values, np.float32)
-                self._answer(order.number, lambda: self.write(from_message(order.write.array), values))
+                self._answer(order.number, lambda: self._own.put(from_message(order.write.array), values))
             case "rest":
                 self._rest += order.rest.data
                 if order.rest.last:
@@ -139,14 +138,6 @@ class StateOfRank:
     def copy_newest(self, number: int, former: Sequence[str], shared: Sequence[Piece]) -> None:
         """Begin to copy what the unit has stored last, as the leader, which finds it for all ranks. `shared`: as of StateCopy."""
         self._copy_from(number, self._process.copy_of_newest(former, self._came), shared)
-
-    def copy_of_peer(self, number: int, donor: Donor, shared: Sequence[Piece]) -> None:
-        """Begin to copy a donor's state. `shared`: as of StateCopy."""
-        self._copy_from(number, self._process.copy_of_peer(donor, self._came), shared)
-
-    def write(self, array: PieceArray, values: Float32Array) -> None:
-        """Keep what another rank has taken and this one stores too. Raises StateError for what has no place here."""
-        self._own.put(array, values)
 
     def check(self, rest: Any) -> None:
         """Note that all has come, with this small rest. Raises StateError if it does not fit: then this rank does not take the copy."""
@@ -209,12 +200,12 @@ class StateOfRank:
     def _begin_copy(self, number: int, order: StateCopy) -> None:
         shared = pieces_from_wire(order.shared)
         if order.donor.unit:
-            self.copy_of_peer(number, order.donor, shared)
+            self._copy_from(number, self._process.copy_of_peer(order.donor, self._came), shared)
         else:
             self._copy_from(number, self._process.copy_of_stored(order.former, order.state, self._came), shared)
 
     def _copy_from(self, number: int, source: Copy, shared: Sequence[Piece]) -> None:
-        self.begun_at = self.found = None
+        self.begun_at = self.found = self.end = None
         copy = ProcessCopy(source, self._put, self._process.fragment_of, lambda: self._unpassed < MOST_UNPASSED)
         self._copying = _Copying(number, source, copy, by_tensor(shared))
 

@@ -1,8 +1,8 @@
 """The state of a unit of several ranks, as its leader has it.
 
-Each rank gives, stores and takes what it owns by itself, over connections of its own. So any number of ranks, sharded in any way, gives what
-any other one takes. The leader brings together what must be one: the small rest, which is of all ranks after the same local step, and the
-moment at which all take a copy.
+Each rank gives, stores and takes what it owns by itself, over connections of its own. So any number of ranks, sharded in any way, gives
+what any other one takes. The leader brings together what must be one: the small rest, which is of all ranks after the same local step, and
+the moment at which all take a copy.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -20,6 +20,7 @@ import numpy as np
 
 from diloco.algorithm.pieces import Piece, Portion, by_tensor, overlap, within
 from diloco.learner.inner_state import StagedRest
+from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Donor, Give
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
@@ -143,12 +144,8 @@ class StateOfUnit:
 
     def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> CopyOfRanks:
         self._came = came
-        answers = [self._answer()]
-        self.leader.copy_of_peer(answers[0][0], donor, self._shared[0])
-        for rank in self._others:
-            shared = pieces_to_wire(self._shared[rank])
-            answers.append(self._order(rank, StateOrder(copy=StateCopy(donor=donor, shared=shared))))
-        return CopyOfRanks(self, [answer for _, answer in answers])
+        orders = [StateOrder(copy=StateCopy(donor=donor, shared=pieces_to_wire(shared))) for shared in self._shared]
+        return CopyOfRanks(self, [self._ask(rank, order) for rank, order in enumerate(orders)])
 
     def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> CopyOfRanks:
         # The leader finds which one it is, so that all ranks take the same: the process of an attempt before may be storing one.
@@ -163,7 +160,7 @@ class StateOfUnit:
             return None
         former, state = self.leader.found.former, self.leader.found.state.name
         orders = [StateCopy(former=former, state=state, shared=pieces_to_wire(self._shared[rank])) for rank in self._others]
-        return [self._order(rank, StateOrder(copy=copy))[1] for rank, copy in zip(self._others, orders, strict=True)]
+        return [self._ask(rank, StateOrder(copy=copy)) for rank, copy in zip(self._others, orders, strict=True)]
 
     def cancel(self, answers: Sequence[_Answer]) -> None:
         """Let all ranks end their part of the copy, of which they had to answer this."""
@@ -184,16 +181,8 @@ class StateOfUnit:
             for rank in (0, *self._others):
                 for piece in overlap((array.piece,), self._held[rank]) if rank != source else ():
                     share = PieceArray(piece, array.name, array.dtype)
-                    part = np.ascontiguousarray(within(piece, array.piece, values)).reshape(-1)
-                    if rank == 0:
-                        self.leader.write(share, part)
-                    else:
-                        self._write(rank, share, part)
-            passed = StateOrder(passed=StatePassed(bytes=len(write.values)))
-            if source == 0:
-                self.leader.order(passed)
-            else:
-                self._say(source, passed)
+                    self._write(rank, share, np.ascontiguousarray(within(piece, array.piece, values)))
+            self._tell(source, StateOrder(passed=StatePassed(bytes=len(write.values))))
         if self._failed:
             raise StateError(self._failed)
         return False
@@ -264,24 +253,21 @@ class StateOfUnit:
             self._answers[number] = answer
         return number, answer
 
-    def _order(self, rank: int, order: StateOrder) -> tuple[int, _Answer]:
-        order.number, answer = self._answer()
-        self._say(rank, order)
-        return order.number, answer
-
-    def _ask(self, rank: int, order: StateOrder) -> _Answer:
-        if rank:
-            return self._order(rank, order)[1]
-        order.number, answer = self._answer()
-        self.leader.order(order)
+    def _ask(self, rank: int, order: StateOrder, size: int = 0) -> _Answer:
+        order.number, answer = self._answer(size)
+        self._tell(rank, order)
         return answer
 
-    def _write(self, rank: int, share: PieceArray, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+    def _tell(self, rank: int, order: StateOrder) -> None:
+        if rank:
+            self._say(rank, order)
+        else:
+            self.leader.order(order)
+
+    def _write(self, rank: int, share: PieceArray, values: Float32Array) -> None:
         with self._changed:
-            number = next(self._numbers)
-            self._answers[number] = _Answer(values.nbytes)
             self._unwritten += values.nbytes
-        self._say(rank, StateOrder(number=number, write=StateWrite(array=to_message(share), values=values.tobytes())))
+        self._ask(rank, StateOrder(write=StateWrite(array=to_message(share), values=values.tobytes())), values.nbytes)
 
     def _wait(self, come: Callable[[], bool], what: str) -> None:
         with self._changed:

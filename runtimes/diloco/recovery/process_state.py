@@ -20,7 +20,7 @@ from diloco.learner.unit_plan import UnitPlan
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Donor, PieceMap, StateWanted
 from diloco.protocol.state_parts import cut, pieces_to_message
-from diloco.recovery.copying import Found, PeersCopy, StoredCopy, newest
+from diloco.recovery.copying import Copy, Found, PeersCopy, StoredCopy, newest
 from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.server import PeerServer
@@ -79,26 +79,12 @@ class ProcessState:
         """Begin to write this process's part of the stored state `name`. `done`: see `PartsOfProcess`."""
         return PartsOfProcess(self.inner, self._parts, lambda: writer_of(self._config.job, self._config.unit, name, self._rank), done)
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> PeersCopy:
+    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> Copy:
         """Begin to copy a donor's state. `came` is called on other threads when there is something to take."""
-        job, config = self._config.job, self._config
-        wanted = StateWanted(
-            job_uid=job.uid,
-            unit=config.unit,
-            attempt=config.attempt,
-            grant=donor.grant,
-            fingerprint=self._layout.fingerprint,
-            inner_state=self.inner.kind,
-            incarnation=self._incarnations.name(self.held.epoch),
-            versions=self.held.versions,
-            hears_waiting=True,
-            pieces=PieceMap(pieces=pieces_to_message(self._layout, self._owned)),
-            rank=self._rank,
-            without_rest=self._rank != 0,
-        )
+        job, fragments = self._config.job, len(self.held.versions)
         addresses = list(donor.rank_addresses) or [donor.address]
         host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        copy = PeersCopy(addresses, wanted, self._layout, len(self.held.versions), config.tls, host_name, Keepalive(), came)
+        copy = PeersCopy(addresses, self._wanted(donor), self._layout, fragments, self._config.tls, host_name, Keepalive(), came)
         copy.start()
         return copy
 
@@ -114,6 +100,22 @@ class ProcessState:
             return Found(folder, folder.state(name), former)
 
         return self._copy_of_stored(find, came)
+
+    def _wanted(self, donor: Donor) -> StateWanted:
+        return StateWanted(
+            job_uid=self._config.job.uid,
+            unit=self._config.unit,
+            attempt=self._config.attempt,
+            grant=donor.grant,
+            fingerprint=self._layout.fingerprint,
+            inner_state=self.inner.kind,
+            incarnation=self._incarnations.name(self.held.epoch),
+            versions=self.held.versions,
+            hears_waiting=True,
+            pieces=PieceMap(pieces=pieces_to_message(self._layout, self._owned)),
+            rank=self._rank,
+            without_rest=self._rank != 0,
+        )
 
     def _copy_of_stored(self, find: Callable[[], Found], came: Callable[[], None]) -> StoredCopy:
         copy = StoredCopy(find, self._config.unit, self.inner.kind, self._layout, self._owned, came, with_rest=self._rank == 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
-from diloco.algorithm.pieces import whole
+from diloco.algorithm.pieces import wholes
 from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
@@ -76,7 +76,7 @@ def make_member(
         incarnations = Incarnations()
         peers = Peers()
         if inner is not None:
-            process = ProcessState(config, layout, fragments, inner, [whole(spec) for spec in layout.tensors], incarnations)
+            process = ProcessState(config, layout, fragments, inner, wholes(layout.tensors), incarnations)
             peers = PeersOfUnit(config, layout, process, StateOfProcess(process))
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
         inbox = Inbox(config.job.training.overlap_steps)

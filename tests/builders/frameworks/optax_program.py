@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import wholes
 from diloco.canonical import Canonical
 from diloco.jax import TreeStore
 from diloco.jax.inner_state import TreeState
@@ -68,7 +69,7 @@ class OptaxProgram:
 
     def gives_to(self, taker: OptaxProgram) -> None:
         """As over the wire: each part, and then the small rest."""
-        parts = cut(Layout(self.store.specs()).tensors, 7)
+        parts = cut(wholes(Layout(self.store.specs()).tensors), 7)
         taker.state.begin()
         self.state.warm_up(parts)
         for part in parts:

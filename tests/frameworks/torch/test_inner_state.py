@@ -12,6 +12,7 @@ import pytest
 import torch
 from builders.master_sgd import MasterSGD
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import wholes
 from diloco.canonical import Canonical
 from diloco.protocol.state_parts import PieceArray, StateError, cut
 from diloco.protocol.state_values import Leaf, decode, encode
@@ -59,7 +60,7 @@ class Program:
     def sent(self) -> Sent:
         """All that it gives, as over the wire."""
         arrays: Arrays = []
-        for part in cut(Layout(self.store.specs()).tensors, 6):
+        for part in cut(wholes(Layout(self.store.specs()).tensors), 6):
             of_part = self.state.arrays(part)
             staged = self.state.stage(of_part)
             ends = np.cumsum([one.piece.elements for one in of_part])[:-1]

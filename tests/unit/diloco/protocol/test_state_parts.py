@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.pieces import Piece, check_cover
+from diloco.algorithm.pieces import Piece, check_cover, wholes
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.diloco_pb2 import StateArray, StateMessage, StatePart
 from diloco.protocol.incoming_state import MOST_WAITS, Incoming
@@ -15,14 +15,14 @@ LAYOUT = Layout([TensorSpec("a", (7, 5)), TensorSpec("b", ()), TensorSpec("c", (
 
 @pytest.mark.parametrize("most", [1, 3, 12, 1000])
 def test_parts_cover_the_model_once_and_none_is_larger_than_asked(most: int) -> None:
-    parts = cut(LAYOUT.tensors, most)
+    parts = cut(wholes(LAYOUT.tensors), most)
     check_cover(LAYOUT, [[piece for part in parts for piece in part]])
     assert max(sum(piece.elements for piece in part) for part in parts) <= most
 
 
 def test_small_tensors_share_a_part() -> None:
     # 35 + 1 + 3 elements in the first part; a row of "d" has 40, so each goes in two pieces, and no other fits beside the longer one.
-    assert [[piece.tensor for piece in part] for part in cut(LAYOUT.tensors, 39)] == [["a", "b", "c"], ["d"], ["d"], ["d"], ["d"]]
+    assert [[piece.tensor for piece in part] for part in cut(wholes(LAYOUT.tensors), 39)] == [["a", "b", "c"], ["d"], ["d"], ["d"], ["d"]]
 
 
 def test_arrays_come_as_they_went() -> None:
@@ -41,7 +41,7 @@ def test_arrays_come_as_they_went() -> None:
     ],
 )
 def test_what_is_no_piece_of_the_model_is_refused(piece: PieceMessage) -> None:
-    with pytest.raises(StateError, match="the peer sends"):
+    with pytest.raises(StateError, match="the peer names"):
         from_message(LAYOUT, [StateArray(piece=piece)])
 
 

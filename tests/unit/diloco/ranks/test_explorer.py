@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from builders.exploration import examples, exploration, full, until_found
 from builders.explored_defects import Broken
+from builders.explored_rank import FRAGMENTS
 from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
 from diloco.ranks.leading import LeaderMember
-from diloco.ranks.ranks_pb2 import StateSaid
+from diloco.ranks.ranks_pb2 import StateSaid, WholeFragment
 from diloco.ranks.state_of_rank import StateOfRank
+from diloco.recovery.held import Held
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -71,11 +74,17 @@ def explorer(defect: Callable[[Unit], None] = lambda unit: None) -> type[RuleBas
                 self.all_train()
                 self.job.name_donors()
 
-        @rule(unit=UNIT, parts=st.integers(1, 4))
-        def copies(self, unit: str, parts: int) -> None:
+        @rule(unit=UNIT, rank=RANK, parts=st.integers(1, 4))
+        def copies(self, unit: str, rank: int, parts: int) -> None:
             for _ in range(parts):
-                self.job.send(unit)
-            self.job.moves(unit, 0, receives=False)
+                self.job.send(unit, rank)
+            self.job.moves(unit, rank, receives=False)
+
+        @rule(unit=UNIT)
+        def copies_all(self, unit: str) -> None:
+            for rank in range(RANKS[unit]):
+                self.job.send(unit, rank)
+                self.job.moves(unit, rank, receives=False)
 
         @rule(unit=UNIT, rank=RANK, what=st.sampled_from(["parts", "rests"]))
         def refuses(self, unit: str, rank: int, what: str) -> None:
@@ -110,34 +119,45 @@ def read_parameters_when_they_are_sent(unit: Unit) -> None:
         rank.state.late = True
 
 
-def read_at_once(unit: Unit) -> None:
-    """Also in a rank that is behind its leader."""
-    at_boundary = unit.state.at_boundary
+def say_a_version_ahead(unit: Unit) -> None:
+    """Each rank says that it has adopted what is yet to come."""
+    for process in unit.processes:
 
-    def careless(local_step: int, released: int, step_seconds: float, *, readable: bool) -> None:
-        at_boundary(local_step, released, step_seconds, readable=readable)
-        unit.state._local_step = 0
+        def careless(held: Held, step_seconds: float, *, readable: bool, give: Callable[..., None] = process.giver.at_boundary) -> None:
+            ahead = Held(len(held.versions))
+            ahead.epoch, ahead.versions = held.epoch, [version + 1 for version in held.versions]
+            give(ahead, step_seconds, readable=readable)
 
-    unit.state.at_boundary = careless  # type: ignore[method-assign]
+        process.giver.at_boundary = careless  # type: ignore[method-assign]
 
 
 def forget_what_is_adopted_meanwhile(unit: Unit) -> None:
-    unit.state._fragments.adopted = lambda fragment: None  # type: ignore[method-assign]
+    for member in unit.members:
+        member._state.adopted = lambda fragment: None
+    unit.state.finished = lambda answers: take_all(unit)  # type: ignore[method-assign]
+
+
+def take_all(unit: Unit) -> Any:
+    unit.state._fragments = tuple(range(len(FRAGMENTS)))
+    return unit.state.leader.end
 
 
 def forget_what_ranks_refuse(unit: Unit) -> None:
+    """A rank that cannot take a part says that it has all."""
     hear = unit.state.said
 
     def careless(rank: int, said: StateSaid) -> None:
+        if rank and said.error == "it is not taken":
+            said.error = ""
+            said.whole.extend(WholeFragment(fragment=one, version=version) for one, version in enumerate(unit.processes[0].held.versions))
         hear(rank, said)
-        unit.state._failed = ""
 
     unit.state.said = careless  # type: ignore[method-assign]
     unit.ranks[0].channel.state_said = careless
 
 
 def take_before_all_have_agreed(unit: Unit) -> None:
-    unit.state.check = lambda rest: unit.state.leader.check(rest)  # type: ignore[method-assign]
+    unit.state._check = lambda rest: unit.state.leader.check(rest)  # type: ignore[method-assign]
 
 
 def take_alone(unit: Unit) -> None:
@@ -164,7 +184,7 @@ def do_not_answer(unit: Unit) -> None:
     ("invariant_", "defect"),
     [
         ("one step", read_parameters_when_they_are_sent),
-        ("as said", read_at_once),
+        ("as said", say_a_version_ahead),
         full("replayed", forget_what_is_adopted_meanwhile),
         full("whole", forget_what_ranks_refuse),
         ("alike", take_before_all_have_agreed),

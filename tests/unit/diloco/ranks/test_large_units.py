@@ -8,7 +8,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.protocol.diloco_pb2 import Hello, Tensor
 from diloco.protocol.piece_maps import piece_maps, read_owned
-from diloco.ranks.meeting import from_message, to_message
+from diloco.ranks.messages import pieces_from_wire, pieces_to_wire
 from diloco.ranks.ranks_pb2 import Pieces
 
 pytestmark = pytest.mark.slow
@@ -31,8 +31,8 @@ def sharded(layout: Layout) -> list[list[Piece]]:
 @pytest.mark.parametrize("tensors", [100, full(700), full(1100)])
 def test_the_leader_of_512_ranks_finds_that_their_pieces_make_up_the_model(tensors: int) -> None:
     layout = a_layout(tensors)
-    said = [to_message(owned).SerializeToString() for owned in sharded(layout)]
-    heard = [from_message(Pieces.FromString(one)) for one in said]
+    said = [pieces_to_wire(owned).SerializeToString() for owned in sharded(layout)]
+    heard = [pieces_from_wire(Pieces.FromString(one)) for one in said]
     check_cover(layout, heard)
     gone = heard[300].pop()
     with pytest.raises(PieceError, match=gone.tensor):

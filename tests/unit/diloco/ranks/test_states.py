@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import queue
-import threading
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, until, weights
+from builders.explored_rank import Inline
+from builders.local_process import LocalProcess
 from builders.momentum_learner import MomentumState
-from builders.stored_states import stores_nothing
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout
-from diloco.algorithm.pieces import Piece, deal, portion, whole
+from diloco.algorithm.pieces import Piece, by_tensor, deal, overlap, portion, wholes
 from diloco.learner.arrays import ArrayStore
+from diloco.learner.incarnations import Incarnations
 from diloco.learner.store import Float32Array
-from diloco.protocol.state_parts import PART_ELEMENTS, PieceArray, StateError, cut
+from diloco.protocol.diloco_pb2 import Donor, Give
+from diloco.protocol.state_parts import PART_ELEMENTS, PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
-from diloco.ranks import state_of_unit
+from diloco.ranks import state_of_rank, state_of_unit
 from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import FromLeader, StateArray, StateOrder, StateRead, StateSaid, StateWrite
-from diloco.ranks.state_messages import to_message
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.ranks.stream import MOST_BYTES
-from diloco.snapshots.stored_state import Block, BlockWriter, UnitFolder
+from diloco.recovery.copying import CopyFailed, WholeCame
+from diloco.recovery.giving import Giver
+from diloco.recovery.whole_state import UnitCopy
+from diloco.snapshots.stored_state import Block, StoredState, UnitFolder
 
 LAYOUT = Layout(ArrayStore(weights()).specs())
 FRAGMENTS = make_fragments(LAYOUT, 2)
@@ -78,38 +81,60 @@ class OneRank(MomentumState):
 
 
 class Unit:
-    """Its ranks, which carry out each order at once. `replicated`: each holds all."""
+    """Its ranks, which carry out each order at once. `replicated`: each holds all. It is at version 5 of both fragments."""
 
-    def __init__(self, ranks: int, *, replicated: bool = False, seed: int = 0) -> None:
+    def __init__(self, ranks: int, *, replicated: bool = False, seed: int = 0, uri: str = "memory://nowhere") -> None:
         owned = deal(LAYOUT.tensors, ranks)
-        held = [[whole(spec) for spec in LAYOUT.tensors]] * ranks if replicated else owned
+        held = [wholes(LAYOUT.tensors)] * ranks if replicated else owned
         self.ranks = [OneRank(seed + rank, owned[rank], held[rank]) for rank in range(ranks)]
         self.portions = [[portion(fragment, its) for fragment in FRAGMENTS] for its in owned]
-        self.others = [
-            StateOfRank(state, self.portions[rank], self._answering(rank), self._writer(rank))
+        self.donor: Unit | None = None
+        incarnations = Incarnations()
+        incarnations.number(b"now")
+        self.processes = [
+            LocalProcess(LAYOUT, FRAGMENTS, state, owned[rank], incarnations, self._givers, rank=rank, uri=uri)
             for rank, state in enumerate(self.ranks)
-            if rank
         ]
-        self.state = StateOfUnit(self.ranks[0], self._say, owned, held, FRAGMENTS, self._writer(0))
+        for process in self.processes:
+            process.held.epoch, process.held.versions = 0, [5, 5]
+        self.others = [
+            StateOfRank(self.processes[rank], self.portions[rank], self._answering(rank), lambda: None) for rank in range(1, ranks)
+        ]
+        self.state = StateOfUnit(self.processes[0], self.portions[0], self._say, owned, held)
         self.state.take = self._take
+        for part in self.parts_of_ranks:
+            part._sending = Inline()  # type: ignore[assignment]
         self.step = 0
-        self.uri = "memory://nowhere"
-        """Where it stores its state."""
         self.silent = False
         self.taken: list[TakeState] = []
 
-    def _writer(self, rank: int) -> Callable[[str], BlockWriter]:
-        return lambda name: BlockWriter(UnitFolder(self.uri), name, rank)
+    @property
+    def parts_of_ranks(self) -> list[StateOfRank]:
+        return [self.state.leader, *self.others]
+
+    def _givers(self, donor: Donor) -> list[Giver]:
+        assert self.donor is not None
+        return [process.giver for process in self.donor.processes]
 
     def _say(self, rank: int, order: StateOrder) -> None:
         if not self.silent:
             self.others[rank - 1].order(StateOrder.FromString(order.SerializeToString()))
-            self.others[rank - 1].at_boundary(self.step, STEP, readable=True)
+
+    def boundary(self) -> None:
+        for process, part in zip(self.processes, self.parts_of_ranks, strict=True):
+            process.giver.at_boundary(process.held, STEP, readable=True)
+            part.at_boundary(self.step, STEP, readable=True)
+
+    def adopts(self, fragment: int) -> None:
+        """A broadcast of the next version comes to all ranks."""
+        for process, part in zip(self.processes, self.parts_of_ranks, strict=True):
+            process.held.versions[fragment] += 1
+            part.adopted(fragment)
 
     def _take(self, action: TakeState) -> None:
         """As their members do; instead of the framework each rank writes to what it owns alone."""
         self.taken.append(action)
-        for state, rank, portions in zip((self.state.leader, *self.others), self.ranks, self.portions, strict=True):
+        for state, rank, portions in zip(self.parts_of_ranks, self.ranks, self.portions, strict=True):
             for fragment, values in state.parameters(action.copy, action.fragments):
                 for piece, at in portions[fragment].slices():
                     piece.of(rank.arrays_of_model[piece.tensor])[...] = values[at].reshape(piece.size)
@@ -126,33 +151,61 @@ class Unit:
             rank.steps = 0
         return self
 
-    def parts(self) -> list[tuple[list[PieceArray], Float32Array]]:
-        """All that it gives."""
-        found = []
-        for part in cut(LAYOUT.tensors, 50):
-            arrays = self.state.arrays(part)
-            staged = self.state.stage(arrays)
-            found.append((arrays, staged.wait().copy()))
-            staged.release()
-        return found
+    def copies(self, donor: Unit) -> UnitCopy:
+        """Begin to take what the donor gives."""
+        self.donor = donor
+        grant = b"%d" % self.state._copy
+        donor.state.allow(Give(unit="u", attempt=1, grant=grant))
+        self.state.begin()
+        return self.state.copy_of_peer(Donor(unit="donor", grant=grant), lambda: None)
+
+    def takes(self, donor: Unit, meanwhile: Callable[[int], None] = lambda part: None) -> None:
+        """All that the donor gives. `meanwhile` is called after each part, with its number. Raises StateError."""
+        self.finishes(self.copies(donor), donor, meanwhile)
+
+    def finishes(self, copy: UnitCopy, donor: Unit, meanwhile: Callable[[int], None] = lambda part: None) -> None:
+        for number in range(20):
+            donor.boundary()
+            for process in self.processes:
+                if process.copies:
+                    process.copies[-1].send()
+            self.boundary()
+            end = copy.go_on(self.processes[0].held)
+            if isinstance(end, CopyFailed):
+                copy.cancel()
+                raise StateError(end.why)
+            if end is not None:
+                try:
+                    self.state.finish(end.rest)
+                except StateError:
+                    copy.cancel()
+                    raise
+                return
+            meanwhile(number)
+        raise AssertionError("the copy does not come to its end")
+
+    def stores(self, donor_name: str = "000001-0000000001") -> Sequence[Block]:
+        """What its ranks have written, once each has had so many boundaries as it needs."""
+        parts = self.state.store(donor_name)
+
+        def all_written() -> Sequence[Block] | None:
+            self.boundary()
+            return parts.blocks() if parts.done() else None
+
+        blocks: Sequence[Block] = until(all_written, "all ranks have written")
+        return blocks
 
     def rest(self) -> Any:
         staged = self.state.stage_rest()
-        self.state.at_boundary(self.step, self.step, STEP, readable=True)
-        for rank in self.others:
-            rank.at_boundary(self.step, STEP, readable=True)
-        return decode(encode(staged.wait()))
+        self.boundary()
+        return staged.wait()
 
-    def takes(self, donor: Unit, meanwhile: Callable[[int], None] = lambda part: None) -> None:
-        """All that the donor gives. `meanwhile` is called after each part, with its number."""
-        self.state.begin()
-        for number, (arrays, values) in enumerate(donor.parts()):
-            start = 0
-            for one in arrays:
-                self.state.put(one, values[start : start + one.piece.elements])
-                start += one.piece.elements
-            meanwhile(number)
-        self.state.finish(donor.rest())
+
+def assert_momentum_of(donor_seed: int, taker: Unit) -> None:
+    expected = Unit(1, seed=donor_seed).ranks[0]
+    for rank in taker.ranks:
+        for piece in rank.held_pieces:
+            np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected.momentum[piece.tensor]))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -160,11 +213,10 @@ class Unit:
 @pytest.mark.parametrize("replicated", [False, True], ids=["sharded", "replicated"])
 def test_any_number_of_ranks_takes_what_any_other_one_gives(donors: int, ranks: int, *, replicated: bool) -> None:
     donor, taker = Unit(donors, seed=7), Unit(ranks, replicated=replicated).forget()
-    expected = Unit(1).ranks[0]
     taker.takes(donor)
+    assert_momentum_of(0, taker)
+    expected = Unit(1).ranks[0]
     for rank in taker.ranks:
-        for piece in rank.held_pieces:
-            np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected.momentum[piece.tensor]))
         # What further ranks hold of a parameter is filled by the framework, as of a broadcast.
         for piece in rank.owned_pieces:
             np.testing.assert_array_equal(piece.of(rank.arrays_of_model[piece.tensor]), piece.of(expected.arrays_of_model[piece.tensor]))
@@ -173,77 +225,24 @@ def test_any_number_of_ranks_takes_what_any_other_one_gives(donors: int, ranks: 
     assert [rank.steps for rank in taker.ranks] == [7 + (number if donors == ranks else 0) for number in range(ranks)]
 
 
-def stored(unit: Unit) -> Sequence[Block]:
-    """What its ranks have written, once each has had so many boundaries as it needs."""
-    parts = unit.state.store("000001-0000000001")
-
-    def all_written() -> Sequence[Block] | None:
-        unit.state.at_boundary(unit.step, unit.step, STEP, readable=True)
-        for rank in unit.others:
-            rank.at_boundary(unit.step, STEP, readable=True)
-        return parts.blocks() if parts.done() else None
-
-    blocks: Sequence[Block] = until(all_written, "all ranks have written")
-    return blocks
+def elements_given(donor: Unit) -> list[int]:
+    """By rank of the donor, in all streams."""
+    return [sum(gift._elements for gift, _ in process.giver._gifts) for process in donor.processes]
 
 
-@pytest.mark.parametrize(("donors", "ranks"), [(1, 2), (2, 2), (2, 1), (3, 2)])
-@pytest.mark.parametrize("replicated", [False, True], ids=["sharded", "replicated"])
-def test_any_number_of_ranks_takes_what_each_of_another_one_has_stored(
-    tmp_path: Path, donors: int, ranks: int, *, replicated: bool
-) -> None:
-    donor, taker = Unit(donors, replicated=replicated, seed=7), Unit(ranks).forget()
-    donor.uri = f"file://{tmp_path}"
-    blocks = stored(donor)
-    assert {int(block.file[:5]) for block in blocks} == set(range(donors))
-    assert sum(block.bytes for block in blocks) == 4 * sum(math.prod(spec.shape) for spec in LAYOUT.tensors)
-    taker.state.begin()
-    for block in blocks:
-        values = np.fromfile(tmp_path / "000001-0000000001" / block.file, "<f4")
-        for one in block.arrays:
-            taker.state.put(one, values[: one.piece.elements])
-            values = values[one.piece.elements :]
-    taker.state.finish(donor.rest())
-    expected = Unit(1).ranks[0]
-    for rank in taker.ranks:
-        for piece in rank.held_pieces:
-            np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected.momentum[piece.tensor]))
-
-
-@pytest.mark.parametrize("give", [Unit.parts, stored], ids=["to a peer", "to a file"])
-def test_a_rank_that_cannot_read_its_part_is_named(tmp_path: Path, give: Callable[[Unit], object]) -> None:
-    unit = Unit(2)
-    unit.uri = f"file://{tmp_path}"
-    unit.ranks[1].refuses = "stage"
-    with pytest.raises(StateError, match="rank 1: it is sharded in another way"):
-        give(unit)
-    unit.ranks[1].refuses = ""
-    assert unit.parts(), "the next state is given"
-
-
-def test_what_a_leader_stores_waits_for_what_a_peer_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unit = Unit(2)
-    unit.uri = f"file://{tmp_path}"
-    staged: list[Sequence[PieceArray]] = []
-    own = unit.ranks[0].stage
-
-    def stage(arrays: Sequence[PieceArray]) -> Any:
-        staged.append(arrays)
-        return own(arrays)
-
-    monkeypatch.setattr(unit.ranks[0], "stage", stage)
-    unit.state.store("000001-0000000001")
-    unit.state.stage(unit.state.arrays(cut(LAYOUT.tensors, 50)[0])).wait()
-    del staged[:]
-    unit.state.at_boundary(1, 1, STEP, readable=True)
-    assert not staged
-    unit.state.at_boundary(2, 2, STEP, readable=True)
-    assert [{one.name for one in arrays} for arrays in staged] == [{"momentum"}], "no peer was given anything since"
+def test_ranks_that_are_sharded_alike_exchange_with_one_process_each() -> None:
+    donor, taker = Unit(3), Unit(3).forget()
+    copy = taker.copies(donor)
+    assert [[stream.gift._elements for stream in process.copies[-1].streams] for process in taker.processes] == [
+        [sum(piece.elements for piece in owned) if giver == rank else 0 for giver in range(3)]
+        for rank, owned in enumerate(deal(LAYOUT.tensors, 3))
+    ]
+    taker.finishes(copy, donor)
 
 
 def test_each_element_is_read_of_one_rank_where_several_hold_it() -> None:
-    unit = Unit(3, replicated=True)
-    for rank in unit.ranks:
+    donor, taker = Unit(3, replicated=True), Unit(2, replicated=True).forget()
+    for rank in donor.ranks:
         for piece in rank.held_pieces:
             own = [one for one in rank.owned_pieces if one.tensor == piece.tensor]
             for arrays in (rank.momentum, rank.arrays_of_model):
@@ -251,27 +250,93 @@ def test_each_element_is_read_of_one_rank_where_several_hold_it() -> None:
                 arrays[piece.tensor][...] = np.nan
                 for one, values in zip(own, kept, strict=True):
                     one.of(arrays[piece.tensor])[...] = values
-    assert all(np.isfinite(values).all() for _, values in unit.parts())
+    copy = taker.copies(donor)
+    assert sum(elements_given(donor)) == LAYOUT.size
+    taker.finishes(copy, donor)
+    assert_momentum_of(0, taker)
 
 
-def test_each_rank_warms_up_for_what_it_owns_of_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("donors", "ranks"), [(1, 2), (2, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("replicated", [False, True], ids=["sharded", "replicated"])
+def test_any_number_of_ranks_takes_what_each_of_another_one_has_stored(
+    tmp_path: Path, donors: int, ranks: int, *, replicated: bool
+) -> None:
+    uri = f"file://{tmp_path}"
+    donor, taker = Unit(donors, replicated=replicated, seed=7, uri=uri), Unit(ranks, replicated=replicated, uri=uri).forget()
+    blocks = donor.stores()
+    assert {int(block.file[:5]) for block in blocks} == set(range(donors))
+    assert sum(block.bytes for block in blocks) == 4 * LAYOUT.size
+    rest = encode(donor.rest())
+    state = StoredState("u", 1, 8, 1, 7, donor.ranks[0].kind, LAYOUT.fingerprint, (len(rest), sha256(rest).hexdigest()), blocks)
+    UnitFolder(uri).finish(state, rest)
+    taker.state.begin()
+    copy = taker.state.copy_of_newest((), lambda: None)
+
+    def whole() -> WholeCame | None:
+        taker.boundary()
+        end = copy.go_on(taker.processes[0].held)
+        assert not isinstance(end, CopyFailed), end
+        return end
+
+    end: WholeCame = until(whole, "all has come")
+    assert end.t == 8
+    taker.state.finish(end.rest)
+    assert_momentum_of(0, taker)
+    assert [rank.steps for rank in taker.ranks] == [7 + (number if donors == ranks else 0) for number in range(ranks)]
+
+
+def test_a_rank_that_cannot_store_its_part_is_named(tmp_path: Path) -> None:
+    unit = Unit(2, uri=f"file://{tmp_path}")
+    unit.ranks[1].refuses = "stage"
+    with pytest.raises(StateError, match="rank 1: it is sharded in another way"):
+        unit.stores()
+    unit.ranks[1].refuses = ""
+    assert unit.stores(), "the next state is stored"
+
+
+def test_a_donors_rank_that_cannot_read_its_part_ends_the_copy() -> None:
+    donor, taker = Unit(2), Unit(2).forget()
+    donor.ranks[1].refuses = "stage"
+    with pytest.raises(StateError, match="rank 1: it is sharded in another way"):
+        taker.takes(donor)
+    donor.ranks[1].refuses = ""
+    taker.takes(donor)
+    assert_momentum_of(0, taker)
+
+
+def test_what_a_rank_stores_waits_for_what_a_peer_takes(tmp_path: Path) -> None:
+    donor, taker = Unit(2, uri=f"file://{tmp_path}"), Unit(2).forget()
+    copy = taker.copies(donor)
+    parts = donor.state.store("000001-0000000001")
+    taker.finishes(copy, donor)
+    assert not parts.done(), "it had as many boundaries as it needs"
+
+    def stored() -> bool:
+        donor.boundary()
+        return parts.done()
+
+    until(stored, "it stores")
+
+
+def test_each_rank_warms_up_for_what_it_owns(monkeypatch: pytest.MonkeyPatch) -> None:
     unit = Unit(2)
     warmed: dict[int, list[Piece]] = {}
 
     def noting(number: int) -> Callable[[Sequence[Sequence[Piece]]], None]:
-        return lambda parts: warmed.update({number: sorted(one for part in parts for one in part)})
+        return lambda parts: warmed.update({number: [one for part in parts for one in part]})
 
     for number, rank in enumerate(unit.ranks):
         monkeypatch.setattr(rank, "warm_up", noting(number))
-    unit.state.warm_up(cut(LAYOUT.tensors))
-    unit.others[0].warm_up()
-    # No tensor is larger than a part: of each, all that a rank owns is in one.
-    assert warmed == {number: sorted(rank.owned_pieces) for number, rank in enumerate(unit.ranks)}
+    for part in unit.parts_of_ranks:
+        part.warm_up()
+    for number, rank in enumerate(unit.ranks):
+        assert sum(piece.elements for piece in warmed[number]) == sum(piece.elements for piece in rank.owned_pieces)
+        assert len(overlap(warmed[number], by_tensor(rank.owned_pieces))) == len(warmed[number])
 
 
 def test_a_fragment_that_is_adopted_while_the_copy_comes_keeps_what_was_adopted() -> None:
     donor, taker = Unit(2, seed=7), Unit(2).forget()
-    taker.takes(donor, lambda part: taker.state.adopted(0) if part == 1 else None)
+    taker.takes(donor, lambda part: taker.adopts(0) if part == 0 else None)
     assert taker.taken == [TakeState(1, (1,))]
     for rank in taker.ranks:
         of_fragment = {piece.tensor: piece for piece in rank.owned_pieces}
@@ -282,10 +347,20 @@ def test_a_fragment_that_is_adopted_while_the_copy_comes_keeps_what_was_adopted(
     assert all(rank.momentum[piece.tensor].any() for rank in taker.ranks for piece in rank.owned_pieces), "its moments are kept"
 
 
+def test_a_fragment_that_one_rank_has_not_adopted_yet_when_it_has_all_of_it_is_not_taken() -> None:
+    donor, taker = Unit(2, seed=7), Unit(2).forget()
+    copy = taker.copies(donor)
+    # The leader has adopted a broadcast, and its order is on its way to the other rank.
+    taker.processes[0].held.versions[1] += 1
+    taker.state.leader.adopted(1)
+    taker.finishes(copy, donor)
+    assert taker.taken == [TakeState(1, (0,))]
+
+
 def test_a_fragment_that_comes_anew_after_its_adoption_is_taken() -> None:
     donor, taker = Unit(2, seed=7), Unit(2).forget()
-    taker.takes(donor, lambda part: taker.state.adopted(0) if part == 0 else None)
-    assert taker.taken == [TakeState(1, (1,))]
+    taker.takes(donor, lambda part: taker.adopts(0) if part == 0 else None)
+    donor.adopts(0)
     taker.takes(donor)
     assert taker.taken[1:] == [TakeState(2, (0, 1))]
 
@@ -298,7 +373,7 @@ def test_a_parameter_that_a_rank_does_not_own_is_refused() -> None:
     unit = Unit(2)
     other = unit.ranks[0].owned_pieces[0]
     with pytest.raises(StateError, match="this rank owns no"):
-        unit.others[0].write(PieceArray(other, "", "float32"), np.zeros(other.elements, np.float32))
+        unit.others[0]._put(PieceArray(other, "", "float32"), np.zeros(other.elements, np.float32))
 
 
 def test_a_rank_that_has_not_found_that_a_copy_fits_does_not_take_it() -> None:
@@ -318,11 +393,13 @@ def test_a_rank_that_has_not_found_that_a_copy_fits_does_not_take_it() -> None:
         (0, "check", "it does not fit"),
         (1, "check", "rank 1: it does not fit"),
         (2, "check", "rank 2: it does not fit"),
+        (0, "put", "rank 0: there is no room"),
         (1, "put", "rank 1: there is no room"),
     ],
 )
-def test_a_state_that_one_rank_cannot_take_is_nobodys(rank: int, refuses: str, said: str) -> None:
-    donor, taker = Unit(3, seed=7), Unit(3).forget()
+@pytest.mark.parametrize("replicated", [False, True], ids=["sharded", "replicated"])
+def test_a_state_that_one_rank_cannot_take_is_nobodys(rank: int, refuses: str, said: str, *, replicated: bool) -> None:
+    donor, taker = Unit(3, seed=7), Unit(3, replicated=replicated).forget()
     taker.ranks[rank].refuses = refuses
     with pytest.raises(StateError, match=said):
         taker.takes(donor, lambda _: assert_empty(taker))
@@ -345,25 +422,44 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pyt
     unit = Unit(2)
     unit.silent = True
     with pytest.raises(StateError, match="a rank of this unit has not done its part of the state"):
-        unit.parts()
+        unit.rest()
 
 
 def test_what_is_on_its_way_to_a_rank_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_of_unit, "MOST_UNWRITTEN", 1)
-    unit = Unit(2)
-    unit.state.begin()
-    held: list[StateOrder] = []
-    unit.state._say = lambda rank, order: held.append(order)
-    piece = unit.ranks[1].held_pieces[0]
-    array, values = PieceArray(piece, "momentum", "float32"), np.zeros(piece.elements, np.float32)
-    unit.state.put(array, values)
-    second = threading.Thread(target=unit.state.put, args=(array, values))
-    second.start()
+    donor, taker = Unit(2, seed=7), Unit(2, replicated=True).forget()
+    held: list[tuple[int, StateOrder]] = []
+    say = taker.state._say
+
+    def hold(rank: int, order: StateOrder) -> None:
+        if order.WhichOneof("what") == "write":
+            held.append((rank, order))
+        else:
+            say(rank, order)
+
+    taker.state._say = hold
+    copy = taker.copies(donor)
+    with pytest.raises(AssertionError, match="does not come to its end"):
+        taker.finishes(copy, donor)
     assert len(held) == 1, "the second one waits for the first"
-    unit.others[0].order(held[0])
-    second.join(WAIT_TIMEOUT)
-    assert not second.is_alive()
-    assert len(held) == 2
+    taker.state._say = say
+    say(*held.pop())
+    taker.finishes(copy, donor)
+    assert_momentum_of(0, taker)
+
+
+def test_what_a_rank_leaves_to_its_leader_to_pass_on_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_of_rank, "MOST_UNPASSED", 1)
+    donor, taker = Unit(2, seed=7), Unit(2, replicated=True).forget()
+    monkeypatch.setattr(taker.state, "pass_on", lambda: False)
+    copy = taker.copies(donor)
+    with pytest.raises(AssertionError, match="does not come to its end"):
+        taker.finishes(copy, donor)
+    # Each has put one part, with the momentum of several tensors, and takes no further one.
+    assert all(process.copies[-1].came for process in taker.processes)
+    monkeypatch.undo()
+    taker.finishes(copy, donor)
+    assert_momentum_of(0, taker)
 
 
 class Reading:
@@ -371,8 +467,9 @@ class Reading:
 
     def __init__(self) -> None:
         self.said: queue.Queue[StateSaid] = queue.Queue()
-        self.own = OneRank(3, [], [whole(spec) for spec in LAYOUT.tensors])
-        self.rank = StateOfRank(self.own, [], self.said.put, stores_nothing)
+        self.own = OneRank(3, [], wholes(LAYOUT.tensors))
+        process = LocalProcess(LAYOUT, FRAGMENTS, self.own, [], Incarnations(), lambda donor: [])
+        self.rank = StateOfRank(process, [], self.said.put, lambda: None)
         self.rank.order(StateOrder(number=1, read=StateRead(step=5)))
 
     def answer(self) -> StateSaid:
@@ -400,40 +497,12 @@ def test_a_rank_that_could_not_read_after_that_step_says_so() -> None:
     assert reading.answer().error == "its state could not be read after local step 5"
 
 
-def a_read(step: int) -> StateOrder:
-    array = PieceArray(whole(LAYOUT.tensors[0]), "momentum", "float32")
-    return StateOrder(number=2, read=StateRead(arrays=[to_message(array)], step=step))
-
-
-def test_a_rank_that_is_behind_its_leader_reads_once_it_has_adopted_as_much() -> None:
-    reading = Reading()
-    reading.rank.order(a_read(3))
-    reading.own.momentum["w0"][...] = 1
-    reading.rank.at_boundary(2, STEP, readable=True)
-    reading.own.momentum["w0"][...] = 2
-    reading.rank.at_boundary(4, STEP, readable=True)
-    assert set(np.frombuffer(reading.answer().data, np.float32)) == {2.0}
-
-
-def test_a_rank_reads_for_no_longer_than_a_share_of_its_step() -> None:
-    own = OneRank(3, [], [whole(spec) for spec in LAYOUT.tensors])
-    ticks = itertools.count()
-    rank = StateOfRank(own, [], lambda said: None, stores_nothing, now=lambda: next(ticks) / 1000)  # a millisecond for each read
-    for _ in range(10):
-        rank.order(a_read(0))
-    # 5 % of a step of 90 ms are 4.5 ms: after the fifth read they are over.
-    for left in (5, 0):
-        rank.at_boundary(1, 0.09, readable=True)
-        assert len(rank._reads) == left
-    rank.close()
-
-
 def test_all_ranks_read_after_the_last_step_that_is_released_as_none_may_follow_while_the_unit_rests() -> None:
     unit = Unit(2)
     unit.silent = True
     orders: list[StateOrder] = []
     unit.state._say = lambda rank, order: orders.append(order)
-    unit.state.at_boundary(3, 7, STEP, readable=True)
+    unit.state.released = 7
     unit.state.stage_rest()
     assert [order.read.step for order in orders] == [7]
 

@@ -10,7 +10,8 @@ import pytest
 from builders.exchange import WAIT_TIMEOUT
 from builders.snapshots import MODEL
 from builders.stored_states import a_stored_state
-from diloco.recovery.copying import StoredCopy
+from diloco.algorithm.pieces import wholes
+from diloco.recovery.copying import StoredCopy, newest
 from diloco.snapshots.stored_state import FOLDER, StoredState, UnitFolder
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ class Hanging(UnitFolder):
 
 def copy_and_leave(uri: str) -> None:
     folder = Hanging(f"{uri}/{FOLDER}/a")
-    copy = StoredCopy(lambda: iter([folder]), "a", "torch AdamW", MODEL, lambda: None)
+    copy = StoredCopy(lambda: newest(lambda former: folder, ()), "a", "torch AdamW", MODEL, wholes(MODEL.tensors), lambda: None)
     copy.start()
     assert folder.reading.wait(WAIT_TIMEOUT)
     copy.cancel()

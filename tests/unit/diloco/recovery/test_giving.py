@@ -12,6 +12,7 @@ import pytest
 from builders.exchange import JOB_UID, weights
 from builders.momentum_learner import MomentumState
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Piece, wholes
 from diloco.contract import learner_identity
 from diloco.learner import staged_parts
 from diloco.learner.arrays import ArrayStore
@@ -20,8 +21,9 @@ from diloco.learner.staged_parts import NothingComes
 from diloco.learner.store import Ready
 from diloco.learner.unit_plan import Adoption, UnitPlan
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Give, StateMessage, StateWanted
-from diloco.protocol.state_parts import StateError
+from diloco.protocol.diloco_pb2 import Give, PieceMap, StateMessage, StateWanted
+from diloco.protocol.diloco_pb2 import Piece as PieceMessage
+from diloco.protocol.state_parts import StateError, pieces_from_message, pieces_to_message
 from diloco.recovery import gift as gifts
 from diloco.recovery import giving
 from diloco.recovery.gift import Gift, Refused
@@ -40,7 +42,8 @@ class Donor:
         self.layout = Layout(ArrayStore(self.state.arrays_of_model).specs())
         self.ticks = itertools.count()
         self.epochs = {b"now": 0}
-        self.giver = Giver(self.layout, self.state, JOB_UID, self.epochs.get, lambda: next(self.ticks) / 900)
+        owned = wholes(self.layout.tensors)
+        self.giver = Giver(self.layout, self.state, owned, self.state.stage_rest, JOB_UID, self.epochs.get, lambda: next(self.ticks) / 900)
         self.held = Held(2)
         self.adopts(5, epoch=0)
 
@@ -63,7 +66,8 @@ class Donor:
         return StateWanted(**(usual | changes))
 
     def gives(self, **changes: Any) -> Gift:
-        self.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+        if "taker" not in self.giver._grants:
+            self.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
         return self.giver.begin(self.wanted(**changes), ME)
 
     def boundary(self, *, readable: bool = True) -> None:
@@ -114,10 +118,67 @@ def test_the_grant_may_come_after_the_taker(monkeypatch: pytest.MonkeyPatch) -> 
 def test_it_gives_to_one_at_a_time() -> None:
     donor = Donor()
     first = donor.gives()
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
-    refusal(donor, grpc.StatusCode.UNAVAILABLE, "gives its state to unit taker now")
+    donor.giver.allow(Give(unit="other", attempt=1, grant=b"too"))
+    other = {"unit": "other", "attempt": 1, "grant": b"too"}
+    identity = learner_identity(JOB_UID, "other", 1)
+    refusal(donor, grpc.StatusCode.UNAVAILABLE, "gives its state to unit taker now", identity=identity, **other)
     first.end()
-    donor.giver.begin(donor.wanted(), ME)
+    donor.giver.begin(donor.wanted(**other), identity)
+
+
+def test_a_grant_that_the_syncer_repeats_on_a_new_stream_is_good_once() -> None:
+    donor = Donor()
+    donor.gives().end()
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    refusal(donor, grpc.StatusCode.PERMISSION_DENIED, "the syncer has not named")
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"anew"))
+    donor.giver.begin(donor.wanted(grant=b"anew"), ME)
+
+
+def piece_map(donor: Donor, *pieces: Piece) -> PieceMap:
+    return PieceMap(pieces=pieces_to_message(donor.layout, pieces))
+
+
+def test_each_rank_of_the_taker_gets_what_it_owns_and_one_of_them_the_small_rest() -> None:
+    donor = Donor({"w": np.arange(24, dtype=np.float32).reshape(6, 4)})
+    halves = [Piece("w", (0, 0), (3, 4)), Piece("w", (3, 0), (3, 4))]
+    gifts = [donor.gives(pieces=piece_map(donor, half), rank=rank, without_rest=rank != 0) for rank, half in enumerate(halves)]
+    refusal(donor, grpc.StatusCode.PERMISSION_DENIED, "the syncer has not named", rank=1, without_rest=True)
+    for _ in range(2):
+        donor.boundary()
+    for gift, half in zip(gifts, halves, strict=True):
+        messages = list(gift.messages())
+        parts = [one.part for one in messages if not isinstance(one, DataChunk) and one.WhichOneof("message") == "part"]
+        pieces = {piece for part in parts for piece in pieces_from_message(donor.layout, [one.piece for one in part.arrays])}
+        assert pieces == {half}
+        assert [len(part.arrays) for part in parts] == [2, 0][: 2 if half is halves[0] else 1]
+        assert not isinstance(messages[-1], DataChunk)
+        assert messages[-1].end.elements == 12
+
+
+def test_no_rank_of_a_taker_waits_until_another_one_has_all() -> None:
+    donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})  # 16 parts, of which a boundary stages 5
+    gifts = [donor.gives(rank=rank, without_rest=True) for rank in range(2)]
+    for staged in ((5, 0), (5, 5), (10, 5), (10, 10)):
+        donor.boundary()
+        assert tuple(gift.next for gift in gifts) == staged
+
+
+def test_a_rank_that_is_not_the_leader_gives_no_small_rest_and_nothing_to_who_wants_all_of_one_process() -> None:
+    donor = Donor()
+    donor.giver.stage_rest = None
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    refused = grpc.StatusCode.FAILED_PRECONDITION
+    refusal(donor, refused, "the small rest of a unit's state is given by its leader only")
+    donor.giver._alone = False
+    refusal(donor, refused, "the taker's version knows of no donors of several ranks", without_rest=True)
+
+
+def test_what_is_no_piece_of_the_model_is_refused() -> None:
+    donor = Donor()
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    wrong = PieceMap(pieces=[PieceMessage(tensor=99, start=[0], size=[1])])
+    refusal(donor, grpc.StatusCode.INVALID_ARGUMENT, "the peer names tensor 99", pieces=wrong)
 
 
 def test_it_trains_on_until_it_has_adopted_what_the_taker_holds() -> None:
@@ -200,13 +261,13 @@ def test_a_donor_that_meets_a_restarted_syncer_gives_nothing_of_the_time_before(
         gift.take()
 
 
-def test_a_donor_whose_state_cannot_be_read_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_donor_whose_state_cannot_be_read_trains_on() -> None:
     def broken(*_: Any) -> Any:
         raise StateError("the optimizer keeps a riddle")
 
     donor = Donor()
+    donor.giver.stage_rest = broken
     gift = donor.gives()
-    monkeypatch.setattr(donor.state, "stage_rest", broken)
     donor.boundary()
     with pytest.raises(Refused, match="keeps a riddle"):
         list(gift.messages())

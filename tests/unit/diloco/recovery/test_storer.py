@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from builders.exchange import Place, job_file, training, until, weights
 from builders.momentum_learner import MomentumState
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import wholes
 from diloco.contract import Checkpoint, LearnerStates
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import read_learner_config
@@ -22,7 +24,7 @@ from diloco.snapshots.remote_folders import RemoteFolders
 from diloco.snapshots.stored_state import Block, UnitFolder, folder_of, writer_of
 
 LAYOUT = Layout(ArrayStore(weights()).specs())
-PARTS = cut(LAYOUT.tensors, 50)
+PARTS = cut(wholes(LAYOUT.tensors), 50)
 
 
 class Never:
@@ -48,7 +50,9 @@ class Scene:
         self.config = read_learner_config(place.of_learner("127.0.0.1:1", "a"))
         self.state = MomentumState(weights())
         self.now = 0.0
-        self.storer = Storer(self.config, LAYOUT, self.state, lambda name: parts(self, name), lambda: self.now)
+        self.kind, self.stage_rest = self.state.kind, self.state.stage_rest
+        self.store = functools.partial(parts, self)
+        self.storer = Storer(self.config, LAYOUT, self, lambda: self.now)  # type: ignore[arg-type]
         self.storer.marker(Marker(t=8))
 
     def writes(self, name: str) -> PartsOfProcess:

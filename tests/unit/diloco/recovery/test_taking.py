@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,8 @@ from diloco.protocol.incoming_state import ArraysCame
 from diloco.protocol.state_parts import PieceArray
 from diloco.recovery.copying import Came, CopyFailed, WholeCame
 from diloco.recovery.held import Held
-from diloco.recovery.taking import MOST_ROUNDS, NAME_SECONDS, SILENCE_SECONDS, Taker
+from diloco.recovery.process_copy import SILENCE_SECONDS, ProcessCopy
+from diloco.recovery.taking import MOST_ROUNDS, NAME_SECONDS, Taker
 
 W0 = Piece("w0", (0, 0), (16, 8))
 SIZE = W0.elements
@@ -52,9 +53,10 @@ class Scene:
         self.copies: list[ScriptedCopy] = []
         self.took_back = 0
         self.overwritten = 0
-        model = Model({"w0": 0, "w1": 1}, self._take_back, self._overwritten)
-        opens = (lambda donor: self._open(donor, self.held)) if stores else None
-        self.taker = Taker(self.state, model, self._open, lambda: None, self.now, lambda: self.now, "x", opens)  # type: ignore[arg-type]
+        self.begin, self.finish = self.state.begin, self.state.finish
+        model = Model(self._take_back, self._overwritten)
+        nothing = lambda: None  # noqa: E731
+        self.taker = Taker(self, model, nothing, nothing, self.now, lambda: self.now, "x", stores=stores)  # type: ignore[arg-type]
         self.taker.begin(1.0, 2.0, wanted=True, why="", stored_steps=stored_steps)
 
     def _take_back(self) -> None:
@@ -63,12 +65,15 @@ class Scene:
     def _overwritten(self) -> None:
         self.overwritten += 1
 
-    def _open(self, donor: Donor, held: Held) -> ScriptedCopy:
+    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> ProcessCopy:
         self.copies.append(ScriptedCopy(donor, self.now))
-        return self.copies[-1]
+        return ProcessCopy(self.copies[-1], self.state.put, {"w0": 0, "w1": 1}, now=lambda: self.now)  # type: ignore[arg-type]
+
+    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> ProcessCopy:
+        return self.copy_of_peer(Donor(former=former), came)
 
     def names(self, unit: str, why: str = "") -> ScriptedCopy:
-        self.taker.named(Donor(round=self.taker.message.round, unit=unit, attempt=1, why=why), self.held)
+        self.taker.named(Donor(round=self.taker.message.round, unit=unit, attempt=1, why=why))
         return self.copies[-1]
 
     def boundary(self, *came: Came, restarted: bool = False) -> None:
@@ -110,14 +115,14 @@ def test_parameters_that_are_older_than_what_was_adopted_meanwhile_are_left_out_
 
 def test_an_answer_to_an_earlier_round_counts_for_nothing() -> None:
     scene = Scene()
-    scene.taker.named(Donor(round=0, unit="a"), scene.held)
+    scene.taker.named(Donor(round=0, unit="a"))
     assert scene.said.phase == Recovery.WANTED
     assert scene.copies == []
 
 
 def test_without_a_donor_it_begins_with_the_syncers_parameters_and_says_why() -> None:
     scene = Scene()
-    scene.taker.named(Donor(round=1, why="all others have the state of torch SGD"), scene.held)
+    scene.taker.named(Donor(round=1, why="all others have the state of torch SGD"))
     assert (scene.said.phase, scene.said.why) == (Recovery.OVER, "all others have the state of torch SGD")
     assert scene.took_back == 0  # nothing of a copy was there
 
@@ -170,7 +175,7 @@ def test_after_some_donors_it_gives_up_and_nothing_of_their_copies_stays() -> No
 
 def test_without_a_donor_it_takes_what_its_unit_has_stored() -> None:
     scene = Scene(stores=True)
-    scene.taker.named(Donor(round=1, why="none trains", former=["before"]), scene.held)
+    scene.taker.named(Donor(round=1, why="none trains", former=["before"]))
     assert (scene.said.phase, scene.said.unit, scene.said.stored) == (Recovery.COPYING, "x", True)
     assert list(scene.copies[-1].donor.former) == ["before"]
     scene.boundary(arrays(1.0, (), ["momentum"]), WholeCame({"steps": 4}, t=24))
@@ -182,7 +187,7 @@ def test_without_a_donor_it_takes_what_its_unit_has_stored() -> None:
 
 def test_what_cannot_be_used_of_the_own_state_is_said_beside_why_there_is_no_donor() -> None:
     scene = Scene(stores=True)
-    scene.taker.named(Donor(round=1, why="none trains"), scene.held)
+    scene.taker.named(Donor(round=1, why="none trains"))
     scene.boundary(CopyFailed("a block is missing"))
     assert (scene.said.phase, scene.said.stored, scene.said.why) == (Recovery.OVER, False, "none trains; a block is missing")
     assert list(scene.said.failed) == []
@@ -212,7 +217,7 @@ def test_after_some_donors_it_takes_the_own_state_over_the_syncers_parameters() 
 
 def test_a_restart_of_the_syncer_while_the_own_state_comes_asks_for_a_donor_again() -> None:
     scene = Scene(stores=True)
-    scene.taker.named(Donor(round=1, why="none trains"), scene.held)
+    scene.taker.named(Donor(round=1, why="none trains"))
     scene.taker.boundary(scene.held, restarted=True)
     assert (scene.said.phase, scene.said.round, scene.said.stored) == (Recovery.WANTED, 2, False)
     assert scene.copies[-1].cancelled

@@ -12,7 +12,7 @@ T = 100
 
 
 def a_unit(unit: str, locality: str = "", kind: str = "torch AdamW", address: str = "10.0.0.1:1", steps: int = 0) -> Candidate:
-    return Candidate(unit, 1, address, kind, locality, steps)
+    return Candidate(unit, 1, (address,) if address else (), kind, locality, steps)
 
 
 def a_taker(unit: str, round_: int = 1, failed: Iterable[str] = (), locality: str = "", session: str = "s", steps: int = 0) -> Taking:
