@@ -1,4 +1,4 @@
-"""The state of a unit whose attempt goes on, and its words: by its pods, and by what the syncer reports of it. Pure."""
+"""How far a running attempt is, by its pods and the syncer's report: state, reason and message of its unit. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 
 _PAUSE_TOLERANCE = 5.0
-"""Seconds."""
+"""Seconds by which the end of a pause may move before status is written anew."""
 _REST_SHOWN_AFTER = 10.0
-"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step: that is nothing to look at."""
+"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step, which nobody needs to see."""
 
 
 def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
-    """Return the record with the state that the attempt is in now. `pods`: its own."""
+    """Return the record with the state that the attempt is in now. `pods`: those of the attempt."""
     seen = context.unit_report(record.name, record.attempt)
     state, reason, why = _state(context, record, pods, seen)
-    until = record.paused_until if (state, reason) == (record.state, record.reason) else None  # without a report all stays as it was
+    # Without a report everything stays as it was, also the end of a pause.
+    until = record.paused_until if (state, reason) == (record.state, record.reason) else None
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         until = _paused_until(context, record, seen)
         reason = UnitReason.PAUSED
@@ -46,7 +47,8 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
 
 
 def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
-    """Return until when it pauses: as on record while that is about right. Each report says it anew, and a difference is a status write."""
+    """Return when the unit's pause ends, or the time on record if it is about the same: each report gives a slightly different one, and
+    every change would be a write of status."""
     assert context.report is not None
     until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
     same = before is not None and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
@@ -56,6 +58,7 @@ def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: Uni
 def _state(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], seen: UnitReport | None
 ) -> tuple[UnitState, str, str]:
+    """Return state, reason and message of the attempt."""
     if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
         quorum = plural(context.spec.training.quorum, "learner")
         return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, f"is ahead of the job, and rests until a quorum of {quorum} trains"
@@ -82,5 +85,5 @@ def _state(
 
 
 def _taking(recovery: Recovery | None) -> str:
-    """Return what a process waits for that is connected: the parameters, or then the state of a peer."""
+    """Return what a connected process waits for: the parameters, and after them the state of a peer."""
     return "connected, takes the current parameters" if recovery is None or recovery.phase is RecoveryPhase.OVER else takes_state(recovery)

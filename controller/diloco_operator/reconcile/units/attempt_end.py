@@ -1,6 +1,6 @@
-"""How an attempt ended, and why: classification of pods, nothing else. Pure.
+"""How an attempt ended, and why, by its pods and their nodes. Pure.
 
-The operator reads the exit statuses of the contract, what kubelet and cluster report of the pod, and the state of its node. The order of
+The operator reads the exit statuses of the contract, what kubelet and cluster report about the pod, and the state of its node. The order of
 the rules matters: what the program itself reported comes before what happened around it.
 
 See docs/decisions/0040-learner-pods.md.
@@ -22,36 +22,36 @@ from diloco_operator.reconcile.units import end_words
 _ENDED_BY_NODE = frozenset({"Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 """status.reason of pods that the node or the cluster ended."""
 _EVICTED = "Evicted"
-"""status.reason of pods that a kubelet evicted. Where the node lacks a resource it sets the condition DisruptionTarget beside it. Without
-that the pod has used more of a volume or of its ephemeral storage than its own limit."""
+"""status.reason of pods that a kubelet evicted. If the node lacked a resource, the kubelet sets the condition DisruptionTarget too. Without
+that condition the pod has used more of a volume, or of ephemeral storage, than its own limit."""
 _NOT_A_REFUSAL = _ENDED_BY_NODE | {_EVICTED, "DeadlineExceeded"}
 CAUSE_WAIT = 5.0
-"""Seconds. When ranks only say that another one was lost, the pod of that one has so long to say why: within this time every rank of a unit
-ends, and its kubelet reports."""
+"""Seconds. If ranks only say that another rank was lost, the operator waits this long for that rank's pod to say why. Within that time all
+ranks of a unit end, and their kubelets report."""
 
 
 class EndKind(enum.IntEnum):
-    """In ascending weight: the heaviest end within a gang is the end of the attempt."""
+    """How an attempt ended, in ascending weight: the heaviest end within a gang is the end of the attempt."""
 
     COMPLETE = 0
-    """The program ended with status 0. If it was asked to leave before, by whom is the reason."""
+    """The program ended with status 0. If something had asked the unit to leave, the reason says what."""
     DRAINED = 1
-    """The operator asked for it."""
+    """The operator asked the unit to leave."""
     NEVER_RAN = 2
     """Its pods are gone, and none of them ever ran."""
     FAILURE = 3
-    """Counts against the restart budget."""
+    """The program failed, which counts against the restart budget."""
     DISRUPTION = 4
-    """The platform ended it; does not count."""
+    """The platform ended it, which does not count."""
     PERMANENT = 5
-    """Happens again at every attempt."""
+    """A failure that would happen again in every attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     kind: EndKind
     reason: str
-    """A `UnitReason`; "" of an end that needs none."""
+    """A `UnitReason`, or "" if the end needs none."""
     why: str
     at: float
     leave_slice: bool = False
@@ -59,11 +59,11 @@ class End:
     no_place: bool = False
     """A host did not take its pod: the unit gives its slice up."""
     node: str = ""
-    """The node on which it began; "" where that is unknown."""
+    """The node on which it began, or "" if that is unknown."""
 
     @property
     def is_symptom(self) -> bool:
-        """The cause is the end of another rank."""
+        """Whether the cause is the end of another rank."""
         return follows(self.reason, Follows.SYMPTOM)
 
 
@@ -76,12 +76,14 @@ _REFUSALS = {
     Exit.REFUSED_FENCED: (EndKind.FAILURE, UnitReason.REFUSED_IDENTITY),
     Exit.REFUSED_UNAUTHENTICATED: (EndKind.FAILURE, UnitReason.REFUSED_IDENTITY),
 }
-"""Statuses of the contract with which a program says why it cannot go on."""
+"""Exit statuses of the contract with which a program says why it cannot go on."""
 
 
 def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
-    """Return how this pod of an attempt that should run ended; None while it goes on. `eviction_reason`: why units must leave its node."""
-    if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
+    """Return how this pod ended, of an attempt that should run. None while it goes on. `eviction_reason`: why units must leave its node, or
+    ""."""
+    # A sidecar that still runs does not keep a unit alive: nothing would restart the program.
+    if pod.ended or pod.main_ended:
         return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), now)
@@ -116,7 +118,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
 
 
 def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End | None:
-    """Return what asked a pod to leave that has ended at `at`; None: nothing did."""
+    """Return what had asked a pod to leave that ended at `at`. None if nothing had."""
     if pod.disruption:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), at)
     if eviction_reason:
@@ -132,8 +134,9 @@ def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End |
 
 
 def _is_refused_by_host(pod: PodView) -> bool:
-    """Return whether the kubelet has not admitted the pod: no container of it ever began. Its reasons are many, also of devices' plugins:
-    UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError, OutOfcpu."""
+    """Return whether the kubelet did not admit the pod, so that no container of it ever began."""
+    # The kubelet has many reasons for this, device plugins add others: UnexpectedAdmissionError, NodeAffinity, OutOfcpu, … So every reason
+    # counts that is not known to be something else.
     began = pod.termination is not None or pod.running_since is not None or pod.main_ended
     return pod.phase == "Failed" and bool(pod.reason) and not began and pod.reason not in _NOT_A_REFUSAL
 
@@ -141,10 +144,13 @@ def _is_refused_by_host(pod: PodView) -> bool:
 def gang_end(
     pods: Sequence[PodView], hosts: int, eviction_reason: Callable[[str], str], now: float, *, ever_ran: bool, adopted: bool
 ) -> End | None:
-    """Return the end of an attempt, all or nothing over its hosts; None while it goes on.
+    """Return the end of an attempt, all or nothing over its hosts. None while it goes on.
 
-    `hosts`: how many pods it should have. `ever_ran`: by the record it has run. `adopted`: its pods are newer than
-    the record, so missing ones may not have been created yet.
+    Args:
+        hosts: how many pods it should have.
+        eviction_reason: says of a node why units must leave it, or "".
+        ever_ran: by the record it has run.
+        adopted: its pods are newer than the record, so that missing ones may not have been created yet.
     """
     ends = [(pod, classify(pod, eviction_reason(pod.node), now)) for pod in pods]
     over = [replace(end, node=pod.node) for pod, end in ends if end is not None]
@@ -160,31 +166,33 @@ def gang_end(
         return None  # the other hosts will end too
     # The first of several failures is the cause: when one host fails, the others of the gang fail without it, and may say so.
     worst = [end for end in over if end.kind is heaviest]
-    if heaviest is EndKind.COMPLETE:  # the hosts of a drained unit end one after the other, and the last one's end is that of the unit
+    if heaviest is EndKind.COMPLETE:  # the hosts of a drained unit end one after the other: the unit ends with the last
         return replace(next((end for end in worst if end.reason), worst[0]), at=max(end.at for end in worst))
     first = min(worst, key=lambda end: (end.is_symptom, end.at))
     if first.is_symptom:
+        # All that ended name another rank. If one host has not ended, it is the one that they lost.
         silent = {pod.node for pod, end in ends if end is None}
         return replace(first, node=silent.pop() if len(silent) == 1 else "")
-    # A kubelet reports whole seconds: of hosts that failed in the same one, any may be the cause.
+    # A kubelet reports whole seconds: if several hosts failed in the same second, any of them may be the cause.
     at_once = {end.node for end in worst if end.at == first.at and not end.is_symptom}
     return first if len(at_once) == 1 else replace(first, node="")
 
 
 def failed(end: End) -> bool:
-    """Say whether the program itself is why the attempt ended, and not with status 0."""
+    """Return whether the attempt ended in a failure: neither as it was asked to, nor by the platform, nor with status 0."""
     return end.kind in (EndKind.FAILURE, EndKind.PERMANENT)
 
 
 def failure_at_end(pods: Sequence[PodView], now: float) -> End | None:
-    """Return how the program of a unit failed whose job was done; None: it did not. What the operator has ended did not fail."""
+    """Return how a unit's program failed after its job was done. None if it did not fail."""
+    # A pod that is being deleted did not fail by itself: the operator ended it.
     ends = [classify(pod, "", now) for pod in pods if pod.deletion is None]
     return min((end for end in ends if end is not None and failed(end)), key=lambda end: (end.is_symptom, end.at), default=None)
 
 
 def cause_due(end: End, pods: Sequence[PodView], now: float) -> float | None:
-    """Return until when to wait for the cause of this end of a gang; None: it is known, or nothing is left that could tell it."""
+    """Return until when to wait for the cause of this end of a gang. None if it is known, or no pod is left that could tell it."""
     if end.kind is not EndKind.FAILURE or not end.is_symptom or all(pod.ended or pod.main_ended for pod in pods):
         return None
-    # By a node's clock, which may be wrong: then nothing is waited for.
+    # `end.at` comes from a node's clock. If that is obviously wrong, do not wait at all.
     return end.at + CAUSE_WAIT if now - CAUSE_WAIT < end.at <= now + 1.0 else None

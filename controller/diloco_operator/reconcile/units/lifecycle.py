@@ -1,4 +1,4 @@
-"""The life of a unit, as far as it follows from what is there: ends are recorded, states follow pods and the syncer's report.
+"""Each unit's record after what its pods and the syncer's report show: the ends of attempts are recorded, and the state follows.
 
 `scaling` decides afterwards whether a unit may run, and where. Nothing here creates or deletes.
 
@@ -36,11 +36,12 @@ from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_ta
 from diloco_operator.timeouts import RECONCILE
 
 _DRAINED_GRACE = 5.0
-"""Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
-report comes every second. A needless attempt at the end of a job costs little."""
+"""Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A few
+reports arrive in that time, and a needless attempt at the end of a job costs little."""
 
 _REPORT_LATE = 5.0
-"""Seconds by which a report may come later than a kubelet's word of the same moment: it is sent every 2 s, and read every 2 s if large."""
+"""Seconds by which a report may arrive later than what a kubelet says about the same moment. The syncer sends one every 2 s; the operator
+reads large ones every 2 s."""
 
 
 class Units(NamedTuple):
@@ -51,9 +52,9 @@ class Units(NamedTuple):
     """Units whose pods are newer than their record: an operator died before it wrote status."""
     deadlines: list[float]
     avoid: dict[str, float]
-    """Nodes that units should avoid, because no scheduler bound a pod there lately -> since when."""
+    """Node that units should avoid, because no scheduler bound a pod there lately -> since when."""
     failures: list[BlamedFailure]
-    """Failures that are new, of which the host is known."""
+    """New failures whose host is known."""
 
 
 class UnitObservation(NamedTuple):
@@ -61,12 +62,12 @@ class UnitObservation(NamedTuple):
     adopted: bool = False
     deadlines: Sequence[float] = ()
     given_up: str = ""
-    """The node that the unit gave up, because no scheduler bound a pod there, or it may be why the attempt failed."""
+    """The node that the unit gave up: no scheduler bound a pod there, or the node may be why the attempt failed. "" if it gave up none."""
     failures: Sequence[BlamedFailure] = ()
 
 
 def observe_units(context: ReconcileContext) -> Units:
-    """Observe every unit on record, and every unit that has pods."""
+    """Bring the record of every unit up to date, also of units that have pods and no record."""
     units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
         # An operator died before it wrote status: without a record no rule would end these pods, and they would keep their nodes.
@@ -91,28 +92,29 @@ def observe_units(context: ReconcileContext) -> Units:
             due = pod.deletion + RECONCILE.stuck_deletion
             if context.now < due:
                 units.deadlines.append(due)
-            else:  # nothing starts beside it
+            else:  # a stuck pod still holds its node, so nothing should start beside it
                 units.avoid.setdefault(pod.node, due)
     return units
 
 
 def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
-    """Return why the rest of an attempt cannot be created now, if only some of its pods were."""
+    """Return why the API server rejects the missing pods of a starting attempt. None if none is missing, or they may be created."""
     shape = context.shapes.get(record.pool)
-    there = [pod for pod in context.learners[record.name] if pod.attempt == record.attempt]
-    if record.state is not UnitState.STARTING or shape is None or len(there) >= shape.hosts:
+    existing = [pod for pod in context.learners[record.name] if pod.attempt == record.attempt]
+    if record.state is not UnitState.STARTING or shape is None or len(existing) >= shape.hosts:
         return None
     return context.rejection((UNIT, record.name))
 
 
 def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection: Rejection) -> UnitObservation:
-    """End the attempt: it would occupy what it cannot use."""
+    """End an attempt whose missing pods are rejected: it would occupy nodes that it cannot use."""
     ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, rejection.message)
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
 
 
 def _end_broken(context: ReconcileContext, record: UnitStatusRecord, defect: str) -> UnitStatusRecord:
-    """End the attempt of a unit to which something happened that its table lacks. The longest pause follows: it may happen again."""
+    """End the attempt of a unit to which something happened that the table of transitions lacks. It may happen again, so the longest pause
+    follows."""
     newest = max((pod.attempt for pod in context.learners.get(record.name, ())), default=record.attempt)
     not_before = context.now + context.spec.learners.restart.backoff.max
     return transition(
@@ -127,10 +129,8 @@ def _end_broken(context: ReconcileContext, record: UnitStatusRecord, defect: str
 
 
 def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitObservation:
-    """Return the unit's record after everything that happened to its pods.
-
-    Idempotent: an end that is on record (`ended_attempt`) is never accounted again.
-    """
+    """Return the unit's record after everything that happened to its pods. Idempotent: an end that is on record (`ended_attempt`) is not
+    counted again."""
     record = _on_our_clock(context, record)
     newest = max((pod.attempt for pod in pods), default=0)
     adopted = newest > record.attempt
@@ -142,6 +142,7 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 
 def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
+    """Observe the newest attempt of a unit, once the ends of older ones are on record."""
     record = _heard_late_that_the_job_was_done(context, record)
     if not record.running:
         return _check_completed(context, record)
@@ -150,10 +151,12 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     delegated = any(pod.grantor for pod in current)
     if adopted and not slices and not delegated:
         return UnitObservation(_without_slice(context, record), adopted)
-    if len(slices) == 1 and record.slice and slices != {record.slice}:  # the pods are pinned, so their slice is the right one
+    if len(slices) == 1 and record.slice and slices != {record.slice}:
+        # The pods are pinned, so the slice that they name is the right one. But others may write pods too: the name counts only if the pods
+        # are on that slice, or if the fleet does not know it and they are not on the recorded one either.
         name = next(iter(slices))
-        there = context.on_slice(current, record.pool, name)
-        if there or (there is None and not context.on_slice(current, record.pool, record.slice)):
+        on_named = context.on_slice(current, record.pool, name)
+        if on_named or (on_named is None and not context.on_slice(current, record.pool, record.slice)):
             record = record._replace(slice=name)
     if record.state is UnitState.DRAINING:
         return _drained(context, record, current, adopted=adopted)
@@ -171,9 +174,10 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
 
 
 def _heard_late_that_the_job_was_done(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """Return a unit whose program failed a moment before the report came that the last step was done: kubelets tell of an end at once."""
-    just = context.report is not None and record.failures and context.report.received_at - record.failures[-1] <= _REPORT_LATE
-    if not just or not context.finishing or not record.failed_last:
+    """Change the reason of the last failure to FAILED_AT_END if the report that the last step is done came just after it. A kubelet reports
+    an end at once, the syncer only with its next report."""
+    is_recent = context.report is not None and record.failures and context.report.received_at - record.failures[-1] <= _REPORT_LATE
+    if not is_recent or not context.finishing or not record.failed_last:
         return record
     failure = read_last_failure(record.last_failure)
     return record._replace(last_failure=LastFailure(UnitReason.FAILED_AT_END, failure.message).written())
@@ -182,17 +186,17 @@ def _heard_late_that_the_job_was_done(context: ReconcileContext, record: UnitSta
 def _adopt(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int, failures: list[BlamedFailure]
 ) -> UnitStatusRecord:
-    """Return the record of an attempt whose pods were created by an operator that died before it wrote status. The failures of earlier ones
-    are added to `failures`."""
+    """Return the record of an attempt whose pods an operator created that died before it wrote status. Failures of earlier attempts are
+    added to `failures`."""
     record = _account_older(context, record, pods, newest, failures)
-    mine = [pod for pod in pods if pod.attempt == newest]
-    first = mine[0]
-    slice_ = next((pod.slice for pod in mine if pod.slice), "")
+    adopted = [pod for pod in pods if pod.attempt == newest]
+    first = adopted[0]
+    slice_ = next((pod.slice for pod in adopted if pod.slice), "")
     return _found(record, newest, slice_, first.created)._replace(template_hash=first.template_hash)
 
 
 def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
-    """Return a unit of which there are pods of an attempt that is not on record."""
+    """Return the record once pods of an attempt were found that it did not have."""
     starting, event = UnitState.STARTING, UnitEvent.FOUND
     return transition(
         record, event, since, UnitReason.SCHEDULING, wait_words.PODS_FOUND, shown=starting, since=since, attempt=attempt, slice=slice_
@@ -200,24 +204,25 @@ def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) ->
 
 
 def _slices(pods: Sequence[PodView]) -> set[str]:
-    """Return the slices of these pods. Of a group of many hosts only the first pods name it; each of the others must be on its own host of
-    it."""
-    found = {pod.slice for pod in pods if pod.slice}
-    if len(found) == 1 and GROUP_SEPARATOR in (group := next(iter(found))):
+    """Return the slices on which these pods are; more than one if they do not belong together."""
+    slices = {pod.slice for pod in pods if pod.slice}
+    # In a group of many hosts only the first pods name the group. Each of the others must be on its own host in it.
+    if len(slices) == 1 and GROUP_SEPARATOR in (group := next(iter(slices))):
         nodes = group.split(GROUP_SEPARATOR)
         elsewhere = (pod.node for pod in pods if not pod.slice and pod.node and nodes[pod.host : pod.host + 1] != [pod.node])
-        found.update(itertools.islice(elsewhere, 1))
-    return found
+        slices.update(itertools.islice(elsewhere, 1))
+    return slices
 
 
 def _without_slice(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """End the attempt: an operator died before it had created any of the pods that name the group, so the rest cannot be created."""
+    """End an attempt without a pod that names its group of hosts: the operator died before it created those, so nothing says where the rest
+    belongs."""
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, end_words.created_in_part(record.attempt), context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
-    """End the attempt: two plans created it, because the operator did not know how much of the first was carried out."""
+    """End an attempt that two plans created: the operator did not know how much of the first plan had been carried out."""
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, end_words.created_on_two_slices(record.attempt, slices), context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
@@ -225,7 +230,7 @@ def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: 
 def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     """Return how the running attempt goes on, or how it ended."""
     health = {pod.node: _node_health(context, record, pod) for pod in current}
-    deadlines = [each.recheck_at for each in health.values() if each.recheck_at is not None]
+    deadlines = [node_health.recheck_at for node_health in health.values() if node_health.recheck_at is not None]
     end = gang_end(
         current,
         _hosts(context, record, current),
@@ -251,7 +256,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
     if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)) is not None:
-        # With a pause, or it would be asked for without end.
+        # This way the unit pauses before it asks again. Without a pause it would ask without end.
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", why)), adopted, deadlines)
     if end.no_place:
         no_place = NoPlace(UnitReason.HOST_REFUSED, end.node, end.why)
@@ -267,7 +272,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:
-    """Return why a delegated unit ended that never had all its nodes; None if this end is that of any other unit."""
+    """Return why a delegated unit ended before it had all its nodes. None if it had them."""
     if end.kind is EndKind.NEVER_RAN:
         return end_words.PODS_DELETED_BEFORE_NODES
     if end.kind is EndKind.FAILURE and not all_bound(current):
@@ -276,7 +281,8 @@ def _never_whole(end: End, current: Sequence[PodView]) -> str | None:
 
 
 def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> NodeHealth:
-    """Return the health of a node; a new one may have come to the scheduler before it came to us."""
+    """Return the health of the pod's node. The scheduler may know a new node before the operator does: the pod of a delegated unit gets
+    some time before its node counts as lost."""
     bound = bound_at(pod, context.now)
     if state_of(record) is State.WAITING_FOR_GRANTOR and bound is not None and context.observed.fleet.node(pod.node) is None:
         due = bound + RECONCILE.node_seen
@@ -288,7 +294,7 @@ def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodVi
 def _account_older(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int, failures: list[BlamedFailure]
 ) -> UnitStatusRecord:
-    """Account the ends of attempts that are not on record: the next attempt exists, so they have ended."""
+    """Record the ends of all attempts before `newest` that are not on record yet: the next attempt exists, so they have ended."""
     for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
         # Accounted already: counted twice, one failure would use up two restarts.
         if attempt <= record.ended_attempt or attempt < record.attempt:
@@ -296,31 +302,31 @@ def _account_older(
         waited = attempt == record.attempt and state_of(record) is State.WAITING_FOR_GRANTOR
         if attempt > record.attempt:
             record = _found(record, attempt, record.slice, record.since if record.since is not None else context.now)
-        mine = [pod for pod in pods if pod.attempt == attempt]
-        end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
+        gang = [pod for pod in pods if pod.attempt == attempt]
+        end = gang_end(gang, len(gang), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
         if end is None and waited:
             end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, end_words.TOOK_FREE_SLICE, context.now)
         elif record.state is UnitState.DRAINING or end is None:
             # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
         end = _when(context, record, end)
-        failures += blame(record, attempt, end, mine)
+        failures += blame(record, attempt, end, gang)
         record = after_end(record, end, context.spec.learners.restart, context.now)
     return record._replace(ended_attempt=newest - 1, attempt=newest - 1)
 
 
 def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
-    """Return the end on the operator's clock. Its time comes from a node's clock, which may be hours off. With a clock that is behind, the
-    failure would be forgotten at once; with one that is ahead, the next attempt would start only then."""
+    """Return the end with a time between the start of the attempt and now. It comes from a node's clock, which may be hours off: if that is
+    behind, the failure would be forgotten at once; if it is ahead, the next attempt would have to wait for that time."""
     began = min(record.since, context.now) if record.since is not None else context.now
     return replace(end, at=min(max(end.at, began), context.now))
 
 
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """Put times in the future on our clock: an operator whose clock was ahead wrote them, and they would stop every time-out until they
-    come."""
+    """Replace times in the future, which an operator wrote whose clock was ahead: no time-out would pass before they come."""
     latest = context.now + CLOCK_TOLERANCE
     paused = state_of(record) in (State.COOLING_DOWN, State.LOOKING_ELSEWHERE)
+    # `not_before` may lie in the future, but no further than the longest pause of this state.
     longest = context.observed.config.unschedulable_retry_max if paused else context.spec.learners.restart.backoff.max
     if record.since is not None and record.since > latest:
         record = record._replace(since=context.now)
@@ -332,7 +338,8 @@ def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 
 
 def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> int:
-    """Return how many pods the attempt has. After a change of the pool only its own pods show it."""
+    """Return how many pods the attempt should have."""
+    # An attempt from another template may have another shape. Nothing but its own pods shows how many it has.
     shape = context.shapes.get(record.pool)
     if shape is None or not context.up_to_date(record):
         return max(1, len(current))
@@ -340,22 +347,23 @@ def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequenc
 
 
 def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
-    """Say whether some process of these pods may still run, and its kubelet will report when it has ended."""
+    """Return whether a process of these pods may still run, on a node whose kubelet will report its end."""
     return any(not (pod.ended or pod.never_runs or context.unreachable(pod.node)) for pod in pods)
 
 
 def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
+    """Record the end of a unit that drains once its pods have ended, or how long it waits for one that does not."""
     due = min((pod.deletion + RECONCILE.stuck_deletion for pod in current if pod.deletion is not None and not pod.ended), default=None)
     if _lingers(context, current):
         late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
         why = _why_it_drains(context, record)
         if late and _moves(context, record, late):
-            # The syncer refuses what the old attempt sends. Its pod keeps its host until it has ended.
+            # Safe although a pod still runs: the syncer refuses what the old attempt sends, and the pod keeps its host until it has ended.
             end = replace(_asked_to_leave(record, _stuck(why, late), context.now), leave_slice=True)
             return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
         what, cause = (_stuck(why, late), why) if late else (why, "")
-        told = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, what, cause=cause)
-        return UnitObservation(told, adopted, [due] if due is not None and not late else [])
+        draining = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, what, cause=cause)
+        return UnitObservation(draining, adopted, [due] if due is not None and not late else [])
     end = _asked_to_leave(record, _why_it_drains(context, record), context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
         # It may have reached the end of the job before it was asked to go.
@@ -364,20 +372,21 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
 
 
 def _moves(context: ReconcileContext, record: UnitStatusRecord, stuck: Sequence[PodView]) -> bool:
-    """Say whether a unit starts elsewhere although pods of it do not end: the job wants it, and a slice is free."""
+    """Return whether a unit starts elsewhere although some of its pods do not end: the job wants it, and a slice is free."""
     wanted = not context.spec.suspend and not follows(record.reason, Follows.NOT_WANTED)
     return wanted and has_place_elsewhere(context, record.pool, {pod.node for pod in stuck})
 
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
-    """Return why it drains, without what was added while its pods did not end."""
+    """Return why the unit drains, without what `_stuck` has added to the message since."""
     if follows(record.reason, Follows.UNTIL_RESUMED) and not context.spec.suspend:
         return departure_words.RESUMED
     return record.cause or record.message
 
 
 def _stuck(why: str, pods: Sequence[PodView]) -> str:
-    """Name the first of the pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
+    """Return a message that names the first pod that does not end. The operator does not delete it by force: its node answers, so a process
+    of it may still run."""
     first = min(pods, key=lambda pod: pod.name)
     assert first.deletion is not None, "chosen for it"
     return departure_words.pod_does_not_end(why, first.name, first.node, first.deletion)
@@ -390,9 +399,9 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
 
 
 def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
-    """Return the end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with
-    the state."""
-    # A slice that was left is free for all jobs, in their order: a unit that came back to it unasked might have to leave it at once.
+    """Return the end of a unit that had to leave for the reason in its record. A drain by the operator ends `now`. A disruption counts from
+    when the unit began to drain."""
+    # A slice that was left is free for all jobs, in their order. If the unit just came back to it, it might have to leave it again at once.
     elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE) or follows(record.reason, Follows.SLICE_LEFT)
     if not follows(record.reason, Follows.PLATFORM_ENDS):
         return End(EndKind.DRAINED, record.reason, why, now, leave_slice=elsewhere)
@@ -401,8 +410,8 @@ def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:
-    """Judge a unit whose program ended with status 0: while the syncer, well after, goes on, it was not done. One that had been asked to
-    leave did so."""
+    """Judge a unit whose program ended with status 0. If the syncer still reports a running job well after that, the program left early,
+    which is a failure; or it left because it was asked to, and the unit has drained."""
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
         return UnitObservation(record)
     seen = context.unit_report(record.name, record.attempt)
@@ -410,7 +419,7 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     grace = context.observed.config.early_end_grace
     deadline = record.since + (min(grace, _DRAINED_GRACE) if record.reason else grace)
     if context.report.received_at < deadline and not has_left:
-        # Never in the past: until the next report, reconciles would follow each other without a pause.
+        # Not in the past: a deadline in the past would start one reconcile after the other until the next report comes.
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     if record.reason:
         left = _asked_to_leave(record, record.message, context.now)

@@ -23,12 +23,12 @@ class StateRow(NamedTuple):
     shown: tuple[UnitState, ...]
     """`status.units[].state`."""
     phase: Phase
-    """What its hardware does, for goodput and the record of a run, before it has trained for the first time."""
+    """What its hardware does before the unit has trained for the first time, for goodput and the record of a run."""
     meaning: str
     reasons: tuple[UnitReason, ...] = ()
-    """`status.units[].reason` that tells it from other states; (): every reason that is none of another state."""
+    """Values of `status.units[].reason` that tell it from other states. Empty: all that no other state has."""
     placed: bool | None = None
-    """Whether the unit has a slice; None: it may."""
+    """Whether the unit has a slice. None: with or without one."""
 
 
 _ATTEMPT = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
@@ -119,11 +119,10 @@ class State(enum.Enum):
 
     @property
     def row(self) -> StateRow:
-        """How it shows."""
         return self.value
 
     def fits(self, shown: UnitState, reason: str, *, placed: bool) -> bool:
-        """Return whether a unit with this state, reason and slice in its status is in it."""
+        """Return whether a unit whose status shows this is in this state. `placed`: it has a slice."""
         row = self.row
         return shown in row.shown and (not row.reasons or reason in row.reasons) and row.placed in (None, placed)
 
@@ -134,19 +133,20 @@ _KNOWN: Mapping[tuple[UnitState, str, bool], State] = {
     for reason in ("", *UnitReason)
     for placed in (False, True)
 }
-"""For every reconcile reads thousands of records."""
+"""(`state`, `reason`, has a slice) -> state. A table, because every reconcile reads thousands of records."""
 
 
 def state_of(unit: UnitFacts) -> State:
-    """Find the state of a unit, from its status or its record. Reasons that the operator does not know count as none."""
+    """Return the state of a unit, from its status or its record. A reason that the operator does not know counts as no reason."""
     placed = bool(unit.slice)
     return _KNOWN.get((unit.state, unit.reason, placed)) or _KNOWN[unit.state, "", placed]
 
 
 def phase_of(unit: UnitFacts, *, trained: bool = False) -> Phase:
-    """Name what its hardware does. `trained`: it is known to have trained before, though it may have no committed step yet."""
+    """Return what the unit's hardware does. `trained`: it is known to have trained before, even if it has no committed step."""
     state = state_of(unit)
-    if state is State.WAITING_FOR_GRANTOR and unit.state is not UnitState.STARTING:  # its pods run: only the name of its slice is missing
+    # Its pods run already, and only the name of its slice is missing: count it as if it had the slice.
+    if state is State.WAITING_FOR_GRANTOR and unit.state is not UnitState.STARTING:
         state = _KNOWN.get((unit.state, unit.reason, True)) or _KNOWN[unit.state, "", True]
     phase = state.row.phase
     again = phase in (Phase.START, Phase.COMPILE) and (trained or unit.steps or unit.restarts)
@@ -164,16 +164,16 @@ IDLE = frozenset(
         State.BACKING_OFF,
     }
 )
-"""Without an attempt, and another one will follow."""
+"""No attempt is under way, and another one will follow."""
 PENDING = IDLE - {State.BACKING_OFF}
 ENDED_IN_FAILURE = frozenset({State.OUT_OF_RESTARTS, State.FAILED})
-"""Without an attempt, and only a user makes another one follow."""
+"""The unit was given up: only a user can start another attempt."""
 OVER = ENDED_IN_FAILURE | {State.COMPLETED}
-"""Without an attempt, and none follows by itself."""
+"""No attempt is under way, and none follows by itself."""
 ATTEMPT = frozenset(state for state in State if set(state.row.shown) <= set(_ATTEMPT))
 """An attempt is under way."""
 STARTS = frozenset({State.SCHEDULING, State.PREPARING, State.PULLING, State.WAITING_FOR_GRANTOR})
 LIVES = ATTEMPT | {State.DRAINING}
-"""The attempt has processes, or had them a moment ago."""
+"""An attempt has processes, or had them a moment ago."""
 GAVE_SLICE_UP = frozenset({State.COOLING_DOWN, State.LOOKING_ELSEWHERE})
-"""No slice came, or the unit gave its own up: no failure."""
+"""No slice came, or the unit gave up the one that it had. Neither is a failure."""

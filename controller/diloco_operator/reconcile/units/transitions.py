@@ -1,7 +1,7 @@
-"""What can happen to a learner unit, as one table: from which states to which, and what it leaves of the unit's record. Pure.
+"""What can happen to a learner unit, as one table: in which states, which states follow, and which fields of its record it resets. Pure.
 
-Whatever happens to a unit goes through `transition`, which sets state, reason, message, `since`, and the fields that the event ends,
-together. What is no row of the table cannot happen: `transition` refuses it. docs/states.md shows the table.
+Every event goes through `transition`, which sets state, reason, message, `since` and the reset fields together, and refuses what the table
+does not have. docs/states.md shows the table.
 
 See docs/decisions/0231-states-reasons-words.md.
 """
@@ -21,21 +21,23 @@ class EventRow(NamedTuple):
     """What an event does to a unit."""
 
     before: frozenset[State]
+    """States in which it can happen."""
     after: frozenset[State]
+    """States to which it can lead."""
     meaning: str
     ends: bool = False
-    """The end of the attempt is on record now."""
+    """It puts the end of the attempt on record."""
     leaves: bool = False
-    """The unit has no slice any more."""
+    """The unit loses its slice."""
     forgets: tuple[str, ...] = ()
-    """Fields of its record that mean nothing any more."""
+    """Fields of the record that it sets back to their defaults."""
     stays: bool = False
-    """`state` stays as it was."""
+    """It leaves `state` as it was."""
 
 
 _PAUSE = ("not_before",)
 _LOSS = ("failures", "not_before", "unschedulable", "ended_at")
-"""What a new start wipes out."""
+"""Fields of failures and pauses, which a new start wipes out."""
 
 
 class UnitEvent(enum.Enum):
@@ -202,7 +204,6 @@ class UnitEvent(enum.Enum):
 
     @property
     def row(self) -> EventRow:
-        """What it does."""
         return self.value
 
 
@@ -245,30 +246,35 @@ def transition(
     since: float | None = None,
     **changes: Unpack[Changes],
 ) -> UnitStatusRecord:
-    """Return the record after an event. `reason` and `why`: why it is in its new state, which is put into words here. `shown`: its new
-    `state`, where the event has several. `since`: when it entered that; None: now, or as before if `state` stays. Raises
-    ImpossibleTransitionError."""
+    """Return the record after an event. Raises ImpossibleTransitionError if the table does not have it.
+
+    Args:
+        reason, why: why the unit is in its new state, as a `UnitReason` and as a message.
+        shown: the new `state`, if the event can lead to several.
+        since: when it entered that state. None: now, or as before if `state` stays the same.
+        changes: further fields that the event sets.
+    """
     row = event.row
     to = record.state if row.stays else shown if shown is not None else _shown(event)
     if since is None:
         since = record.since if to is record.state and record.since is not None else now
     fields: dict[str, Any] = {**_WIPED[event], **({"ended_attempt": record.attempt} if row.ends else {}), **changes}
-    found = record._replace(**fields, state=to, reason=reason, message=why, since=since)
-    before, after = state_of(record), state_of(found)
+    changed = record._replace(**fields, state=to, reason=reason, message=why, since=since)
+    before, after = state_of(record), state_of(changed)
     if before not in row.before or after not in row.after:
         raise ImpossibleTransitionError(
             record.name,
             f"attempt {record.attempt}: {event.name} cannot lead from {before.name} to {after.name} "
             f"({to.value}, {reason or 'no reason'}); docs/states.md has the table. Please report this",
         )
-    return found
+    return changed
 
 
 def _shown(event: UnitEvent) -> UnitState:
     """Return the only `state` that the event leads to."""
-    found = _LEADS_TO[event]
-    assert len(found) == 1, "where an event has several, the caller says which"
-    return found[0]
+    states = _LEADS_TO[event]
+    assert len(states) == 1, "where an event has several, the caller says which"
+    return states[0]
 
 
 _LEADS_TO: Mapping[UnitEvent, Sequence[UnitState]] = {
@@ -281,9 +287,8 @@ _WIPED: Mapping[UnitEvent, Mapping[str, Any]] = {
     }
     for event in UnitEvent
 }
-"""Fields that an event sets back. What its caller gives comes after."""
+"""Fields that an event sets back to their defaults, before the caller's changes."""
 
 
 def new_unit(name: str, pool: str, now: float, reason: str = "", why: str = "") -> UnitStatusRecord:
-    """Return the record of a unit that had none."""
     return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=why, since=now)
