@@ -1,4 +1,4 @@
-"""Delegated units: for which units nodes are asked for, which of them are withdrawn, and the slice that a unit got. Pure.
+"""Delegated units: which units ask for nodes, which are withdrawn, and which slice a unit got. Pure.
 
 The pods of a delegated unit name no node. A grantor (`reconcile.grantors`) brings nodes, kube-scheduler binds the pods, and the operator
 learns the slice from the binding. Until then the unit has a running attempt and no slice: it waits.
@@ -36,41 +36,43 @@ from diloco_operator.timeouts import RECONCILE
 
 
 def _cool_until(records: Iterable[UnitStatusRecord], now: float) -> float | None:
-    """Return when the last of these units that cool down may be asked for again; None: none cools down now."""
+    """Return when the last of these units has cooled down. None if no unit cools down now."""
     pauses = [record.not_before for record in records if state_of(record) is State.COOLING_DOWN and record.not_before is not None]
     return max((until for until in pauses if now < until), default=None)
 
 
 def _pods(context: ReconcileContext, record: UnitStatusRecord) -> list[PodView]:
-    """Return those of the running attempt."""
+    """Return the pods of the running attempt."""
     return [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
 
 
 # --- the slice of a unit ------------------------------------------------------------------------------------------------
 class Binding(NamedTuple):
-    """What the nodes of an attempt's pods say. All empty: not all pods are bound, or not all nodes are known yet."""
+    """What the nodes of an attempt's pods say. Everything is empty while not all pods are bound, or not all nodes are known."""
 
     slice: str = ""
     problem: NoPlace | None = None
-    """Why the unit cannot have these nodes."""
+    """Why the unit cannot have these nodes. None if nothing is wrong with them."""
     recheck_at: float | None = None
 
 
 def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Binding:
-    """Read the binding of the running attempt of a delegated unit, with `pods` its own. An autoscaler may bring nodes one by one, and a
-    node gets its labels and devices bit by bit, so that for a while they may look like anything."""
+    """Read where kube-scheduler has bound a delegated unit. `pods`: those of its running attempt.
+
+    An autoscaler may bring nodes one by one, and a node gets its labels and devices bit by bit. So an answer other than a whole slice is
+    waited out for provisioning.timeout."""
     shape = context.shapes.get(record.pool)
     if shape is None or len(pods) < shape.hosts or not all_bound(pods) or not context.up_to_date(record):
         due = stuck_at(context, pods)
         return Binding(recheck_at=due if due is not None and context.now < due else None)
     in_order = sorted(pods, key=lambda pod: pod.host)
     slices = [context.observed.fleet.resolve(shape, pod.node) for pod in in_order]
-    known = [found[0] for found in slices if found]
+    known = [resolved[0] for resolved in slices if resolved]
     if len(known) == len(pods):
         nodes = [pod.node for pod in in_order]
         if (name := _one_slice(context, record, shape, nodes, known)) is not None:
             return Binding(name)
-        # Only whole slices tell: one whose nodes still come looks like another.
+        # Judge whole slices only: while the nodes of a slice still come, they may look like several.
         if len({slice_.name for slice_ in known}) > 1 and shape.topology and all(len(each.hosts) >= shape.hosts for each in known):
             two = wait_words.bound_to_two_slices(sorted({slice_.name for slice_ in known}))
             return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", two))
@@ -83,8 +85,8 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 
 def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None:
-    """Return from when on a unit, of whose pods some have a node and others have none, counts as one for which kube-scheduler finds no
-    place."""
+    """Return when a unit with some of its pods bound, and others not, counts as one that kube-scheduler cannot place. None if all pods are
+    bound, or none is."""
     bound = [bound_at(pod, context.now) for pod in pods]
     last = max((moment for moment in bound if moment is not None), default=None)
     return last + RECONCILE.half_bound if last is not None and None in bound else None
@@ -93,13 +95,13 @@ def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None
 def _one_slice(
     context: ReconcileContext, record: UnitStatusRecord, shape: Shape, nodes: Sequence[str], found: Sequence[Slice]
 ) -> str | None:
-    """Return the name of the slice, or of the group of hosts, that these nodes are; None: they are none of this shape."""
+    """Return the name of the slice, or group of hosts, that consists of these nodes. None if they are no slice of this shape."""
     if len(kinds_for(shape, kinds := {slice_.kind for slice_ in found})) != len(kinds):
         return None
     if shape.topology:
         first = found[0]
         return first.name if {host.node for host in first.hosts} == set(nodes) else None
-    # Two pods on one host would share its accelerators.
+    # Two pods on one host would share its accelerators, so each must have its own.
     if len(set(nodes)) < len(nodes) or not pool_requirements(context, context.pools[record.pool]).near_enough(found):
         return None
     return group_name(found)
@@ -108,19 +110,19 @@ def _one_slice(
 # --- which units are asked for ---------------------------------------------------------------------------------------------
 class Delegation(NamedTuple):
     asked: Sequence[tuple[str, str]] = ()
-    """(pool, unit) for which nodes are asked now."""
+    """(pool, unit) of units for which nodes are asked now."""
     withdrawn: Sequence[str] = ()
-    """Units that wait and are not needed any more."""
+    """Units that wait for nodes and are not needed any more."""
     deadlines: Sequence[float] = ()
     """When further units may be asked for."""
 
 
 def delegate(context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]) -> Delegation:
-    """Delegate units to their grantors.
+    """Decide for which units nodes are asked.
 
-    What waits is kept as long as the job has room for it. New units are asked for in the pools that are worth most first, among equals in
-    the order of the pools: those of the pools' minima, those of the job's minimum, and the others once every unit of the minima has its
-    nodes."""
+    A unit that waits is kept as long as the job has room for it. Nodes are asked first for the pools' minima, then for the job's minimum,
+    and for more once every unit of the minima has its nodes; each time for the pools that are worth most first, among equals in the order
+    of the spec."""
     return _Delegator(context, request, placement, records).decide()
 
 
@@ -136,7 +138,7 @@ class _Delegator:
         worth = pool_worth(context, records.values())
         accepted = [pool for pool in request.pools if context.pools[pool.name].learners.max > 0]
         self._pools = sorted(accepted, key=lambda pool: -worth[pool.name].value)
-        """Those from which the allotment would take a free slice first."""
+        """In the order in which the allotment would take a free slice from them."""
         self._settled = {pool.name: placed[pool.name] + pool.draining_or_completed for pool in request.pools}
         """Pool -> units that have hardware, or had it until a moment ago."""
         self._total = len(placement.assigned) + request.reserved
@@ -146,21 +148,21 @@ class _Delegator:
 
     def decide(self) -> Delegation:
         withdrawn = self._keep()
-        # Nodes take minutes, and the last steps are shorter.
+        # Nodes take minutes to come, longer than the last steps take.
         if self._context.finishing:
             return Delegation((), withdrawn)
         candidates = {pool.name: self._candidates(pool) for pool in self._pools}
         for pool in self._pools:
             self._ask(pool, candidates[pool.name], pool.min - self._settled[pool.name] - self._waits[pool.name])
         self._ask_anywhere(candidates, self._job.min)
-        # A pool that cannot ask would keep the others from growing for ever.
+        # Pools whose grantor cannot be asked do not count: they would keep the others from growing for ever.
         minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if self._grantor(pool) is not None)
         if minima and self._total >= self._job.min:
             self._ask_anywhere(candidates, self._job.max)
         return Delegation(tuple(self._asked), withdrawn, tuple(self._deadlines))
 
     def _keep(self) -> list[str]:
-        """Count the units that wait and are needed, those of the pools' minima and the oldest first. Returns the others."""
+        """Count the waiting units that the job has room for, those of the pools' minima first, then the oldest. Return the others."""
         position = {pool.name: index for index, pool in enumerate(self._pools)}
         waiting = [record for record in self._records.values() if state_of(record) is State.WAITING_FOR_GRANTOR]
         waiting.sort(key=lambda record: (record.since or 0.0, position.get(record.pool, len(position)), record.number))
@@ -185,22 +187,22 @@ class _Delegator:
         return grantor_of(spec, pools[pool.name]) if not cannot_ask(spec, pools[pool.name], self._context.observed.without) else None
 
     def _room(self, pool: PoolRequest) -> int:
-        """Return the room that the unit needs in the job; one of the pool's minimum needs none: once it has its nodes, one leaves that is
-        beyond the minimum of its pool."""
-        mine = self._settled[pool.name] + self._waits[pool.name]
+        """Return how many more units of the pool the job has room for."""
+        in_pool = self._settled[pool.name] + self._waits[pool.name]
         in_job = self._job.max - self._total - self._waits.total()
-        return min(max(in_job, pool.min - mine), pool.max - mine)
+        # A unit of the pool's minimum may wait even in a full job: once it has its nodes, a unit beyond the minimum of its pool leaves.
+        return min(max(in_job, pool.min - in_pool), pool.max - in_pool)
 
     def _candidates(self, pool: PoolRequest) -> list[str]:
-        """Return units without hardware that may start now; the next one stands last."""
+        """Return units without hardware that may ask for nodes now, the next one last, so that `pop` takes it."""
         if self._grantor(pool) is None:
             return []
-        mine = [record for record in self._records.values() if record.pool == pool.name]
-        until = _cool_until(mine, self._context.now)
-        if until is not None:  # what did not come for one unit would not come for the next one either
+        in_pool = [record for record in self._records.values() if record.pool == pool.name]
+        until = _cool_until(in_pool, self._context.now)
+        if until is not None:  # nodes that did not come for one unit would not come for the next one either
             self._deadlines.append(until)
             return []
-        found = []
+        candidates = []
         for unit in (*(held.name for held in pool.units), *pool.new):
             record = self._records.get(unit)
             if unit in self._assigned or (record is not None and record.running):
@@ -208,8 +210,8 @@ class _Delegator:
             if record is not None and record.not_before is not None and self._context.now < record.not_before:
                 self._deadlines.append(record.not_before)
                 continue
-            found.append(unit)
-        return found[::-1]
+            candidates.append(unit)
+        return candidates[::-1]
 
     def _ask_anywhere(self, candidates: Mapping[str, list[str]], target: int) -> None:
         for pool in self._pools:
@@ -222,28 +224,28 @@ class _Delegator:
 
 
 ASK = "an autoscaler, which provisioning.mode of the pool asks"
-"""What would help a pool for which no grantor is asked for nodes."""
+"""What would help a pool without a grantor."""
 
 
 # --- in words ----------------------------------------------------------------------------------------------------------
 def not_needed(record: UnitStatusRecord, why: str) -> tuple[str, str]:
-    """Return what to say of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then."""
-    said = record.message if state_of(record) is State.WAITING_FOR_GRANTOR else record.grantor_said
-    return departure_words.not_needed(why, said), said
+    """Return the message of a unit that the job has no room for any more, because of `why`, and what the unit's grantor had said last."""
+    grantor_said = record.message if state_of(record) is State.WAITING_FOR_GRANTOR else record.grantor_said
+    return departure_words.not_needed(why, grantor_said), grantor_said
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:
-    """Return why pools do not have more units, with what was asked for."""
-    found = []
+    """Return why pools do not have more units, with what grantors were asked for."""
+    explained = []
     for outcome in outcomes:
         pool = context.pools[outcome.pool]
         grantor = grantor_of(context.spec, pool)
         if grantor is None:
-            found.append(with_remedy(outcome, ASK) if outcome.why and pool.capacity is not Capacity.SCAVENGED else outcome)
+            explained.append(with_remedy(outcome, ASK) if outcome.why and pool.capacity is not Capacity.SCAVENGED else outcome)
             continue
-        mine = [record for record in records.values() if record.pool == pool.name]
-        waiting = [record for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
-        until = _cool_until(mine, context.now)
+        in_pool = [record for record in records.values() if record.pool == pool.name]
+        waiting = [record for record in in_pool if state_of(record) is State.WAITING_FOR_GRANTOR]
+        until = _cool_until(in_pool, context.now)
         if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.without)):
             outcome = with_cause(outcome, why)
         elif waiting:
@@ -253,12 +255,12 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
                 asked = f"{asked}; {wait_words.no_slice_yet(pods[0].unit, sorted({pod.node for pod in pods}))}"
             outcome = while_asked(outcome, grantor.gives.pool, lacks, asked)
         elif outcome.lack is Lack.ROOM_IN_JOB:
-            given_up = (record for record in mine if follows(record.reason, Follows.NOT_WANTED) and record.grantor_said)
+            given_up = (record for record in in_pool if follows(record.reason, Follows.NOT_WANTED) and record.grantor_said)
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)
             if last is not None:
                 outcome = with_cause(outcome, f"{last.name} until then: {last.grantor_said}")
         elif until is not None and outcome.why:
             more = f"{grantor.asked} brought no nodes in time and is asked again at {format_timestamp(until)}"
             outcome = with_cause(outcome, more)
-        found.append(outcome)
-    return found
+        explained.append(outcome)
+    return explained

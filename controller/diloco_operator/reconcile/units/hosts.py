@@ -1,4 +1,4 @@
-"""Bad hosts: on which hosts attempts failed, which of them the job avoids, and for how long. Pure.
+"""Bad hosts: where attempts failed, which hosts the job avoids, and for how long. Pure.
 
 See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
@@ -33,11 +33,11 @@ FAILURES = 2
 FIRST_AVOIDANCE, LONGEST_AVOIDANCE = 600.0, 86400.0
 """Seconds. A host that fails again after it was avoided is avoided for twice as long, up to a day."""
 SHARE = 1 / 3
-"""Share of the hosts that a job uses: when attempts failed on more, the cause is the program. One host may always be avoided."""
+"""Share of the hosts that a job uses. If attempts failed on more of them, the program is to blame. One host may always be avoided."""
 MOST_AVOIDED = 12
-"""Hosts that one job avoids at once. Less than status names, so that it shows when there are more suspects."""
+"""Hosts that one job avoids at once, at most. Status names more than these, so that it shows if there are more suspects."""
 _HOSTS_PER_UNIT = 2
-"""Hosts that the failures of one unit alone can make suspect: a unit that fails wherever it goes is itself to blame."""
+"""Hosts that the failures of a single unit can make suspect: a unit that fails wherever it goes is itself to blame."""
 _MESSAGE_LIMIT = 512
 
 
@@ -50,18 +50,18 @@ class BlamedFailure(NamedTuple):
 
 
 def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
-    """Return the host that the end of an attempt counts against; none if the end is no failure or the host is unknown. `pods`: of the
-    attempt."""
+    """Return the failure for the host that the end of an attempt counts against. Empty if the end is no failure, or it is not known which
+    host it began on. `pods`: those of the attempt."""
     if end.kind is not EndKind.FAILURE or follows(end.reason, Follows.NOT_THE_HOST):
         return []
     nodes = {end.node} if end.node else {pod.node for pod in pods}
-    if len(nodes) != 1:  # hosts that are silent together
+    if len(nodes) != 1:  # such as hosts that fell silent together
         return []
     return [BlamedFailure(nodes.pop(), HostFailure(unit=record.name, attempt=attempt, at=end.at, reason=str(end.reason)), end.why)]
 
 
 def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], failures: Iterable[BlamedFailure]) -> JobHosts:
-    """Return the hosts on record, with the failures that are new, and which of them the job avoids now."""
+    """Add the new failures to the hosts on record, and decide which hosts the job avoids now."""
     hosts = _known(context)
     for blamed in failures:
         _add(context, hosts, blamed)
@@ -78,28 +78,30 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def _known(context: ReconcileContext) -> dict[str, HostStatus]:
-    """Return those on record, without what is forgotten by now. A node that was replaced starts clean."""
-    found: dict[str, HostStatus] = {}
+    """Return the hosts on record, without failures that are forgotten by now."""
+    hosts: dict[str, HostStatus] = {}
     budget = context.spec.learners.restart
     for node, record in read_hosts(context.observed.job.status).items():
         view = context.observed.fleet.node(node)
+        # With another uid it is a new node of the same name, which starts clean.
         if not record.failures or (view is not None and record.uid and view.uid != record.uid):
             continue
-        # Times that an operator wrote whose clock was ahead.
-        failures = tuple(each.model_copy(update={"at": min(each.at, context.now)}) for each in record.failures)
-        recent = tuple(each for each in failures if context.now - each.at < budget.window)
+        # An operator whose clock was ahead may have written times in the future.
+        failures = tuple(failure.model_copy(update={"at": min(failure.at, context.now)}) for failure in record.failures)
+        recent = tuple(failure for failure in failures if context.now - failure.at < budget.window)
         until = record.avoided_until
         if until is not None:
             until = min(until, context.now + LONGEST_AVOIDANCE)
-        # The last one stays, however old: the end of an avoidance counts from there.
+        # The last failure stays, however old it is: the end of an avoidance counts from there.
         known = record.model_copy(update={"failures": recent or failures[-1:], "avoided_until": until})
         if context.now < _forgotten_at(known, budget):
-            found[node] = known
-    return found
+            hosts[node] = known
+    return hosts
 
 
 def _forgotten_at(record: HostStatus, budget: Restart) -> float:
-    """Return when a host is as good as any other: the restart window after the last failure, and as long after it was avoided as it was."""
+    """Return when a host counts as good again: when the restart window has passed since its last failure, and as much time since the end of
+    an avoidance as the avoidance took."""
     after = record.last_failure + budget.window
     return after if record.avoided_until is None else max(after, record.avoided_until + _duration(record.avoidances))
 
@@ -110,7 +112,7 @@ def _duration(avoidances: int) -> float:
 
 def _add(context: ReconcileContext, hosts: dict[str, HostStatus], blamed: BlamedFailure) -> None:
     view = context.observed.fleet.node(blamed.node)
-    # Unchecked: what a node's object says must not stop a reconcile.
+    # Built without validation: what a node's object says must not stop a reconcile.
     record = hosts.get(blamed.node) or HostStatus.model_construct(node=blamed.node, uid=view.uid if view is not None else "")
     new = blamed.failure
     if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
@@ -120,7 +122,7 @@ def _add(context: ReconcileContext, hosts: dict[str, HostStatus], blamed: Blamed
 
 
 def _suspects(hosts: Mapping[str, HostStatus], now: float) -> list[str]:
-    """Return hosts on which enough attempts failed, and those that failed once more after they were avoided."""
+    """Return the hosts on which enough attempts failed, that are avoided now, or that failed again after an avoidance."""
     evidence = _evidence(hosts)
     return [node for node, record in hosts.items() if evidence[node] >= FAILURES or record.avoided(now) or _on_probation(record)]
 
@@ -130,22 +132,22 @@ def _on_probation(record: HostStatus) -> bool:
 
 
 def _until(record: HostStatus) -> float:
-    """Return until when a suspect is avoided. Counted from its last failure, so that nothing but a failure begins an avoidance."""
+    """Return until when a suspect is avoided. The time counts from its last failure, so that only a failure can begin an avoidance."""
     if record.avoided_until is not None and record.last_failure < record.avoided_until:
         return record.avoided_until
     return record.last_failure + _duration(record.avoidances + 1)
 
 
 def _evidence(hosts: Mapping[str, HostStatus]) -> dict[str, int]:
-    """Return host -> failures that count against it. Those of one unit count on the first hosts on which it failed only."""
-    seen: dict[str, list[str]] = {}
+    """Return host -> number of failures that count against it. A unit's failures count only on the first hosts on which it failed."""
+    hosts_of_unit: dict[str, list[str]] = {}
     count = dict.fromkeys(hosts, 0)
     failures = [(failure, node) for node, record in hosts.items() for failure in record.failures]
-    for failure, node in sorted(failures, key=lambda each: (each[0].unit, each[0].attempt, each[0].at, each[1])):
-        where = seen.setdefault(failure.unit, [])
-        if node not in where:
-            where.append(node)
-        if where.index(node) < _HOSTS_PER_UNIT:
+    for failure, node in sorted(failures, key=lambda item: (item[0].unit, item[0].attempt, item[0].at, item[1])):
+        nodes = hosts_of_unit.setdefault(failure.unit, [])
+        if node not in nodes:
+            nodes.append(node)
+        if nodes.index(node) < _HOSTS_PER_UNIT:
             count[node] += 1
     return count
 
@@ -153,8 +155,8 @@ def _evidence(hosts: Mapping[str, HostStatus]) -> dict[str, int]:
 def _blame_program(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostStatus], suspects: Sequence[str]
 ) -> str:
-    """Return why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
-    # Those on record too: hosts that units have left for others still are hosts that the job used.
+    """Return why the program must be to blame if attempts failed on all these hosts. "" if the hosts may be bad."""
+    # Hosts on record count too: the job has used them, even if its units have left them since.
     used = set(hosts)
     for record in records.values():
         shape = context.shapes.get(record.pool)
@@ -169,9 +171,8 @@ def _blame_program(
 def _is_replaceable(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], record: HostStatus, suspects: Sequence[str]
 ) -> bool:
-    """Return whether every pool whose attempts failed on the host could run on others, in whatever state they are, that are not
-    suspects."""
-    failed = {records[each.unit].pool for each in record.failures if each.unit in records}
+    """Return whether every pool whose attempts failed on the host has other, unsuspected hosts, whether these are free or not."""
+    failed = {records[failure.unit].pool for failure in record.failures if failure.unit in records}
     return all(_has_other_host(context, pool, suspects) for pool in context.spec.pools if pool.name in failed)
 
 
@@ -197,16 +198,16 @@ def _acquitted(record: HostStatus) -> HostStatus:
 
 
 def _most_important(hosts: Iterable[HostStatus], now: float) -> list[HostStatus]:
-    """Choose as many as status has room for, by name."""
+    """Return the hosts that status has room for, sorted by name. Avoided ones are chosen first, then those with the most failures."""
     kept = sorted(hosts, key=lambda record: (not record.avoided(now), -len(record.failures), -record.last_failure, record.node))[:MAX_HOSTS]
     return sorted(kept, key=lambda record: record.node)
 
 
 # --- what follows for the units -----------------------------------------------------------------------------------------
 def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, budget: Restart, now: float) -> dict[str, UnitStatusRecord]:
-    """Return the units, of which those that would have budget left without their failures on one host, which is avoided now, start
-    again."""
-    found = dict(records)
+    """Return the units. Given-up units start again if they would have budget left without their failures on one host that is avoided
+    now."""
+    units = dict(records)
     for name, record in records.items():
         if state_of(record) is not State.OUT_OF_RESTARTS:
             continue
@@ -214,7 +215,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
         if not excused or len(record.failures) - excused > budget.limit:
             continue
         not_before = record.failures[-1] + backoff_seconds(budget, len(record.failures))
-        found[name] = transition(
+        units[name] = transition(
             record,
             UnitEvent.EXCUSED,
             now,
@@ -223,25 +224,26 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
             restarts=record.restarts + 1,
             not_before=not_before,
         )
-    return found
+    return units
 
 
 def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
-    """Return the avoided host on which most of the failures happened that used up the unit's restart budget, and their number."""
-    counts = {node: sum(_counts(record, each) for each in hosts.records[node].failures) for node in hosts.avoided}
+    """Return the avoided host with most of the failures that used up the unit's restart budget, and how many. ("", 0) if no host is
+    avoided."""
+    counts = {node: sum(_counts(record, failure) for failure in hosts.records[node].failures) for node in hosts.avoided}
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 
 
 def _counts(record: UnitStatusRecord, failure: HostFailure) -> bool:
-    """Return whether this is one of the failures on the unit's record; those before the first one are forgotten."""
+    """Return whether the failure is one of those on the unit's record, which has forgotten older ones."""
     return failure.unit == record.name and failure.at >= record.failures[0]
 
 
 def has_place_elsewhere(context: ReconcileContext, pool: str, nodes: Collection[str]) -> bool:
-    """Return whether more slices without these nodes are free for units of the pool than others of its units may need."""
+    """Return whether a slice without these nodes is free for a unit of the pool, beside one for each unit of the pool that waits."""
     if pool not in context.pools:
         return False
-    waiting = sum(each.pool == pool and each.state in (UnitState.PENDING, UnitState.BACKING_OFF) for each in context.before.values())
+    waiting = sum(unit.pool == pool and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF) for unit in context.before.values())
     requirements = pool_requirements(context, context.pools[pool])
     free = context.observed.fleet.free(requirements.shape, pool)
     places = (slice_ for slice_ in free if requirements.suits(slice_) and not any(host.node in nodes for host in slice_.hosts))
@@ -249,19 +251,21 @@ def has_place_elsewhere(context: ReconcileContext, pool: str, nodes: Collection[
 
 
 class SpareSlices:
-    """Free slices for the units of one pool that leave hosts which the job avoids, also those that the job gets only when it asks for them.
-    While there are none, a unit whose restart budget is not used up goes on where it is: that costs no other job anything."""
+    """Free slices for the units of one pool that leave hosts which the job avoids. Without one, a unit whose restart budget is not used up
+    goes on where it is: that costs no other job anything."""
 
     def __init__(self, fleet: Fleet, pool: str, requirements: SliceRequirements) -> None:
+        # Slices that are kept for no other job. This job gets them only when it asks for them.
         unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape, pool) if not job)
         self._free: Iterator[Slice] = filter(requirements.suits, itertools.chain(fleet.free(requirements.shape, pool), unwanted))
         self._requirements = requirements
 
     def take_for(self, slices: Sequence[Slice]) -> bool:
-        """Take free slices for the unit on these, one for each that has a bad host. Whether it should leave them: there were bad ones, and
-        as many free ones. Too few stay for another unit."""
+        """Take a free slice for each slice of a unit that has a bad host. True if there were bad ones, and enough free ones: then the unit
+        should leave."""
         bad = sum(any(host.node in self._requirements.avoided for host in slice_.hosts) for slice_ in slices)
         taken = list(itertools.islice(self._free, bad))
         if len(taken) < bad:
+            # Too few for this unit, which stays. They may be enough for another one.
             self._free = iter(taken)
         return 0 < bad == len(taken)

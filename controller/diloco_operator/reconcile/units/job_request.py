@@ -1,4 +1,4 @@
-"""What a job has and wants, by its records: for the allotment between jobs, and for placement. Pure.
+"""What a job has and wants, by its records. The allotment between jobs and placement read it. Pure.
 
 See docs/decisions/0271-judge-ask-plan.md.
 See docs/decisions/0206-before-units-leave.md.
@@ -45,7 +45,7 @@ _KEEP_ORDER = {
     UnitState.BACKING_OFF: 3,
     UnitState.PENDING: 4,
 }
-"""Who stays first when a maximum shrinks: the further a unit has come, the more would be lost."""
+"""Order in which units keep their slices when a maximum shrinks: the further a unit has come, the more would be lost."""
 _LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
 """How much a job loses with a unit that leaves in this state."""
 _ENDED = (UnitState.DRAINING, UnitState.COMPLETED)
@@ -59,15 +59,15 @@ class StartLimits:
     blocked: str | None = None
     """Why no pod may be created yet."""
     may_start: bool = False
-    """Nothing is known that would keep it so."""
+    """Nothing is known that would keep units from starting now or soon."""
     gives_back: bool = False
-    """It stays so until a person acts, and others may have the hardware."""
+    """Units cannot start until a person acts, and other jobs may have the hardware meanwhile."""
     avoid: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that units use only if there are no others -> since when."""
+    """Node that units use only if there is no other -> since when."""
 
     @property
     def frees_slices(self) -> bool:
-        """Whether units without processes keep no slices, and want none."""
+        """Units without processes keep no slices, and want none."""
         return self.gives_back and self.blocked is not None
 
 
@@ -75,19 +75,18 @@ NO_LIMITS = StartLimits()
 
 
 def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], limits: StartLimits = NO_LIMITS) -> JobRequest:
-    """Return what the job has and wants.
-
-    Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
+    """Return what the job has and wants. If a grantor chooses the places of its units, all their nodes count as occupied: only the grantor
+    takes them back."""
     observed, spec = context.observed, context.spec
     records, chosen = without_places(context, records), chooser_of(spec) is not None
     ended = [record for record in records.values() if record.state in _ENDED]
-    # Those that drain do not count: a pod that does not end must not keep the units of a renamed pool from starting.
+    # Draining units do not count: a pod that does not end must not keep the units of a renamed pool from starting.
     gone = sum(record.pool not in context.pools and record.state is UnitState.COMPLETED for record in ended)
     pools = _pool_requests(context, records, limits, gone)
     spares = 0
     if not chosen:
         spares, pools = with_spares(context, pools, spec.learners.max - gone)
-    # Those of which no other job can get the slices yet.
+    # Units whose slices no other job can get yet.
     occupying = [record for record in ended if _keeps_its_place(record) or _is_stuck(context, record)]
     if chosen:
         occupying += [record for record in records.values() if record.state not in _ENDED]
@@ -110,7 +109,7 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
-    """Return the records, without slices of units of which nothing runs where a grantor chooses the places: they start again anywhere."""
+    """Return the records. If a grantor chooses the places, units of which nothing runs have no slice in them: they may start anywhere."""
     if chooser_of(context.spec) is None:
         return records
     return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
@@ -125,38 +124,39 @@ class _PoolUnits:
     requirements: SliceRequirements
     held: list[HeldUnit] = field(default_factory=list)
     moving: int = 0
-    """Those among `held` without processes that would leave their slices for others."""
+    """Units among `held` without processes that would leave their slices for others."""
     able: list[str] = field(default_factory=list)
-    """Units without slices that could start if they had some, in order."""
+    """Units without slices that could start if they had some, in the order in which they get some."""
     unable: list[str] = field(default_factory=list)
-    """Units without slices that could not."""
+    """Units without slices that could not start even with some."""
     asked: int = 0
     """Units that wait for nodes."""
     ended: int = 0
     """Units that drain or have completed."""
     counted_for_min: int = 0
-    """Those among `ended` that count towards minima."""
+    """Units among `ended` that count towards minima."""
     failed: int = 0
 
 
 def _pool_requests(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], limits: StartLimits, gone: int
 ) -> Sequence[PoolRequest]:
-    """Return those of all pools. `gone`: units that count against the maximum, of pools that the job no longer has."""
+    """Return what each pool has and wants. `gone`: units of pools that the job no longer has, which count against its maximum."""
     worth, staying = pool_worth(context, records.values()), stay_for_now(context, records)
     most_new = _most_new(context, records)
     # Scavenged pools come last, as in the allotment: they take what no other job wants.
     pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
-    found = [_pool_units(context, pool, records, limits, most_new, worth[pool.name].leaving_cost, staying) for pool in pools]
-    has_room = gone + sum(len(units.held) + units.ended for units in found) < context.spec.learners.max
+    by_pool = [_pool_units(context, pool, records, limits, most_new, worth[pool.name].leaving_cost, staying) for pool in pools]
+    has_room = gone + sum(len(units.held) + units.ended for units in by_pool) < context.spec.learners.max
     goals, restless = worth_moving_to(context, records.values()), unquiet(context, records.values())
     requests = []
-    for units in found:
+    for units in by_pool:
         pool, requirements = units.pool, units.requirements
         most = max(0, pool.learners.max - units.failed)
         scavenged = pool.capacity is Capacity.SCAVENGED
-        # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
+        # While a unit waits for nodes, no other starts: kube-scheduler binds the waiting pods to any slice that becomes free.
         starts = 0 if units.asked or context.finishing or context.spec_refused else len(units.able)
+        # A full job still wants slices in a pool that is worth moving to: one of its units would leave another slice for each.
         wanted = units.asked + (starts if has_room or pool.name in goals else 0)
         refused = not limits.may_start or context.refused_pods(pool.name) is not None
         admitted = limits.may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now)
@@ -195,24 +195,25 @@ def _pool_units(
     leaving_cost: int,
     staying: Collection[str],
 ) -> _PoolUnits:
-    """`staying`: units that are not to leave their slices yet."""
-    mine = [record for record in records.values() if record.pool == pool.name]
+    """Sort the units of a pool. `staying`: units that must not leave their slices yet."""
+    in_pool = [record for record in records.values() if record.pool == pool.name]
     requirements = pool_requirements(context, pool)
     units = _PoolUnits(pool, requirements)
-    ended = [record for record in mine if record.state in _ENDED]
-    failed = [record for record in mine if record.state is UnitState.FAILED]
-    waiting = [record for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
+    ended = [record for record in in_pool if record.state in _ENDED]
+    failed = [record for record in in_pool if record.state is UnitState.FAILED]
+    waiting = [record for record in in_pool if state_of(record) is State.WAITING_FOR_GRANTOR]
     if all(takes_slices(context, record) for record in waiting):
-        waiting = []  # kube-scheduler has no pods for what is free
+        waiting = []  # kube-scheduler has no pods that it could bind to a free slice, so placement may use it
     units.ended, units.failed, units.asked = len(ended), len(failed), len(waiting)
     units.counted_for_min = sum(map(_keeps_its_place, ended))
     asked_for = {record.name for record in waiting}
-    candidates = [record for record in mine if record.state in _KEEP_ORDER and record.name not in asked_for]
+    candidates = [record for record in in_pool if record.state in _KEEP_ORDER and record.name not in asked_for]
     spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(limits.avoid)))
-    # By number within a state: in another order at each reconcile, equal units would take turns in leaving.
+    # By number within a state. In an order that changed with each reconcile, equal units would take turns in leaving.
     for record in sorted(candidates, key=lambda record: (_KEEP_ORDER[record.state], record.number)):
         if not record.running and (limits.frees_slices or unit_rejection(context, record) is not None):
-            units.unable.append(record.name)  # a slice for it would be taken from others, and given back at the next refusal
+            # A slice for it would be taken from others, and given back at the next refusal.
+            units.unable.append(record.name)
         elif slice_ := _kept_slice(context, requirements, record, spare):
             nodes = _nodes(context, requirements.shape, slice_)
             settling = record.name in staying or settled_at(context, record) is not None
@@ -221,7 +222,7 @@ def _pool_units(
         else:
             units.able.append(record.name)
     if not any(follows(record.reason, Follows.WOULD_REPEAT) for record in failed) and not context.finishing:
-        used = {record.number for record in mine}
+        used = {record.number for record in in_pool}
         most = max(0, pool.learners.max - len(failed)) - len(ended) - len(waiting)
         room = min(most, context.spec.learners.max) - len(candidates)
         numbers = (number for number in range(pool.learners.max) if number not in used)
@@ -231,11 +232,12 @@ def _pool_units(
 
 
 def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> str:
-    """Return the name of the slice that the unit keeps; "": none. One with processes keeps its own, whatever shape its pool has now, and
-    one that waits for nodes has none. One without processes keeps its slice as long as it is usable and fits the pool, which may have been
-    edited, and no other can take the place of a bad host, or of a node that was given up."""
+    """Return the name of the slice that the unit keeps, or "" if it keeps none."""
+    # A unit with processes keeps its slice, whatever shape its pool has now.
     if record.running or not record.slice:
         return record.slice
+    # Without processes it keeps a slice that is usable and still fits the pool, which may have been edited. A slice with a bad host, or one
+    # of whose nodes was given up, it keeps only while no other is free.
     fleet = context.observed.fleet
     slices = fleet.resolve(requirements.shape, record.slice)
     possible = requirements._replace(avoided=frozenset())
@@ -249,7 +251,7 @@ def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, reco
 
 
 def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
-    """Return why the pods of a unit, or what they claim, must not be created now."""
+    """Return why the pods of a unit, or the claim template that they use, must not be created now. None if they may."""
     rejection, pool = context.rejection((UNIT, record.name)), context.pools.get(record.pool)
     if rejection is not None or pool is None:
         return rejection
@@ -257,8 +259,8 @@ def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejec
 
 
 def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | None:
-    """Return when a unit that runs may be asked to leave its slice, if that is later than now. One whose pods are refused cannot use it."""
-    if not record.running or context.rejection((UNIT, record.name)) is not None:
+    """Return when a running unit may first be asked to leave its slice. None if that is now."""
+    if not record.running or context.rejection((UNIT, record.name)) is not None:  # if its pods are refused, it cannot use the slice
         return None
     moment = context.observed.slices_since.get(record.name, context.now) + context.observed.config.minimum_hold
     return moment if context.now < moment else None
@@ -266,18 +268,18 @@ def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | N
 
 # --- slices that no other job can get yet ------------------------------------------------------------------------------
 def _keeps_its_place(record: UnitStatusRecord) -> bool:
-    """Say of a unit that drains or has completed whether it comes back to its slice, or its work is done."""
+    """Return whether a unit that drains or has completed counts for minima: it comes back to its slice, or its work is done."""
     return record.state is UnitState.COMPLETED or not follows(record.reason, Follows.SLICE_LEFT)
 
 
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Say whether a pod of the unit should have gone long ago: it is not known when its slice will be free."""
+    """Return whether a pod of the unit should have gone long ago, so that nobody knows when its slice will be free."""
     latest = context.now - RECONCILE.stuck_deletion
     return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
 
 
 def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> tuple[frozenset[str], Shares]:
-    """Return the nodes of the slices of these units, and what they use of those that units share."""
+    """Return the nodes of these units' slices, and (node, unit) -> what the unit uses of a node that units share."""
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
     for record in records:
@@ -298,37 +300,38 @@ def _nodes(context: ReconcileContext, shape: Shape, slice_: str) -> tuple[str, .
 
 # --- how many units there may be ---------------------------------------------------------------------------------------
 def room_on_record(records: Mapping[str, UnitStatusRecord]) -> int:
-    """Return units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
+    """Return how many more units status has room for."""
     return max(0, MAX_UNITS - len(records))
 
 
 def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """Return new units of one pool. The new ones of all pools, of which learners.max can start, must stay within the room."""
+    """Return how many new units one pool may have."""
     room = room_on_record(records)
+    # At most learners.max of all pools' new units can start. If status may lack room for as many, each pool gets an equal share of it.
     return room if room >= context.spec.learners.max else room // len(context.pools)
 
 
 def desired_units(context: ReconcileContext) -> int:
-    """Return units that the spec asks for, those that were given up included."""
+    """Return how many units the spec asks for, including those that were given up."""
     return min(context.spec.learners.max, sum(pool.learners.max for pool in context.spec.pools))
 
 
 def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """Return units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
+    """Return how many units could run if the fleet had room for them, at most learners.max. Units that were given up cannot."""
     able, most_new = 0, _most_new(context, records)
     for pool in context.spec.pools:
-        mine = [record for record in records.values() if record.pool == pool.name]
-        failed = [record for record in mine if record.state is UnitState.FAILED]
+        in_pool = [record for record in records.values() if record.pool == pool.name]
+        failed = [record for record in in_pool if record.state is UnitState.FAILED]
         grows = not any(follows(record.reason, Follows.WOULD_REPEAT) for record in failed)
-        able += max(0, min(pool.learners.max, len(mine) + (most_new if grows else 0)) - len(failed))
+        able += max(0, min(pool.learners.max, len(in_pool) + (most_new if grows else 0)) - len(failed))
     return min(context.spec.learners.max, able)
 
 
-# --- Units that wait for nodes and would take a slice that is free meanwhile, in place of what they asked for ---------
-# kube-scheduler binds pods that wait to a slice that becomes free by itself. It cannot do so once it has bound some of them to hosts
-# beside which the others find no room.
+# --- units that wait for nodes and take a free slice instead -----------------------------------------------------------
+# If a slice becomes free, kube-scheduler binds waiting pods to it by itself. It cannot once it has bound some of them to hosts beside which
+# the others find no room.
 def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Return whether placement may give this unit a slice, although it waits for nodes. Not where its grantor chooses the place."""
+    """Return whether placement may give this unit a slice although it waits for nodes. Never if its grantor chooses the place."""
     pool = context.pools.get(record.pool)
     grantor = grantor_of(context.spec, pool) if pool is not None else None
     if grantor is None or grantor.chooses or state_of(record) is not State.WAITING_FOR_GRANTOR:

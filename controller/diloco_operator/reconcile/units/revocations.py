@@ -1,6 +1,6 @@
 """Units leave their slices for units of other jobs, as the allotment says. Pure.
 
-A unit that trains leaves once the minima hold without it: others may have to train first, its successor on a better slice among them.
+A training unit leaves once the minima hold without it. Others may have to train first, such as its successor on a better slice.
 
 See docs/decisions/0213-values-and-moves.md.
 See docs/decisions/0207-allotment.md.
@@ -27,28 +27,30 @@ _ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState
 
 
 def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Return the units, of which those drain that the allotment has revoked. Those that do not train leave their slices at once."""
-    found = dict(records)
+    """Return the units after the allotment's revocations: running ones drain, others give their slices up at once. A unit that a minimum
+    needs stays for now."""
+    units = dict(records)
     trained = _Trained.of(context, records) if context.observed.allotted.revoked else None
     for name, winner in context.observed.allotted.revoked.items():
-        record = found.get(name)
+        record = units.get(name)
         if record is None or not record.slice or record.state not in _ABLE or trained is None or trained.needs(record):
             continue
         trained.leave(record)
+        # A job's key is namespace/name/uid. "": the unit leaves for another unit of its own job.
         to = "" if winner == context.observed.job.key else "/".join(winner.split("/")[:2])
         event = UnitEvent.ASKED_TO_LEAVE if record.running else UnitEvent.MADE_WAY
-        found[name] = transition(
+        units[name] = transition(
             record, event, context.now, UnitReason.GAVE_WAY, departure_words.leaves_slice(record.slice, to), since=context.now
         )
-    return found
+    return units
 
 
 @dataclass(slots=True)
 class _Trained:
-    """Units that count for the minima: they train, or their work is done."""
+    """How many units count for the minima: those that train, or whose work is done."""
 
     least: dict[str, int]
-    """Pool -> its minimum, of those that are not scavenged."""
+    """Pool -> its minimum. Without scavenged pools, which are part of no minimum."""
     least_of_job: int
     by_pool: Counter[str]
 
@@ -65,44 +67,45 @@ class _Trained:
         return self.by_pool.total() <= self.least_of_job or self.by_pool[record.pool] <= self.least[record.pool]
 
     def leave(self, record: UnitStatusRecord) -> None:
-        """Count it no more."""
         if record.state is UnitState.TRAINING and record.pool in self.least:
             self.by_pool[record.pool] -= 1
 
 
 def stay_for_now(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, float]:
-    """Units that are not to leave yet, in a job that has more than its minimum -> until when: those that its minimum needs until others
-    train, and successors, on better slices than these have, until they train, for the horizon of a move at most."""
+    """Return unit -> until when it must not leave its slice, for a job that has more slices than its minimum.
+
+    Units that the minimum needs stay until others train. Their successors, units that start on better slices than these have, stay until
+    they train, but not longer than the horizon of a move."""
     trained = _Trained.of(context, records)
-    mine = {name: record for name, record in records.items() if record.pool in trained.least}
-    if sum(record.slice != "" and record.state in _ABLE for record in mine.values()) <= context.spec.learners.min:
+    firm = {name: record for name, record in records.items() if record.pool in trained.least}
+    if sum(record.slice != "" and record.state in _ABLE for record in firm.values()) <= context.spec.learners.min:
         return {}
-    needed = [name for name, record in mine.items() if trained.needs(record)]
-    found = dict.fromkeys(needed, math.inf)
+    needed = [name for name, record in firm.items() if trained.needs(record)]
+    staying = dict.fromkeys(needed, math.inf)
     if not needed or on_the_way(records.values()) > context.spec.placement.max_moving:
-        return found
-    least = min(context.throughput[mine[name].pool].value for name in needed)
-    for name, record in mine.items():
+        return staying
+    least = min(context.throughput[firm[name].pool].value for name in needed)
+    for name, record in firm.items():
         until = context.observed.slices_since.get(name, context.now) + context.spec.placement.horizon
         if (
             record.state in (UnitState.STARTING, UnitState.JOINING)
             and context.throughput[record.pool].value > least
             and context.now < until
         ):
-            found[name] = until
-    return found
+            staying[name] = until
+    return staying
 
 
 def unquiet(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> dict[str, float]:
-    """Pools of which a unit has failed, ended or been refused within the horizon of a move -> until when. None of their units is a
-    successor: one that fails would come and leave again and again."""
-    found: dict[str, float] = {}
+    """Return pool -> until when it is unquiet: a unit of it has failed, ended or been refused within the horizon of a move. Until then no
+    unit of the job is replaced by one of this pool: a unit that fails would come and leave again and again."""
+    pools: dict[str, float] = {}
     for record in records:
         for moment in _troubles(context, record):
             until = moment + context.spec.placement.horizon
             if until > context.now:
-                found[record.pool] = max(until, found.get(record.pool, until))
-    return found
+                pools[record.pool] = max(until, pools.get(record.pool, until))
+    return pools
 
 
 def _troubles(context: ReconcileContext, record: UnitStatusRecord) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Units that are replaced because the template of their pool changed, and when that stops. Pure.
+"""Units are replaced because the template of their pool changed, and this roll-out stops if a new one does not train. Pure.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -27,7 +27,7 @@ _FORBIDDEN = 403
 
 
 class StoppedRollOut(NamedTuple):
-    """A pool of which no more units are replaced."""
+    """A pool whose roll-out has stopped: no more units are replaced."""
 
     pool: str
     why: str
@@ -37,31 +37,31 @@ class StoppedRollOut(NamedTuple):
 
 
 def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Replace units that were made from another template than the pool's present one: those of `leaving` that the API server is known to
-    admit. What failed before starts again at once: failures of another template say nothing about this one."""
-    found = dict(records)
+    """Replace units that were made from an earlier template of their pool: those of `leaving` drain if the API server is known to admit
+    their new pods. Units without processes forget their failures, which say nothing about the new template."""
+    units = dict(records)
     if context.finishing:
-        return found
+        return units
     for record in _outdated(context, records):
         if record.state in _WITHOUT_PROCESSES:
-            found[record.name] = _afresh(record, context.now)
+            units[record.name] = _afresh(record, context.now)
     for record in leaving(context, records):
         if _is_admitted(context, record.pool, records):
-            found[record.name] = _drain(record, context.now)
-    return found
+            units[record.name] = _drain(record, context.now)
+    return units
 
 
 def leaving(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[UnitStatusRecord]:
-    """Return the units that leave next for a new template, once a dry run of its pods has been admitted. Those that do not contribute leave
-    together; the others one after the other, each when all others train, and none while one of the pool's new template cannot."""
+    """Return the units that leave next for a new template, once a dry run of its pods has been admitted. Units that do not contribute leave
+    together. The others leave one after the other: each when all others train, and none while a unit of the pool's new template cannot."""
     if context.finishing:
         return ()
     outdated = [record for record in _outdated(context, records) if _has_place(context, record)]
-    found = [record for record in outdated if record.state in _BEFORE_TRAINING]
+    next_units = [record for record in outdated if record.state in _BEFORE_TRAINING]
     training = [record for record in outdated if record.state is UnitState.TRAINING and not _stuck(context, record.pool, records)]
     if training and all(_is_back(context, record) for record in records.values()):
-        found.append(min(training, key=lambda record: (record.pool, record.number)))
-    return found
+        next_units.append(min(training, key=lambda record: (record.pool, record.number)))
+    return next_units
 
 
 def _is_admitted(context: ReconcileContext, pool: str, records: Mapping[str, UnitStatusRecord]) -> bool:
@@ -71,24 +71,26 @@ def _is_admitted(context: ReconcileContext, pool: str, records: Mapping[str, Uni
 
 
 def _may_try(context: ReconcileContext, rejected: RejectedWrite | None, records: Mapping[str, UnitStatusRecord]) -> bool:
-    """Return whether a unit leaves although a dry run was forbidden. That may be a quota whose last part the unit itself uses, and the
-    answer does not tell quotas from policies. So one leaves where the job has more than its minimum."""
+    """Return whether a unit leaves although a dry run was forbidden: it does if the job has more than its minimum.
+
+    The unit itself may use the last part of a quota that its new pods need, and the answer does not tell quotas from policies."""
     training = sum(record.state is UnitState.TRAINING for record in records.values())
     return rejected is not None and rejected.code == _FORBIDDEN and training > context.spec.learners.min
 
 
 def stopped_roll_outs(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[StoppedRollOut]:
-    """Find them, in the order of the pools. They go on when the unit contributes, and with the next change of the template."""
-    found = []
+    """Return the roll-outs that have stopped, in the order of the pools. One goes on when the unit that stopped it contributes, or with the
+    next change of the template."""
+    stopped = []
     for pool in context.pools:
         left = [record for record in _outdated(context, records) if record.pool == pool and record.state is UnitState.TRAINING]
         if left and (why := _why_stopped(context, left[0], records)):
-            found.append(StoppedRollOut(pool, why, len(left)))
-    return found
+            stopped.append(StoppedRollOut(pool, why, len(left)))
+    return stopped
 
 
 def _why_stopped(context: ReconcileContext, first: UnitStatusRecord, records: Mapping[str, UnitStatusRecord]) -> str:
-    """Return why the roll-out of a pool has stopped; "": it has not. `first`: a unit that trains from an earlier template."""
+    """Return why the roll-out of a pool has stopped, or "" if it has not. `first`: a unit that trains from an earlier template."""
     if stuck := _stuck(context, first.pool, records):
         return stuck
     if not _has_place(context, first):
@@ -101,8 +103,8 @@ def _why_stopped(context: ReconcileContext, first: UnitStatusRecord, records: Ma
 
 
 def _stuck(context: ReconcileContext, pool: str, records: Mapping[str, UnitStatusRecord]) -> str:
-    """Return which unit of the pool does not train from the new template, and why; "": none is known."""
-    for record in sorted((each for each in records.values() if each.pool == pool), key=lambda each: each.number):
+    """Return which unit of the pool does not train from the new template, and why. "" if all that tried do."""
+    for record in sorted((unit for unit in records.values() if unit.pool == pool), key=lambda unit: unit.number):
         if context.up_to_date(record) and _has_failed(record):
             return departure_words.failed_with_it(record.name, record.last_failure or record.message)
         if _cannot_start(context, record):
@@ -118,7 +120,7 @@ def _has_failed(record: UnitStatusRecord) -> bool:
 
 
 def _cannot_start(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Return whether the unit trained until it left for the new template, and does not start: its pods were refused, or found no place."""
+    """Return whether the unit trained until it left for the new template, and cannot start: its pods were refused, or found no place."""
     if not _left_by_itself(record):
         return False
     state = state_of(record)
@@ -131,20 +133,20 @@ def _left_by_itself(record: UnitStatusRecord) -> bool:
 
 
 def _is_back(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Return whether the unit trains, or nothing says that it will soon."""
+    """Return whether the roll-out need not wait for this unit: it trains, or nothing says that it will soon."""
     if record.state is UnitState.TRAINING:
         return True
-    if record.running and _left_by_itself(record):  # without a slice, it waits for what a grantor gives back
+    # A unit that left for the new template comes back, even if it has no slice: it waits for a grantor to give back its nodes.
+    if record.running and _left_by_itself(record):
         return False
     again = record.state in (UnitState.BACKING_OFF, UnitState.FAILED) and record in _outdated(context, {record.name: record})
     return not (record.slice or again)
 
 
 def _has_place(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Return whether there are slices for the unit once it has left: its own, and those that are free and kept for no other job. A grantor
-    may bring what is not there."""
+    """Return whether slices are left for the unit once it has left: its own ones, and free ones that are kept for no other job."""
     if grantor_of(context.spec, context.pools[record.pool]) is not None:
-        return True
+        return True  # the grantor may bring nodes
     requirements, fleet = pool_requirements(context, context.pools[record.pool]), context.observed.fleet
     shape = requirements.shape
     own = fleet.resolve(shape, record.slice) or () if record.slice else ()
@@ -163,7 +165,7 @@ def _outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 
 
 def _afresh(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    """Return a unit without processes as if the new template were its first."""
+    """Return a unit without processes that forgets what happened with the earlier template."""
     if record.state is UnitState.PENDING:
         return record._replace(failures=(), template_hash="") if record.failures else record
     return transition(record, UnitEvent.RENEWED, now, UnitReason.TEMPLATE_CHANGED, departure_words.TEMPLATE_CHANGED)

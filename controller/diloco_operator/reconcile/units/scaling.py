@@ -1,4 +1,4 @@
-"""Which units run, and where: the request to placement, and what its answer means for every unit. Pure.
+"""Which units run, and where: asks placement, and carries its answer out for every unit. Pure.
 
 See docs/decisions/0206-before-units-leave.md.
 See docs/decisions/0231-states-reasons-words.md.
@@ -56,31 +56,31 @@ class Scaling:
     """Learner pods."""
     placement: Placement | None = None
     desired: int = 0
-    """Units that the spec asks for, those that were given up included."""
+    """Units that the spec asks for, including those that were given up."""
     possible: int = 0
     """Units that would run if the fleet had room."""
     placed: int = 0
-    """Units that have hardware."""
+    """Units that have hardware, including those that drain or have completed."""
     rejected: int = 0
     """Units that have a slice, but whose pods the API server rejected."""
     given_back: bool = False
     """Others may take the slices of units without pods, because the job cannot start until a person acts."""
     barred: int = 0
-    """Units that have no slice, and for which no others leave theirs, because a dry run of their pods was refused."""
+    """Units without a slice for which no other unit leaves its own, because a dry run of their pods was refused."""
     pod_checks: list[PodCheck] = field(default_factory=list)
     request: JobRequest | None = None
-    """What the job has and wants now; None: it keeps what it has."""
+    """What the job has and wants now. None: it keeps what it has."""
     deadlines: list[float] = field(default_factory=list)
     avoid: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that units avoid, because no scheduler bound a pod there lately -> since when."""
+    """Node that units avoid, because no scheduler bound a pod there lately -> since when."""
     asks_later: bool = False
-    """Nodes or quota for a unit are asked for once what units share is there."""
+    """A unit needs nodes or quota, which are asked for once the job's shared objects exist."""
 
 
 def scale(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], request: JobRequest, pods: LearnerPods, limits: StartLimits
 ) -> Scaling:
-    """Place, start and release units. `request`: what the job has and wants by these records."""
+    """Place, start and release units. `request`: what the job has and wants according to these records."""
     blocked = limits.blocked
     records = without_places(context, records)
     placement = place(request, context.observed.fleet, limits.avoid)
@@ -93,10 +93,10 @@ def scale(
     scaling.possible = possible_units(context, records)
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
-    for left in placement.unplaced:
-        # One that waits for a grantor is left out by placement because it has no slice; `_delegate` judges it.
-        if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
-            scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left, blocked)
+    for unplaced in placement.unplaced:
+        # Placement also leaves out units that wait for a grantor, because they have no slice. `_delegate` judges those.
+        if unplaced.unit in records and state_of(records[unplaced.unit]) is not State.WAITING_FOR_GRANTOR:
+            scaling.records[unplaced.unit] = _unassign(context, scaling, records[unplaced.unit], unplaced, blocked)
     _delegate(context, scaling, request, placement, pods, blocked)
     refused = [
         unit
@@ -105,7 +105,7 @@ def scale(
     ]
     outcomes = _pool_outcomes(scaling, with_waiting(context, placement.pools, scaling.records), refused)
     scaling.placement = replace(placement, pools=tuple(outcomes))
-    if any(left.waits for left in placement.unplaced):
+    if any(unplaced.waits for unplaced in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     after = request if scaling.records == records else job_request(context, scaling.records, limits)
     scaling.request = after.for_allotment()
@@ -121,20 +121,20 @@ def scale(
 
 
 def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placement, pods: LearnerPods) -> None:
-    """Ask whether pods are admitted for which units would leave: of other jobs, or of an earlier template. One pod of a unit stands for
-    all: in dry runs a quota does not add them up. Where the syncer comes now, they are asked for once more: it may take what a quota has
-    left."""
+    """Ask the API server, by dry runs, whether it admits pods for which other units would leave: units of other jobs, or of an earlier
+    template."""
     observed = context.observed
     rolled_out = {record.pool: record for record in leaving(context, scaling.records)}
     for pool in context.pools:
         answer = observed.pod_answers.get(pool)
+        # The syncer's pod is created now and may take what a quota has left, so an answer from before counts no more.
         again = observed.allotted.prepares and context.syncer is None and admits(answer, observed.job.generation, context.now)
         if not again and pool not in observed.allotted.checks and pool not in rolled_out:
             continue
         due = context.now if again else ask_at(answer, observed.job.generation, observed.config)
-        waiting = [left.unit for left in placement.unplaced if left.pool == pool]
-        mine = (record for record in scaling.records.values() if record.pool == pool)
-        waiting += [record.name for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
+        waiting = [unplaced.unit for unplaced in placement.unplaced if unplaced.pool == pool]
+        in_pool = (record for record in scaling.records.values() if record.pool == pool)
+        waiting += [record.name for record in in_pool if state_of(record) is State.WAITING_FOR_GRANTOR]
         waiting += [rolled_out[pool].name] if pool in rolled_out else []
         hosts = _any_hosts(context, context.shapes[pool])
         if context.now < due:
@@ -142,18 +142,19 @@ def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placemen
         elif waiting and hosts:
             record = scaling.records.get(waiting[0]) or new_unit(waiting[0], pool, context.now)
             creates = pods.of_attempt(_next_attempt(context, record), hosts)
+            # One pod stands for all of a unit: in dry runs a quota does not add them up.
             scaling.pod_checks.append(PodCheck(pool, next(create.obj for create in creates if create.resource == names.PODS)))
 
 
 def _any_hosts(context: ReconcileContext, shape: Shape) -> list[Host]:
-    """Return hosts of slices as a unit of this shape has them, free or not; empty: the fleet has too few."""
-    found = [host for slice_ in itertools.islice(context.observed.fleet.slices(shape), shape.slots) for host in slice_.hosts]
-    return found if len(found) == shape.hosts else []
+    """Return as many hosts as a unit of this shape has, free or not. Empty if the fleet has too few."""
+    hosts = [host for slice_ in itertools.islice(context.observed.fleet.slices(shape), shape.slots) for host in slice_.hosts]
+    return hosts if len(hosts) == shape.hosts else []
 
 
 # --- the answer --------------------------------------------------------------------------------------------------------
 def _busy_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, dict[str, str]]:
-    """Return node -> unit -> a pod on it that has not ended, of an attempt that is over: no other may start beside it."""
+    """Return node -> unit -> a pod there that has not ended although its attempt is over. No other pod may start beside it."""
     busy: dict[str, dict[str, str]] = {}
     for unit, pods in context.learners.items():
         record = records[unit]
@@ -172,20 +173,21 @@ def _assign(
     blocked: str | None,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or new_unit(assignment.unit, assignment.pool, context.now)
-    if state_of(record) is State.WAITING_FOR_GRANTOR:  # its attempt never ran: the slice was there before the nodes that it asked for
+    if state_of(record) is State.WAITING_FOR_GRANTOR:  # a slice became free before the nodes came that it asked for
         record = transition(record, UnitEvent.NEVER_RAN, context.now, UnitReason.SCHEDULING, end_words.TOOK_FREE_SLICE)
     if record.running:
         return record
-    # One that cools down pauses before it asks again, and does not ask for this slice.
+    # A unit that cools down pauses before it asks a grantor again. It need not ask for this slice, so it starts at once.
     not_before = None if state_of(record) is State.COOLING_DOWN else record.not_before
     record = _still(record, UnitEvent.PLACED, context.now, slice=assignment.slice, not_before=not_before)
     if record.not_before is not None and context.now < record.not_before:
         scaling.deadlines.append(record.not_before)
         return record
-    # On a host that units share, what the others have is not offered. Only the unit's own last attempt is in its way.
-    own = (record.name,) if context.shapes[record.pool].divides else context.learners
+    # Where units share hosts, the fleet offers only what the other units do not use. So only the unit's own last attempt can be in its way.
+    in_the_way = (record.name,) if context.shapes[record.pool].divides else context.learners
     blocker = next(
-        (pods_there[unit] for host in assignment.hosts if (pods_there := busy.get(host.node)) for unit in own if unit in pods_there), ""
+        (busy_pods[unit] for host in assignment.hosts if (busy_pods := busy.get(host.node)) for unit in in_the_way if unit in busy_pods),
+        "",
     )
     if blocked is not None or blocker or context.finishing:
         if blocker and blocked is None:
@@ -198,7 +200,7 @@ def _assign(
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := unit_rejection(context, record)) is not None:
         scaling.placed -= 1
-        # The slice is free for others until the next try.
+        # Without its slice, which other units may have until the next try.
         return _refused(context, scaling, record, UnitEvent.HELD, rejection, slice="")
     started = _started(context, record)
     scaling.creates += pods.of_attempt(started, assignment.hosts)
@@ -208,14 +210,16 @@ def _assign(
 def _delegate(
     context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: str | None
 ) -> None:
-    """Ask for nodes for units for which no slice is free, and withdraw what waits and is not needed any more."""
-    decided = delegate(context, request, placement, scaling.records)
-    scaling.deadlines += decided.deadlines
-    for unit in decided.withdrawn:
+    """Ask grantors for nodes for units without a free slice, and withdraw units that wait for nodes and are not needed any more."""
+    delegation = delegate(context, request, placement, scaling.records)
+    scaling.deadlines += delegation.deadlines
+    for unit in delegation.withdrawn:
         record = scaling.records[unit]
-        why, said = not_needed(record, departure_words.NODES_NOT_NEEDED)
-        scaling.records[unit] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, why, grantor_said=said)
-    for pool, unit in decided.asked:
+        why, grantor_said = not_needed(record, departure_words.NODES_NOT_NEEDED)
+        scaling.records[unit] = transition(
+            record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, why, grantor_said=grantor_said
+        )
+    for pool, unit in delegation.asked:
         known = scaling.records.get(unit)
         if known is None and not room_on_record(scaling.records):
             continue
@@ -243,7 +247,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
 
 
 def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wait: str, now: float) -> UnitStatusRecord:
-    """Return a unit that waits for something, with how its last attempt ended."""
+    """Return a unit that waits for something. Its message still says how its last attempt ended."""
     ended = record.state is UnitState.BACKING_OFF or follows(record.reason, Follows.NO_FAILURE)
     cause = record.cause or (record.message if ended else "")
     return transition(record, event, now, reason, wait_words.waits_after(cause, wait), cause=cause)
@@ -255,14 +259,14 @@ def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusR
 
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    # In a status that a stranger wrote the ended one may be the higher, and the syncer refuses what is not newer.
+    # Somebody else may have written a status with `ended_attempt` above `attempt`. The syncer refuses an attempt that is not newer.
     last = max(record.attempt, record.ended_attempt)
     attempt = max(last, context.last_stray(record.name, last)) + 1
     return record._replace(attempt=attempt, template_hash=context.hashes[record.pool], began_with="")
 
 
 def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:
-    """Return a unit that gets or loses its slice, and is otherwise as it was."""
+    """Return a unit that gets or loses its slice; nothing else changes."""
     kept = Changes(cause=record.cause)
     return transition(record, event, now, record.reason, record.message, **(kept | changes))
 
@@ -279,8 +283,8 @@ def _unassign(
         return _refused(context, scaling, record, UnitEvent.LEFT_OUT, rejection)
     if left.waits:
         return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left, blocked), context.now)
-    why, said = not_needed(record, left.message)
-    return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=said)
+    why, grantor_said = not_needed(record, left.message)
+    return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=grantor_said)
 
 
 def _refused(
@@ -291,23 +295,23 @@ def _refused(
     rejection: Rejection,
     **changes: Unpack[Changes],
 ) -> UnitStatusRecord:
-    """Return a unit whose pods the API server has refused, and will be asked for again."""
+    """Return a unit whose pods the API server has refused. They are created again at `rejection.retry_at`."""
     scaling.rejected += 1
     scaling.deadlines.append(rejection.retry_at)
     return transition(record, event, context.now, UnitReason.PODS_REFUSED, rejection.message, **changes)
 
 
 def _pool_outcomes(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused: Collection[str]) -> list[PoolOutcome]:
-    """Return why pools do not have more units. A slice that only its own refused pods do not use is none that a pool lacks, and one that
-    asks for none lacks none."""
-    found = []
+    """Return why pools do not have more units. `refused`: units whose pods the API server refuses."""
+    explained = []
     for outcome in outcomes:
+        # Placement sees too few slices. But a job that gave its slices back asks for none, and refused pods leave theirs unused.
         if scaling.given_back and outcome.lack.of_slices:
-            found.append(cannot_start(outcome))
+            explained.append(cannot_start(outcome))
             continue
         units = [unit for unit in refused if scaling.records[unit].pool == outcome.pool]
-        found.append(pods_refused(outcome, units) if units and outcome.lack.of_slices else outcome)
-    return found
+        explained.append(pods_refused(outcome, units) if units and outcome.lack.of_slices else outcome)
+    return explained
 
 
 def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit, blocked: str | None) -> tuple[UnitReason, str]:
@@ -322,25 +326,27 @@ def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit, 
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement, blocked: str | None) -> None:
-    """Show the units that the minima ask for even if they never had hardware, each with its reason."""
+    """Put units on record that the minima ask for and that never had hardware, each with the reason why it waits."""
     learners = context.spec.learners
     waits = sum((r.state in _WAITING and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
-    # Those on record that wait count: else status would grow by the same missing units at each reconcile.
+    # Waiting units that are on record count, else status would grow by the same missing units with each reconcile.
     short = learners.min - scaling.placed - waits
-    assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
-    for left in placement.unplaced:
-        if left.unit in scaling.records or not room_on_record(scaling.records):
+    known = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
+    for unplaced in placement.unplaced:
+        if unplaced.unit in scaling.records or not room_on_record(scaling.records):
             continue
-        pool = context.pools[left.pool]
-        if left.waits and (short > 0 or assigned[left.pool] < pool.learners.min):
-            scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, *_why_waits(context, scaling, left, blocked))
-            assigned[left.pool] += 1
+        pool = context.pools[unplaced.pool]
+        if unplaced.waits and (short > 0 or known[unplaced.pool] < pool.learners.min):
+            scaling.records[unplaced.unit] = new_unit(
+                unplaced.unit, unplaced.pool, context.now, *_why_waits(context, scaling, unplaced, blocked)
+            )
+            known[unplaced.pool] += 1
             short -= 1
 
 
 def _forget_unneeded(scaling: Scaling, placement: Placement) -> None:
-    """Drop a unit that never ran and is not needed from status; one that ran stays, because its attempt must not come twice."""
-    for left in placement.unplaced:
-        record = scaling.records.get(left.unit)
-        if record is not None and record.attempt == 0 and not left.waits:
-            del scaling.records[left.unit]
+    """Drop units from status that never ran and are not needed. A unit that ran stays, because no attempt number may be used twice."""
+    for unplaced in placement.unplaced:
+        record = scaling.records.get(unplaced.unit)
+        if record is not None and record.attempt == 0 and not unplaced.waits:
+            del scaling.records[unplaced.unit]
