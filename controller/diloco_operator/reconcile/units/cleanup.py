@@ -1,7 +1,7 @@
-"""Which pods go: those whose end is on record, those that drain, and by force those whose end no kubelet will confirm. Pure.
+"""Which pods are deleted: those whose end is on record, those that drain, and by force those whose end no kubelet will confirm. Pure.
 
-Pods that ended by themselves stay for their logs, as those of a Kubernetes Job do: of each unit those of the newest attempt that failed,
-and those of the attempt that completed. They hold nothing. They go with the job.
+Pods that ended by themselves stay for their logs, as those of a Kubernetes Job do: each unit keeps those of its newest failed attempt and
+of the attempt that completed. They occupy no hardware, and are deleted with the job.
 
 See docs/decisions/0102-failures-of-nodes-and-units.md. See docs/decisions/0040-learner-pods.md.
 """
@@ -39,6 +39,7 @@ def prune_pods(context: ReconcileContext, records: Mapping[str, UnitStatusRecord
 
 
 def _why(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> str:
+    """Return why a pod is deleted, or "" if it is not."""
     if pod.attempt < record.attempt or pod.attempt <= record.ended_attempt:
         return "" if _stays(context, record, pod) else f"attempt {pod.attempt} of {record.name} has ended"
     if record.state is UnitState.DRAINING:
@@ -47,23 +48,24 @@ def _why(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> s
 
 
 def _stays(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> bool:
-    """Return whether the pod of an attempt that is over stays for its log. Units of a pool that is gone leave status, and so nothing of
-    them."""
-    if not pod.ended or record.pool not in context.pools:
+    """Return whether the pod of an attempt that is over stays for its log."""
+    if not pod.ended or record.pool not in context.pools:  # units of a removed pool leave status with their last pod
         return False
     return pod.attempt == record.failed_attempt or (record.state is UnitState.COMPLETED and pod.attempt == record.attempt)
 
 
 def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]:
-    """Return learner pods that were asked to go on nodes that do not answer, also those of an earlier job of this name, and when others
-    will be due. The syncer refuses what an old attempt sends, so it is safe to forget a learner pod. The syncer's pod is never forced."""
+    """Return learner pods to delete by force, also those of an earlier job of this name, and when others will be due. They were asked to
+    go, and their node does not answer.
+
+    This is safe, because the syncer refuses what an old attempt sends. The syncer's own pod is never deleted by force."""
     deletes: list[Delete] = []
     deadlines: list[float] = []
     for pod in itertools.chain(*context.learners.values(), context.strays):
         if pod.deletion is None or not context.unreachable(pod.node):
             continue
         if pod.ended and pod.held:
-            continue  # it goes when its grantor lets it go
+            continue  # its grantor's finalizer keeps it, and force would not help
         due = pod.deletion + context.observed.config.dead_node_force_delete
         if context.now < due:
             deadlines.append(due)
@@ -73,7 +75,7 @@ def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]
 
 
 def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, complete: bool) -> PodCleanup:
-    """Return pods to delete of a job that is over since `ended_at`. Those of a complete job get a while to end by themselves."""
+    """Return the pods to delete of a job that ended at `ended_at`. Pods of a complete job get some time to end by themselves."""
     deletes, deadlines = force_deletes(context)
     due = ended_at + (RECONCILE.end_by_itself if complete else 0.0)
     for pod in _remaining(context):
@@ -87,14 +89,14 @@ def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, co
 
 
 def _remaining(context: ReconcileContext) -> list[PodView]:
-    """Return pods of a job that is over, without those that go already and those of learners that stay for their logs. The last attempt of
-    a unit had no other end than that of the job, however its pods ended."""
-    found = [context.syncer] if context.syncer is not None else []
+    """Return the pods of a job that is over, without those that are being deleted, and without learner pods that stay for their logs."""
+    remaining = [context.syncer] if context.syncer is not None else []
     for unit, pods in context.learners.items():
         record = context.before.get(unit)
+        # The last attempt ended with the job, however its pods ended, so they stay too.
         kept = (record.attempt, record.failed_attempt) if record is not None else ()
-        found += [pod for pod in pods if not (pod.ended and pod.attempt in kept)]
-    return [pod for pod in found if pod.deletion is None]
+        remaining += [pod for pod in pods if not (pod.ended and pod.attempt in kept)]
+    return [pod for pod in remaining if pod.deletion is None]
 
 
 def delete_pod(pod: PodView, why: str, *, grace_seconds: int | None = None) -> Delete:

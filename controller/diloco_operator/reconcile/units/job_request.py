@@ -236,8 +236,8 @@ def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, reco
     # A unit with processes keeps its slice, whatever shape its pool has now.
     if record.running or not record.slice:
         return record.slice
-    # Without processes it keeps a slice that is usable and still fits the pool, which may have been edited. A slice with a bad host, or one
-    # of whose nodes was given up, it keeps only while no other is free.
+    # Without processes it keeps a slice that is usable and still fits the pool, which may have been edited. It leaves a slice with a bad
+    # host or a given-up node if another is free.
     fleet = context.observed.fleet
     slices = fleet.resolve(requirements.shape, record.slice)
     possible = requirements._replace(avoided=frozenset())

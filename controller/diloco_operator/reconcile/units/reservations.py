@@ -1,8 +1,8 @@
 """The nodes that a job has reserved: those that its units have by its records, and those whose accelerators its bound pods request. Pure.
 
-Every user with the right to create pods can write a pod with the job's label, owner and annotations. So a pod that is not bound yet
-holds a node only as a part of a unit, and a unit holds no more than its pool's shape. A bound pod that requests no accelerators holds a
-node only where the records say that its unit has it; elsewhere it counts by its requests, like any other pod.
+Everyone who may create pods can write one with the job's label, owner and annotations. So a pod that is not bound yet holds a node only as
+part of a unit, and a unit holds no more than its pool's shape. A bound pod that requests no accelerators holds its node only if the records
+say that its unit has it. Elsewhere it counts by its requests, like any other pod.
 
 See docs/decisions/0086-reading-the-api.md. See docs/decisions/0130-what-occupies-a-node.md.
 """
@@ -27,12 +27,12 @@ from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 
 _WITHOUT_SLICE = (UnitState.DRAINING, UnitState.FAILED, UnitState.COMPLETED)
-"""Units that hold no more than what their pods are bound to: none of them starts any more."""
+"""States of units that start no more pods, so that they hold only what their pods are bound to."""
 
 
 def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservations:
-    """Return what a job has reserved by its status and its pods: for an operator that has just started (every job, before the first
-    reconcile), and for a job of which not all writes of a plan succeeded."""
+    """Return what a job has reserved by its status and its pods. An operator that has just started calls it for every job before the first
+    reconcile, and for a job when not all writes of a plan have succeeded."""
     if job.spec is None or job.derived is None:
         return bound_nodes(job, pods, fleet)
     records = read_units(job.status)
@@ -41,7 +41,7 @@ def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservation
 
 
 def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Reservations:
-    """Return the same after a reconcile."""
+    """Return what a job has reserved after a reconcile, by these records and its pods."""
     observed = context.observed
     running = ((record.name, record.pool, record.slice) for record in records.values() if record.state not in _WITHOUT_SLICE)
     derived = observed.job.derived
@@ -51,7 +51,7 @@ def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRe
 
 
 def bound_nodes(job: Job, pods: Iterable[PodView], fleet: Fleet) -> Reservations:
-    """Return nodes to which a learner pod of this job is bound and has not ended, if it requests accelerators or its unit has them by
+    """Return the nodes with bound learner pods of this job that have not ended, if a pod requests accelerators or its unit has the node by
     status."""
     return _together(job.derived, _bound(job, pods, read_units(job.status), fleet))
 
@@ -80,13 +80,13 @@ def _was_granted(job: Job, pod: PodView, record: UnitStatusRecord | None, fleet:
 
 
 def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations:
-    """Join reservations: a unit takes no less than each of its attempts, as a new one starts when the old one has gone. Units of a pool of
-    which it is unknown whether they share hosts take whole ones."""
+    """Join the claims on nodes. A unit with several attempts on a node takes there what the largest takes: a new attempt starts when the
+    old one has gone."""
     whole: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
     for node, unit, pool, takes in claims:
         shape = derived.shapes.get(pool) if derived is not None else None
-        if shape is None or not shape.divides:
+        if shape is None or not shape.divides:  # of an unknown pool it is unknown whether its units share hosts
             whole.add(node)
         else:
             shared[node, unit] = most(takes, shared.get((node, unit), Resources()))
@@ -95,8 +95,8 @@ def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations
 
 
 def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Sequence[PodView]]) -> Iterator[tuple[str, str, str]]:
-    """Yield unit, pool and slice of each unit by its record, and by the pods of a newer attempt: an operator died before it recorded
-    that."""
+    """Yield unit, pool and slice of each unit, by its record and by the pods of a newer attempt, which an operator created that died before
+    it wrote status."""
     for record in records.values():
         if record.state not in _WITHOUT_SLICE and record.slice:
             yield record.name, record.pool, record.slice
@@ -109,7 +109,7 @@ def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Se
 
 
 def _slice_nodes(units: Iterable[tuple[str, str, str]], derived: Derived | None, fleet: Fleet) -> Iterator[_Claim]:
-    """Yield the nodes of units, each with its pool and the name of its slice. A name that is not of the pool's shape holds nothing."""
+    """Yield the nodes of these units (unit, pool, slice). A slice that does not have the pool's shape holds nothing."""
     for unit, pool, name in units:
         shape = derived.shapes.get(pool) if derived is not None else None
         if derived is None or shape is None or not name:

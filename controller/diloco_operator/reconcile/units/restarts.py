@@ -1,4 +1,4 @@
-"""The restart budget of a unit: what the end of an attempt changes in its record. Pure."""
+"""The restart budget of a unit, and what the end of an attempt changes in its record. Pure."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, transition
 
 _CALM = 600.0
-"""Seconds. A failure within so long after another one has a pause in any window, so that one of a second makes no attempts without one. A
-kubelet forgets the failures of a container that has run as long."""
+"""Seconds. A failure that comes sooner after another one has a pause even if the restart window is shorter, so that a window of a second
+does not make attempts without pauses. A kubelet forgets the failures of a container that has run for as long."""
 
 
 class PausedEnd(TypedDict, total=False):
-    """What an end says, and the pause that follows."""
+    """The message of an end, and when the pause after it is over."""
 
     why: str
     not_before: float | None
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
-    """Return the pause after the n-th failure within the window; the first has none, as a kubelet's first restart of a container."""
+    """Return the pause in seconds after this many failures within the window. After the first there is none, as with a kubelet's first
+    restart of a container."""
     return exponential(budget.backoff.initial, budget.backoff.max, failures - 1) if failures > 1 else 0.0
 
 
 def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
-    """Return the restarts between two records of the units, each with the reason why its attempt ended."""
+    """Return the units that were restarted between two states of the records, each with the reason why its attempt ended."""
     none = UnitStatusRecord("", "")
     return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
 
 
 def is_retry_due(context: ReconcileContext) -> bool:
-    """Say whether the user has asked for a retry that the operator has not acted on."""
+    """Return whether the user has asked for a retry that the operator has not acted on."""
     return (context.spec.retry or 0) > (context.observed.job.status.get("retry") or 0)
 
 
 def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Return the units; if a retry is due, those that were given up start again."""
+    """Return the units. If a retry is due, given-up ones start again."""
     if not is_retry_due(context):
         return dict(records)
     why = departure_words.retried(context.spec.retry)
@@ -56,14 +57,15 @@ def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRe
 
 
 def start_fresh(record: UnitStatusRecord, why: str, now: float) -> UnitStatusRecord:
-    """Return a unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older
-    ones."""
+    """Return a unit without processes that starts again with a new restart budget. The numbers of its attempts go on, because the syncer
+    refuses older ones."""
     return transition(record, UnitEvent.RETRIED, now, UnitReason.RETRIED, why, since=now)
 
 
 def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -> UnitStatusRecord:
-    """Return the record with the end of its attempt. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
-    lost_at = record.ended_at if record.ended_at is not None else end.at  # attempts that end before they contribute are one loss
+    """Return the record with the end of its attempt. The caller must not ask twice for one attempt: `ended_attempt` tells it."""
+    # Attempts that end before they contribute belong to the loss that began with the first of them.
+    lost_at = record.ended_at if record.ended_at is not None else end.at
     slice_ = "" if end.leave_slice else record.slice
     match end.kind:
         case EndKind.COMPLETE:
@@ -76,7 +78,8 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
             return transition(record, UnitEvent.NEVER_RAN, now, end.reason, **paused, unschedulable=in_a_row)
         case EndKind.DISRUPTION:
             restarts = record.restarts + 1
-            # The first one has no pause. One more before the unit trains again waits for as long as it is away already.
+            # After the first disruption there is no pause. After another one, before the unit has trained again, it pauses for as long as
+            # it has been away.
             seconds = 0.0 if record.ended_at is None else min(max(now - lost_at, budget.backoff.initial), budget.backoff.max)
             return transition(
                 record,
@@ -101,8 +104,8 @@ def _paused(why: str, now: float, seconds: float) -> PausedEnd:
 
 
 def _given_up(record: UnitStatusRecord, end: End, budget: Restart, now: float, reason: str, **changes: Unpack[Changes]) -> UnitStatusRecord:
-    found = transition(record, UnitEvent.GIVEN_UP, now, reason, **changes)
-    return found._replace(message=end_words.given_up(why_given_up(found, budget, end.why)))
+    given_up = transition(record, UnitEvent.GIVEN_UP, now, reason, **changes)
+    return given_up._replace(message=end_words.given_up(why_given_up(given_up, budget, end.why)))
 
 
 def why_given_up(record: UnitStatusRecord, budget: Restart, end: str) -> str:
@@ -130,6 +133,7 @@ def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: flo
             ended_at=lost_at,
         )
     calm = not record.failures or end.at - record.failures[-1] >= _CALM
+    # Right after another failure it counts as the second at least, so there is a pause.
     not_before = end.at + backoff_seconds(budget, max(len(failures), 1 if calm else 2))
     return transition(
         record,
