@@ -1,1 +1,1 @@
-"""PURE: the learner units: how their attempts ended, which of them run and where, and which pods go."""
+"""PURE: the learner units: how their attempts ended, which units run and where, and which pods are deleted."""

@@ -1,4 +1,4 @@
-"""How a unit's process came to its state, in words. Pure.
+"""How a unit's process got its parameters and inner state, in words. Pure.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -11,7 +11,7 @@ from diloco_operator.report import Recovery, RecoveryPhase
 
 
 def began_with(recovery: Recovery | None) -> str:
-    """For `status.units[].beganWith`; "": the process has not begun, or says nothing of it."""
+    """Return the text of `status.units[].beganWith`, or "" if the process has not begun or does not say."""
     if recovery is None or recovery.phase is not RecoveryPhase.OVER:
         return ""
     behind = f", {plural(recovery.steps, 'local step')} behind it" if recovery.steps else ""
@@ -35,7 +35,7 @@ def began_with(recovery: Recovery | None) -> str:
 
 
 def takes_state(recovery: Recovery) -> str:
-    """Say what a process does that has the parameters: it waits for the state of a peer, or copies it."""
+    """Say what a process that has the parameters does: it waits for the state of a peer, or copies it."""
     if recovery.phase is RecoveryPhase.COPYING and recovery.stored_at is not None:
         return "connected, takes the optimizer's state that it had stored"
     if recovery.phase is RecoveryPhase.COPYING:

@@ -14,13 +14,13 @@ def pool_removed(pool: str) -> str:
 
 SUSPENDED = "the job is suspended"
 RESUMED = "the job was suspended and is resumed; the unit starts again when its pods have ended"
-"""Before its pods have ended."""
+"""Said while its pods have not ended."""
 JOB_OVER = "the job is over"
 TEMPLATE_CHANGED = "the pool's template changed; the unit is created again from the new one"
 
 
 def failed_with_it(unit: str, why: str) -> str:
-    """Say that a roll-out has stopped after a unit. `why`: it does not train."""
+    """Say after which unit a roll-out has stopped. `why`: why that unit does not train."""
     return f"after {unit}, which has not contributed with it ({why})"
 
 
@@ -33,13 +33,13 @@ def no_place_for_template(shape: str) -> str:
 
 
 def retried(retry: int | None) -> str:
-    """Say that a unit that was given up starts again."""
+    """Say that a given-up unit starts again."""
     return f"retry {retry}: the unit starts again"
 
 
 # --- for others ---------------------------------------------------------------------------------------------------------
 def leaves_slice(slice: str, job: str) -> str:
-    """Say for whom. `job`: the one that gets the slice; "": its own, to which others are worth more."""
+    """Say for which job a unit leaves its slice. `job` is "" if that is its own job, to which other slices are worth more."""
     goal = f"to job {job}" if job else "because others are worth more to its job"
     return f"it leaves slice {slice} {goal}"
 
@@ -48,13 +48,13 @@ NODES_NOT_NEEDED = "its nodes are not needed any more: the job has, or asks for,
 
 
 def not_needed(why: str, until_then: str) -> str:
-    """Say why the job has no room for a unit any more. Without what its grantor had said a pool that is not used could not say what was
-    wrong with it."""
+    """Say why the job has no room for a unit any more, and what the unit's grantor had said until then. Without the latter an unused pool
+    could not say what was wrong with it."""
     return f"{why}; until then: {until_then}" if until_then else why
 
 
 def held_in_vain(since: float) -> str:
-    """Say that its job cannot use it. `since`: when the job trained last, or the unit began to start."""
+    """Say that the job cannot use the unit's hardware. `since`: when the job trained last, or when the unit began to start."""
     return f"its hardware has been of no use since {format_timestamp(since)}: the job cannot train until a person acts, see Training"
 
 
@@ -67,7 +67,7 @@ def failures_excused(excused: int, failures: int, node: str, avoided_until: floa
 
 
 def program_blamed(suspects: int, used: int) -> str:
-    """Say that attempts failed on too many hosts for the hosts to be bad."""
+    """Say that attempts failed on so many hosts that these cannot all be bad."""
     return (
         f"attempts failed on {suspects} of the {plural(used, 'host')} that the job uses or used, so the program is blamed, "
         "and no host is avoided"
@@ -75,7 +75,8 @@ def program_blamed(suspects: int, used: int) -> str:
 
 
 def pod_does_not_end(why: str, pod: str, node: str, deletion: float) -> str:
-    """Say what keeps a unit that drains, one pod of which should have ended. `why`: it drains. `deletion`: when the pod was to end."""
+    """Say which pod keeps a unit draining, although it should have ended. `why`: why the unit drains. `deletion`: when the pod was to
+    end."""
     return (
         f"{why}; its pod {pod} was to end by {format_timestamp(deletion)}, and node {node} answers but has "
         "not ended it: a process that waits for a device or a file system cannot be killed. Look at the node; if it must be "

@@ -34,10 +34,10 @@ _ADVICE: Mapping[int, str] = {
 
 # --- the program ------------------------------------------------------------------------------------------------------
 def exited(end: Termination) -> str:
-    """Say how a program ended by itself or by a signal: `exit 3: …`, with what it left as its termination message. One that a signal killed
-    left none, unless another process of its pod did: its log ends anywhere."""
+    """Say how a program ended, by itself or by a signal: `exit 3: …`, with its termination message."""
     advice = _ADVICE.get(end.exit_code)
     text = f"exit {end.exit_code}: {advice}" if advice is not None else end.text
+    # A program that a signal killed left no last words. What stands as its message is the end of its log, which may be anything.
     killed = (end.signal or end.exit_code > 128) and not end.is_last_words
     return text if killed or not end.message else f"{text}: {end.message}"
 
@@ -52,7 +52,7 @@ LEFT_AND_RUNS = f"its program left the training loop before the job was done, an
 
 
 def failed_at_end(end: str) -> str:
-    """Say that the job was done before the program ended as `end` says."""
+    """Say that the job was done before its program failed. `end`: how it failed."""
     return f"the job was done when its program failed, so what it writes at its end may be missing: {end}"
 
 
@@ -64,13 +64,13 @@ STOPPED_AT_END = (
 
 # --- its pods ---------------------------------------------------------------------------------------------------------
 def pod_failed(pod: str, reason: str, message: str) -> str:
-    """Say that a pod failed, no container of which says how."""
+    """Say that a pod failed, if no container of it says how."""
     detail = f"{reason}: {message}" if reason else "the kubelet gives no reason"
     return f"the pod {pod} failed ({detail})"
 
 
 def pod_disrupted(pod: str, why: str) -> str:
-    """Name the pod. `why`: in the words of who disrupts it."""
+    """Say which pod is disrupted. `why`: in the words of the component that disrupts it."""
     return f"{pod}: {why}"
 
 
@@ -83,20 +83,20 @@ def pod_deleted(pod: str) -> str:
 
 
 POD_GONE = "a pod is gone, and the operator had not deleted it"
-"""One or more pods of an attempt that had run."""
+"""Said of an attempt that had run, if one or more of its pods are gone."""
 ALL_PODS_GONE = "its pods are gone"
-"""They never ran."""
+"""Said of an attempt that never ran."""
 PODS_DELETED_BEFORE_NODES = "its pods were deleted, but not by the operator, before they had nodes"
 
 
 def nodes_for_some_pods(end: str) -> str:
-    """Say how a delegated unit ended that never had all its nodes."""
+    """Say how a delegated unit ended before it had all its nodes."""
     return f"nodes came for some of its pods only, and these did not wait for the others: {end}"
 
 
 # --- an attempt that was not created as it should be --------------------------------------------------------------------
 def created_in_part(attempt: int) -> str:
-    """Say that an operator died before it had created any of the pods that name the group of hosts."""
+    """Say that an operator died before it created any of the pods that name the group of hosts."""
     return f"attempt {attempt} was created in part, and none of its pods names its slice; it is created again"
 
 
@@ -110,7 +110,7 @@ def attempt_replaced(attempt: int) -> str:
 
 
 TOOK_FREE_SLICE = "the unit took a slice that became free"
-"""An attempt that waited for a grantor is over before it ran."""
+"""Said of an attempt that waited for a grantor and ended before it ran."""
 
 
 # --- time-outs --------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def not_heard_from(stall: float) -> str:
 
 
 def pause_too_long(pause: str) -> str:
-    """Blame the program. `pause`: what it had said of it."""
+    """Say that a program paused for longer than it had announced. `pause`: what it had said about the pause."""
     return f"its program paused for longer than it had said ({pause}); raise at_most in session.paused"
 
 
@@ -167,8 +167,12 @@ def crashed(attempt: int, end: str, not_before: float) -> str:
 
 
 def why_given_up(attempt: int, failures: int | None, budget: Restart, end: str) -> str:
-    """Say why a unit was given up, for its job, too. `failures`: those in the restart window that used the budget up; None: the last one
-    was enough. `end`: how its last attempt failed; "": that is not known any more."""
+    """Say why a unit was given up. The job's status uses this text too.
+
+    Args:
+        failures: how many failures in the restart window used the budget up. None if the last one was enough.
+        end: how the last attempt failed, or "" if that is not known any more.
+    """
     last = f"attempt {attempt}{': ' if end else ''}{end}"
     if failures is None:
         return f"given up after {last}"

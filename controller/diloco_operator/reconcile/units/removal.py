@@ -1,4 +1,4 @@
-"""What goes of the units of a job: pods, lists of hosts, and what grantors hold. Pure."""
+"""What is removed of a job's units: pods, host lists, and what grantors hold. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def remove_outdated(context: ReconcileContext, records: Mapping[str, UnitStatusR
 
 
 def remove_all(context: ReconcileContext, pods: PodCleanup) -> Removal:
-    """Remove all of a job that is over: these pods, and everything else."""
+    """Remove these pods of a job that is over, all its host lists, and all that grantors hold."""
     return _removal(context, {}, pods)
 
 

@@ -1,4 +1,4 @@
-"""What a pool asks of the hardware of its units, as placement reads it. Pure."""
+"""What a pool requires of the hardware of its units, as placement reads it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from diloco_operator.reconcile.context import ReconcileContext
 
 
 def pool_requirements(context: ReconcileContext, pool: Pool) -> SliceRequirements:
-    """Return the requirements of the slices of this pool's units."""
+    """Return what slices must have for this pool's units: what the template asks for, and what the API server is known to add to its
+    pods."""
     template, shape = pool.template.spec, context.shapes[pool.name]
     labels = dict(template.get("nodeSelector") or {})
     tolerations = tolerations_of(template)
@@ -34,7 +35,7 @@ def pool_requirements(context: ReconcileContext, pool: Pool) -> SliceRequirement
 
 
 def pool_words(context: ReconcileContext, pool: Pool, given_up: int) -> PoolWords:
-    """Return what is said of the pool besides. `given_up`: its units that were given up."""
+    """Return what messages about the pool say besides its requirements. `given_up`: how many of its units were given up."""
     known = context.admissions.get(pool.name)
     return PoolWords(
         added_labels=frozenset(_added_labels(context, pool)),
@@ -46,7 +47,7 @@ def pool_words(context: ReconcileContext, pool: Pool, given_up: int) -> PoolWord
 
 
 def _added_labels(context: ReconcileContext, pool: Pool) -> dict[str, str]:
-    """Return the labels of nodes that the API server adds to what the pool's pods select."""
+    """Return the node labels that the API server adds to the node selector of the pool's pods."""
     known = context.admissions.get(pool.name)
     if known is None:
         return {}

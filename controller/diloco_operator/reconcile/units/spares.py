@@ -1,4 +1,4 @@
-"""Spares: free slices that a job keeps beside its units, so that one that loses its slice need not wait for another. Pure.
+"""Spares: free slices that a job keeps beside its units, so that a unit that loses its slice need not wait for another. Pure.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -14,21 +14,22 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 
 def with_spares(context: ReconcileContext, pools: Sequence[PoolRequest], most: int) -> tuple[int, list[PoolRequest]]:
-    """Add spares to the pools of which no unit waits for a slice. Returns how many, and the pools. `most`: units that the job may have."""
+    """Add spares to pools in which no unit waits for a slice. Return the number of spares, and the pools. `most`: units that the job may
+    have."""
     room = max(0, most - sum(len(pool.units) + pool.draining_or_completed for pool in pools))
-    found, count = [], 0
+    changed, count = [], 0
     for pool in pools:
         spares = context.pools[pool.name].spares
         wanted = min(pool.wanted, pool.max - len(pool.units) - pool.draining_or_completed, room)
         if spares and wanted <= 0 and pool.units and not context.finishing:
             count += spares
             pool = replace(pool, wanted=spares, max=len(pool.units) + pool.draining_or_completed + spares, admitted=False, for_spares=True)
-        found.append(pool)
-    return count, found
+        changed.append(pool)
+    return count, changed
 
 
 def kept_spares(context: ReconcileContext, request: JobRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
-    """Count the spares of each pool that has some. `request`: what the job has and wants; `records`: its units."""
+    """Return pool -> how many spares it has. Pools without spares are left out."""
     wants = {pool.name: pool.wanted for pool in request.pools if pool.for_spares} if request is not None else {}
     if not wants:
         return {}
@@ -38,10 +39,10 @@ def kept_spares(context: ReconcileContext, request: JobRequest | None, records: 
         shape = context.shapes.get(record.pool)
         slices = fleet.resolve(shape, record.slice) or () if shape is not None and record.slice else ()
         used.update(slice_.key for slice_ in slices)
-    found: dict[str, int] = {}
+    spares: dict[str, int] = {}
     for pool, wanted in wants.items():
         shape = context.shapes[pool]
         left = sum(slice_.key not in used for slice_ in fleet.free(shape, pool)) // shape.slots
         if kept := min(wanted, left):
-            found[pool] = kept
-    return found
+            spares[pool] = kept
+    return spares

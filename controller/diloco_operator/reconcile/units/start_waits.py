@@ -1,7 +1,7 @@
-"""What the pods of an attempt wait for until they all run, and for how long they may. Pure.
+"""What the pods of an attempt wait for until they all run, and how long they may wait. Pure.
 
-Judged by what scheduler and kubelet report of each pod, and counted from times of the control plane: a node's clock may be hours off. Where
-a node's time is needed, it counts only as far as the step before it allows.
+The waits follow from what scheduler and kubelet report about each pod. They count from times of the control plane, because a node's clock
+may be hours off. Where a node's time is needed, it counts only within the limits of the step before it.
 
 See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
@@ -26,7 +26,7 @@ from diloco_operator.reconcile.units import end_words, wait_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 
 _WORDS = 500
-"""Characters that a message takes over from a scheduler or kubelet."""
+"""Characters of a scheduler's or kubelet's message that the unit's message repeats."""
 _REFUSALS = (
     "not found",
     "does not exist",
@@ -40,14 +40,15 @@ _REFUSALS = (
     "no match for platform",
     "no such host",
 )
-"""In the words of a kubelet: a further pull on this host would fail in the same way. Only other hosts tell whose fault it is."""
+"""Words in a kubelet's message after which a further pull on this host would fail in the same way. Only other hosts show whether the host
+or the image is to blame."""
 _REFUSED_REASONS = ("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed")
 _STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
-"""Reasons of a waiting container that is on its way. With another one the kubelet reports an error."""
+"""Reasons of a waiting container that is about to start. With any other the kubelet reports an error."""
 
 
 class NoPlace(NamedTuple):
-    """A pod that cannot have its node. This is no failure: the unit gives its slice up."""
+    """A pod that cannot have its node, and why. This is no failure: the unit gives its slice up."""
 
     reason: UnitReason
     node: str
@@ -55,7 +56,7 @@ class NoPlace(NamedTuple):
 
 
 class Timeout(NamedTuple):
-    """An attempt that took too long, or when it will have taken too long."""
+    """What follows for an attempt that took too long: `end` or `no_place`. If it has not, `due` says when it will have."""
 
     end: End | None = None
     due: float | None = None
@@ -79,9 +80,9 @@ class _Wait(NamedTuple):
     step: StartStep
     what: str
     due: float | None
-    """None: for as long as it takes."""
+    """When the wait has lasted too long. None: never."""
     end: End | NoPlace
-    """What follows when the time is up."""
+    """What follows when it has."""
 
 
 def all_run(pods: Sequence[PodView]) -> bool:
@@ -95,14 +96,15 @@ def all_bound(pods: Sequence[PodView]) -> bool:
 
 
 def bound_at(pod: PodView, now: float) -> float | None:
-    """Return when a scheduler bound the pod; None: it is not bound. Of one that runs only its start is known, by the clock of its node."""
+    """Return when a scheduler bound the pod, or None if it is not bound."""
     if pod.startup is not None:
         return pod.startup.bound_at
+    # The pod has run. Nothing but its start is known, by the clock of its node.
     return max(pod.created, min(pod.running_since or 0.0, now))
 
 
 def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, str]:
-    """Return reason and sentence of an attempt whose pods do not all run yet: what the first of them waits for."""
+    """Return reason and message of an attempt whose pods do not all run: what the pod that is least far waits for."""
     since = record.since if record.since is not None else context.now
     waits = _waits(context, pods, since)
     if not waits:
@@ -116,13 +118,14 @@ def _has_run(pod: PodView) -> bool:
 
 
 def start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: float) -> Timeout:
-    """Find the timeout of the pod whose time is up first. As long as nodes are missing, nothing else of the unit can be late."""
+    """Return the time-out of the pod whose time is up first."""
     waits = _waits(context, pods, since)
+    # While nodes are missing, nothing else of the unit can be late.
     nodes = [wait for wait in waits if wait.step is StartStep.NODES]
     timed = [(wait.due, wait) for wait in nodes or waits if wait.due is not None]
     if not timed:
         return Timeout()
-    due, wait = min(timed, key=lambda each: each[0])
+    due, wait = min(timed, key=lambda item: item[0])
     if context.now < due:
         return Timeout(due=due)
     return Timeout(replace(wait.end, node=wait.pod.node)) if isinstance(wait.end, End) else Timeout(no_place=wait.end)
@@ -156,11 +159,13 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
     due: float | None
     if startup.gated:
         what, due = wait_words.gated(words), None
-    elif startup.nominated:  # its victims take their time to end
+    elif startup.nominated:  # the pods that must make room take their time to end
         what, due = wait_words.nominated(words), began + timeouts.schedule + timeouts.start
     elif words:
         due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
-    else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
+    else:
+        # No scheduler has looked at it. One with a long queue comes late, and would come even later to a new pod for another slice. So this
+        # may take longer.
         limit = timeouts.schedule + timeouts.start
         claim = wait_words.without_claim(startup.claim_templates)
         ignored = NoPlace(UnitReason.UNSCHEDULABLE, pod.node, wait_words.no_scheduler(pod.name, limit, claim))
@@ -170,12 +175,12 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
 
 
 def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wait:
-    """Return what a pod waits for: what its grantor says, and its node, which may not exist yet."""
+    """Return the wait of a pod for its grantor, and for its node, which may not exist yet."""
     step = StartStep(wait.waits)
     if wait.began is None:
         return _Wait(pod, step, wait.what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", wait.what))
-    said = context.observed.grantor_events.get(pod.name, "")
-    what = wait_words.asked(wait.what, wait.speaker, _clip(said), _clip(pod.unschedulable))
+    event = context.observed.grantor_events.get(pod.name, "")
+    what = wait_words.asked(wait.what, wait.speaker, _clip(event), _clip(pod.unschedulable))
     pool = context.pools.get(pod.pool)
     if pool is None:
         return _Wait(pod, step, what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", what))
@@ -185,13 +190,14 @@ def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wai
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
-    """Return the wait for an image; the kubelet tries again by itself. Who else runs the image tells the host from the registry."""
+    """Return the wait for an image that the kubelet could not pull. It tries again by itself."""
     timeouts = context.spec.learners.timeouts
     words = _clip(startup.image_problem)
     refused = is_refused(startup.image_problem)
     grace = timeouts.pull if startup.network_at is not None and not startup.init_ran else timeouts.pull + timeouts.start
     due = _network_ready(context, startup, bound) + (timeouts.start if refused else grace)
     end: End | NoPlace
+    # If another node runs the same images, the host is to blame, else the image or its registry.
     if other := _runs_on(context, pod):
         end = NoPlace(UnitReason.HOST_CANNOT_PULL, pod.node, wait_words.host_cannot_pull(pod.name, pod.node, other, words))
     elif refused:
@@ -203,9 +209,9 @@ def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup,
 
 
 def _runs_on(context: ReconcileContext, pod: PodView) -> str:
-    """Return another node on which all containers of the same template run; "": none is known."""
-    alike = (pod.pool, pod.template_hash)
-    others = (each for pods in context.learners.values() for each in pods if (each.pool, each.template_hash) == alike)
+    """Return another node on which all containers of the same template run, or "" if none is known."""
+    template = (pod.pool, pod.template_hash)
+    others = (learner for pods in context.learners.values() for learner in pods if (learner.pool, learner.template_hash) == template)
     return min((other.node for other in others if other.ready and other.node != pod.node), default="")
 
 
@@ -222,9 +228,9 @@ def _prepare(context: ReconcileContext, pod: PodView, startup: PodStartup, bound
 
 
 def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
-    """Return the wait once volumes and network are there. No time says when images were there: what comes after them has the time of
-    both."""
+    """Return the wait of a pod that has its volumes and its network."""
     timeouts = context.spec.learners.timeouts
+    # Nothing reports when images were pulled, so the steps after a pull may take the time of the pull too.
     ready = _network_ready(context, startup, bound)
     what: str
     if startup.init_runs:
@@ -249,7 +255,8 @@ def _too_slow_to_start(context: ReconcileContext, pod: PodView, wait: str) -> En
 
 
 def _network_ready(context: ReconcileContext, startup: PodStartup, bound: float) -> float:
-    """Return when the pulls began. The time is that of the node's clock, so it counts only within the time that the step before it had."""
+    """Return when the pod had its network and the pulls began. That is a time of the node's clock, so it counts only within the time that
+    the step before it has."""
     latest = min(context.now, bound + context.spec.learners.timeouts.start)
     return between(bound, startup.network_at, latest, context.now)
 

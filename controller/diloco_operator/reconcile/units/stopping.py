@@ -22,44 +22,44 @@ from diloco_operator.timeouts import RECONCILE
 
 
 def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Return units of a pool that spec.pools no longer has drain, and leave status with their last pod."""
-    found: dict[str, UnitStatusRecord] = {}
+    """Return the units. Those of a pool that spec.pools no longer has drain, and leave status with their last pod."""
+    units: dict[str, UnitStatusRecord] = {}
     for name, record in records.items():
         if record.pool in context.pools or record.state is UnitState.DRAINING:
-            found[name] = record
+            units[name] = record
         elif record.running:
-            found[name] = transition(
+            units[name] = transition(
                 record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, departure_words.pool_removed(record.pool)
             )
         elif context.learners.get(name):
-            found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.message)
-    return found
+            units[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.message)
+    return units
 
 
 def leave_in_vain(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> tuple[dict[str, UnitStatusRecord], list[float]]:
-    """Return the units of a job that cannot train until a person acts, and when others are due: those leave that have had their hardware
-    long enough for it."""
-    found, deadlines = dict(records), list[float]()
-    on_record = context.observed.job.status.get("conditions") or ()
-    training = next((each for each in on_record if each["type"] == ConditionType.TRAINING), None)
+    """Return the units of a job that cannot train until a person acts, and the times when more of them must leave. A unit leaves once it
+    has held its hardware in vain for `RECONCILE.hold_in_vain`."""
+    units, deadlines = dict(records), list[float]()
+    conditions = context.observed.job.status.get("conditions") or ()
+    training = next((condition for condition in conditions if condition["type"] == ConditionType.TRAINING), None)
     if training is None or training["status"] == TRUE:
-        return found, deadlines
+        return units, deadlines
     lost_at = parse_timestamp(training["lastTransitionTime"])
     for name, record in records.items():
         if not record.running or record.state is UnitState.DRAINING:
             continue
-        # Without a syncer nothing tells that a unit does not train any more.
+        # Without a syncer nothing shows that a unit does not train any more, so its state may still say so.
         since = lost_at if record.state is UnitState.TRAINING or record.since is None else max(lost_at, record.since)
         if context.now < (due := since + RECONCILE.hold_in_vain):
             deadlines.append(due)
         else:
             why = departure_words.held_in_vain(since)
-            found[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.WAITING_FOR_SYNCER, why)
-    return found, deadlines
+            units[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.WAITING_FOR_SYNCER, why)
+    return units, deadlines
 
 
 def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    """Return a unit of a suspended job: running ones drain, and those that were given up start again when the job resumes."""
+    """Return a unit of a suspended job. A running one drains. One that was given up starts again when the job resumes."""
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
@@ -70,7 +70,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
 
 
 def give_slice_back(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    """Return a unit of a job whose spec is refused. One that runs is left alone; one that does not has no slice."""
+    """Return a unit of a job whose spec is refused: it loses its slice, unless it runs."""
     if not record.slice or record.state not in (UnitState.PENDING, UnitState.BACKING_OFF):
         return record
     return transition(record, UnitEvent.UNPLACED, now, record.reason, record.message, cause=record.cause)
@@ -94,18 +94,18 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
 
 
 def ends_after_the_job(context: ReconcileContext, job_ended_at: float) -> dict[str, UnitStatusRecord]:
-    """Return the units of a complete job whose programs have failed since, or have not ended and are stopped now."""
-    found: dict[str, UnitStatusRecord] = {}
+    """Return the changed units of a complete job: those whose programs have failed since, or have not ended and are stopped now."""
+    changed: dict[str, UnitStatusRecord] = {}
     for name, record in context.before.items():
         if record.state is not UnitState.COMPLETED or name in context.defects:
             continue
         pods = [pod for pod in context.learners.get(name, ()) if pod.attempt == record.attempt]
         if (end := failure_at_end(pods, context.now)) is not None:
             why = LastFailure(UnitReason.FAILED_AT_END, end.why).written()
-            found[name] = _failed_at_end(record._replace(failed_attempt=record.attempt, last_failure=why), end.why, context.now)
+            changed[name] = _failed_at_end(record._replace(failed_attempt=record.attempt, last_failure=why), end.why, context.now)
         elif not record.reason and context.now >= job_ended_at + RECONCILE.end_by_itself and any(_runs(pod) for pod in pods):
-            found[name] = transition(record, UnitEvent.JOB_COMPLETE, context.now, UnitReason.STOPPED_AT_END, end_words.STOPPED_AT_END)
-    return found
+            changed[name] = transition(record, UnitEvent.JOB_COMPLETE, context.now, UnitReason.STOPPED_AT_END, end_words.STOPPED_AT_END)
+    return changed
 
 
 def _runs(pod: PodView) -> bool:

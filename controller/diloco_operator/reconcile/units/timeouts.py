@@ -1,4 +1,4 @@
-"""Attempts that take too long: to start (`start_waits`), to join, or to be heard from. Pure.
+"""Attempts that take too long to start (`start_waits`), to join, or to take a step. Pure.
 
 See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
@@ -21,11 +21,11 @@ from diloco_operator.reconcile.units.start_waits import Timeout, all_run, start_
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
 HEARTBEATS_MISSED = 3
-"""A process counts as gone no sooner than so many heartbeats are missing, however short the stall time-out is."""
+"""A process counts as gone only after this many missing heartbeats, however short the stall time-out is."""
 
 
 def timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
-    """Find the timeout of the running attempt, with `pods` its own."""
+    """Return the time-out of the running attempt. `pods`: those of the attempt."""
     since = record.since if record.since is not None else context.now
     if record.state is UnitState.STARTING and not all_run(pods):
         return start_timeout(context, pods, since)
@@ -38,11 +38,12 @@ def timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequenc
 
 
 def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: float) -> Timeout:
-    """Find the time-out of an attempt whose pods run, but which the syncer has not seen. Counts from when the operator first saw all of
-    them run: that is on record as the time of Joining."""
+    """Return the time-out of an attempt whose pods run, but which the syncer has not seen."""
     if record.state not in (UnitState.STARTING, UnitState.JOINING):
         return Timeout()
     limit = context.spec.learners.timeouts.join
+    # It counts from when the operator first saw all pods run, which is now, or on record as the time of Joining. A syncer that came later
+    # could not see them before.
     began = context.now if record.state is UnitState.STARTING else max(since, min(context.syncer_since, context.now))
     if context.now >= began + limit:
         return Timeout(End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, end_words.join_timed_out(limit), context.now))
@@ -50,11 +51,11 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
 
 
 def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
-    """Find the time-out of a process from which the syncer does not hear any more, or only that it is alive, without a step. Only a report
-    shows this, so its time counts."""
+    """Return the time-out of a process from which the syncer hears nothing any more, or only heartbeats and no steps. Only a report shows
+    this, so the time of the report counts."""
     if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
         return Timeout()
-    # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
+    # A silence cannot be longer than the syncer has run: what it missed before its restart is not the learner's fault.
     since_syncer = report.received_at - context.syncer_since
     ends = [
         (report.received_at - quiet + limit, why)
@@ -63,14 +64,14 @@ def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) 
     ]
     if not ends:
         return Timeout()
-    due, why = min(ends, key=lambda each: each[0])
+    due, why = min(ends, key=lambda item: item[0])
     if report.received_at >= due:
         return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, why(), context.now))
     return Timeout(due=due if due > context.now else None)
 
 
 def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, Callable[[], str]]]:
-    """Yield what a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
+    """Yield (seconds of a silence, how many it may last, what to say when it lasts longer)."""
     learners = context.spec.learners
     stall, first_step = learners.stall_timeout, learners.timeouts.first_step
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard

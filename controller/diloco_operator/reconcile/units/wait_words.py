@@ -27,7 +27,7 @@ NOT_LOOKED_AT = "waits for a scheduler"
 
 
 def without_claim(templates: Sequence[str]) -> str:
-    """Say why no scheduler looks at a pod; "": it has its ResourceClaims."""
+    """Say which ResourceClaims a pod lacks, so that no scheduler looks at it. "" if it lacks none."""
     if not templates:
         return ""
     check = "check that this ResourceClaimTemplate is in the namespace (kubectl describe pod shows FailedResourceClaimCreation)"
@@ -35,7 +35,7 @@ def without_claim(templates: Sequence[str]) -> str:
 
 
 def asked(wait: str, speaker: str, said: str, unschedulable: str) -> str:
-    """Say what its grantor says of a pod, and what is said meanwhile of its node, which may not exist yet. `said`: by who brings nodes."""
+    """Add to a pod's wait what `speaker`, who brings nodes, has `said` about it, or else what the scheduler says."""
     if said:
         return f"{wait}; {speaker} says: {said}"
     return f"{wait}; the scheduler says: {unschedulable}" if unschedulable else wait
@@ -48,7 +48,7 @@ def not_scheduled(pod: str, node: str, limit: float, why: str) -> str:
 
 
 def no_scheduler(pod: str, limit: float, claim: str) -> str:
-    """Say that none has looked at a pod in time. `claim`: that it lacks a ResourceClaim; "": it lacks none."""
+    """Say that no scheduler has looked at a pod in time. `claim`: that it lacks a ResourceClaim, or ""."""
     why = claim or "check that kube-scheduler runs, and schedulerName in the pool's template"
     return f"no scheduler has looked at {pod} within {format_duration(limit)} (learners.timeouts.schedule and start); {why}"
 
@@ -59,7 +59,8 @@ def no_node_came(pod: str, pool: str, limit: float, wait: str) -> str:
 
 # --- pods that have one -----------------------------------------------------------------------------------------------
 def prepares_pod(node: str, problem: str, *, seen: bool) -> str:
-    """Say what the kubelet does. `problem`: in its words; "": the pod is on its way. `seen`: it has reported of the pod."""
+    """Say what the kubelet does for a pod. `problem`: in the kubelet's words, or "" if it has none. `seen`: it has reported about the
+    pod."""
     detail = problem if seen else "the kubelet has not taken it up yet"
     return f"waits for volumes and network on {node}" + (f" ({detail})" if detail else "")
 
@@ -77,7 +78,7 @@ def pulls_images(node: str) -> str:
 
 
 def pod_waits(pod: str, wait: str) -> str:
-    """Name one pod of an attempt, for all of it."""
+    """Say what one pod waits for. Its name stands for the whole attempt."""
     return f"{pod}: {wait}"
 
 
@@ -102,7 +103,7 @@ def no_slice(nodes: Sequence[str], shape: Shape, pool: str, limit: float) -> str
 
 
 def slice_given_up(attempt: int, in_a_row: int, why: str, *, withdrawn: bool) -> str:
-    """Say what a unit did because it cannot have its nodes. `withdrawn`: it had none yet."""
+    """Say that a unit gave its slice up, or was withdrawn. `withdrawn`: it had no nodes yet."""
     times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
     did = "was withdrawn" if withdrawn else "gave its slice up"
     return f"attempt {attempt} {did}{times}: {why}"
@@ -117,13 +118,13 @@ def host_cannot_pull(pod: str, node: str, other: str, problem: str) -> str:
 
 
 def slice_is_free(why: str) -> str:
-    """Say why a unit does not start until a person acts."""
+    """Say why a unit does not start until a person acts, and that its slice is free meanwhile."""
     return f"{why}; others may take its hardware until then"
 
 
 # --- units without pods -------------------------------------------------------------------------------------------------
 def waits_for_pod(pod: str, *, ended: bool) -> str:
-    """Name a pod that may still run where the unit's own would. `ended`: it has to end only, and need not be gone."""
+    """Say for which pod a unit waits, because it may still run where the unit's own pod would. `ended`: the pod must end but may stay."""
     return f"waits until the pod {pod} has {'ended' if ended else 'gone'}"
 
 
@@ -131,12 +132,12 @@ JOB_ENDS_SOON = "the job is about to end"
 
 
 def waits_after(cause: str, wait: str) -> str:
-    """Say why a unit waits. How its last attempt ended comes first: it is what a reader needs most."""
+    """Say why a unit waits. How its last attempt ended comes first, because a reader needs that most."""
     return f"{cause}; {wait}" if cause else wait
 
 
 def no_unit_leaves_for_it(wait: str, refused: str) -> str:
-    """Say why a unit waits on. `refused`: what the API server said of a dry run of its pods."""
+    """Say why no other unit leaves for this one. `refused`: what the API server said about a dry run of its pods."""
     return f"{wait}; no unit of another job leaves for it: {refused}"
 
 
