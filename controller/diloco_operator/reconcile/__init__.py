@@ -1,9 +1,8 @@
 """PURE: `judge(observed, now)`, then `Judged.plan(observed)`. They decide on a job and its learner units from the present state, never
 from past events.
 
-`engine` shows the whole reconcile. It uses `observe` (what is there), `grantors` (who brings nodes), `children` (the objects of a job),
-`units` (the learner units) and `status` (conditions, status, Events); `context` is the job at one moment.
-
+`engine` shows the whole reconcile. It uses `observe` (what exists), `grantors` (who brings nodes), `children` (the objects of a job),
+`units` (the learner units) and `status` (conditions, status, Events). `context` is the job at one moment.
 
 The operator calls it like this, with nothing awaited between the lines:
 

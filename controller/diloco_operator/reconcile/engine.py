@@ -1,4 +1,4 @@
-"""The reconcile of one job, top to bottom: whose it is, whether it is over, what happened to its pods, what should run, what to report.
+"""The reconcile of one job, from top to bottom: is it ours, is it over, what happened to its pods, what should run, what to report.
 
 See docs/decisions/0030-controller-loop.md.
 See docs/decisions/0206-before-units-leave.md.
@@ -49,36 +49,41 @@ from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A job of which it is known what happened to its units, and what it has and wants."""
+    """The first half of a reconcile: what happened to the job's units is known, and what the job has and wants."""
 
     request: JobRequest | None
-    """None: it keeps what it has, and wants nothing."""
+    """What the job has and wants. None: it keeps what it has, and wants nothing."""
     plan: Callable[[ObservedState], Plan]
-    """Return what to do, once `ObservedState.allotted` and the fleet show what the job gets. All else must be as it was judged."""
+    """The second half. Its argument differs from the judged state in what the job gets: `allotted`, and what the fleet offers the job."""
 
 
 def judge(observed: ObservedState, now: datetime) -> Judged:
-    """Return what the job has and wants. `now` must have a time zone. Pure: same arguments, same request and plan."""
+    """Judge what happened to the job, and what it has and wants. Pure: equal arguments give equal requests and plans.
+
+    Args:
+        now: the present time, with a time zone.
+    """
     known: dict[str, str] = {}
     judged = _without_defects(known, lambda: _judge(observed, now, known))
 
     def plan(observed: ObservedState) -> Plan:
         defects = dict(known)
+        # If the second half finds a further defect, the job is judged anew without that unit.
         plan = _without_defects(defects, lambda: (judged if defects == known else _judge(observed, now, defects)).plan(observed))
-        told = (Event.about(unit, EventReason.OPERATOR_DEFECT, why) for unit, why in defects.items())
-        return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())), events=(*plan.events, *told))
+        defect_events = (Event.about(unit, EventReason.OPERATOR_DEFECT, why) for unit, why in defects.items())
+        return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())), events=(*plan.events, *defect_events))
 
     return Judged(judged.request, plan)
 
 
 def reconcile(observed: ObservedState, now: datetime) -> Plan:
-    """Return the whole desired change for this job, with what it is allotted already."""
+    """Return the plan for this job with what it is allotted already."""
     return judge(observed, now).plan(observed)
 
 
 def first_request(observed: ObservedState, now: datetime) -> JobRequest | None:
-    """Return what a job has and wants by its spec and status, for the allotment before the job's first reconcile: an operator that starts
-    needs it of thousands of jobs at once. None: it keeps what it has."""
+    """Return what a job has and wants before its first reconcile, by its spec and status alone. None: it keeps what it has. An operator
+    that starts needs this for thousands of jobs at once, and it takes less than half the time of `judge`."""
     job = observed.job
     if job.spec is None:
         return None
@@ -86,13 +91,13 @@ def first_request(observed: ObservedState, now: datetime) -> JobRequest | None:
         return JobRequest(job.key)
     context = build_context(observed, job.spec, now.timestamp())
     known = {name: record for name, record in context.before.items() if record.pool in context.pools}
-    # As of one that may start: until its first reconcile others must not get what it waits for.
+    # It counts as a job that may start: other jobs must not get what it waits for until its first reconcile.
     return job_request(context, known, StartLimits(may_start=True)).for_allotment()
 
 
 def _without_defects[T](defects: dict[str, str], decide: Callable[[], T]) -> T:
-    """Decide, once more without each unit to which something happened that its table lacks: the others go on, and so does the job's end or
-    suspension. Adds them to `defects`."""
+    """Decide. If something happened to a unit that the table of transitions lacks, add the unit to `defects` and decide again without it:
+    the other units go on, and the job can still end or be suspended."""
     while True:
         try:
             return decide()
@@ -104,7 +109,7 @@ def _without_defects[T](defects: dict[str, str], decide: Callable[[], T]) -> T:
 
 def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -> Judged:
     job = observed.job
-    # 1. Whose it is, and whether its spec can be read.
+    # 1. Is the job ours, and can its spec be read?
     if job.managed_by != names.MANAGER:
         return _settled(None, Plan)
     if job.deleting and job.spec is None:
@@ -113,7 +118,7 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
         return _settled(None, lambda: stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
     context, nothing = build_context(observed, job.spec, now.timestamp(), defects), JobRequest(job.key)
 
-    # 2. Whether it is over, and the operator may see what it needs.
+    # 2. Is it over, and may the operator read what it needs?
     end_on_record = recorded_end(job.status)
     start = second_start(context, end_on_record) if end_on_record is not None and not context.spec_refused else None
     if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
@@ -129,11 +134,11 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
     if context.spec_refused and not (context.before or context.learners or context.syncer):
         return _settled(None, lambda: stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
 
-    # 3. What happened to its units, and whether that ends it.
+    # 3. What happened to its units, and does that end the job?
     context, units = _judge_units(context)
     end = job_end(context, units.records)
 
-    # 4. What should be.
+    # 4. What should run?
     if end is not None:
         judged = _settled(nothing, lambda: stopped.record_end(context, units, end))
     elif job.spec.suspend:
@@ -155,12 +160,12 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
 
 
 def _settled(request: JobRequest | None, plan: Callable[[], Plan]) -> Judged:
-    """Return a plan that needs nothing of the allotment."""
+    """Return a job whose plan does not depend on the allotment."""
     return Judged(request, lambda _: plan())
 
 
 def _orphans(observed: ObservedState, now: float) -> list[Patch]:
-    """Return what grantors must be told of an earlier job of this name, whose last pods end."""
+    """Return what grantors must be told about an earlier job of this name whose pods are still ending."""
     job, config = observed.job, observed.config
     return orphan_patches(
         observed.pods,
@@ -171,12 +176,12 @@ def _orphans(observed: ObservedState, now: float) -> list[Patch]:
 
 
 def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
-    """Say what happened to the units since the last reconcile. Returns them, and the context with the hosts that are to be avoided."""
-    # 1. What became of each attempt.
+    """Find out what happened to the units since the last reconcile. Return them, and the context with the hosts to avoid."""
+    # 1. What became of each attempt?
     units = observe_units(context)
-    # 2. Which hosts are to blame for failures.
+    # 2. Which hosts are to blame for failures?
     context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
-    # 3. Which units start elsewhere, or once more, because of that.
+    # 3. Given-up units start again if a host was to blame, or a user retries the job.
     records = start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now)
     return context, units._replace(records=retry_given_up(context, records))
 
@@ -187,19 +192,19 @@ def _hold(context: ReconcileContext, units: Units) -> Judged:
 
 
 def _run(context: ReconcileContext, units: Units) -> Judged:
-    """Judge a job that should train. Each step goes by what those before it decided."""
-    # 1. The objects that all units share. Until they are there, no unit starts.
+    """Judge a job that should train. Each step builds on the decisions of those before it."""
+    # 1. The objects that all units share. Until they exist, no unit starts.
     shared = shared_objects(context)
 
-    # 2. Units that must leave, wherever others would have them: they were made from another template, their pool has gone, or what they
-    #    share cannot come. A unit leaves for the first cause that holds.
+    # 2. Units that must leave whatever the job gets: they were made from an earlier template, their pool has gone, or the shared objects
+    #    cannot come. A unit leaves for the first cause that holds.
     records = replace_outdated(context, units.records)
     records = leave_removed_pools(context, records)
     in_vain: Sequence[float] = ()
     if shared.frees_hardware and shared.syncer.down is not None:
         records, in_vain = leave_in_vain(context, records)
 
-    # 3. What the others have and want.
+    # 3. What the other units have and want.
     limits = StartLimits(shared.blocks_units, shared.may_come, shared.frees_hardware, units.avoid)
     request = job_request(context, records, limits)
     units = units._replace(deadlines=[*units.deadlines, *in_vain])
@@ -208,7 +213,7 @@ def _run(context: ReconcileContext, units: Units) -> Judged:
         answered = replace(context, observed=observed)
         # 4. Units leave slices that other jobs get.
         staying = leave_revoked(answered, records)
-        # Slices of its own that the job did not have decide which bad ones a unit leaves.
+        # If the answer changed what the job gets or keeps, ask anew: newly granted slices may replace those with bad hosts.
         same = observed.allotted == context.observed.allotted and staying == records
         return _carry_out(answered, units, staying, request if same else job_request(answered, staying, limits), shared, limits)
 
@@ -224,34 +229,34 @@ def _carry_out(
     limits: StartLimits,
 ) -> Plan:
     """Plan what follows from what the job is allotted."""
-    # 1. Place units and start them; ask for nodes for those without a slice.
+    # 1. Place units and start them. Ask for nodes for units without a slice.
     pods = LearnerPods(context)
     scaling = scale(context, records, request, pods, limits)
 
-    # 2. Complete what an operator had begun.
+    # 2. Complete attempts of which an operator had created only a part before it died.
     learners = [
         *scaling.creates,
         *missing_pods(context, pods, scaling.records, units.adopted),
         *missing_host_lists(context, pods, units.records, units.adopted),
     ]
-    # Of what these pods claim where a device plugin offers no accelerators.
+    # Where no device plugin offers accelerators, pods claim them by these templates.
     templates = context.without_rejected(claim_templates(context, learners))[0]
 
-    # 3. Make what units share for the first of them.
+    # 3. Create the shared objects once a unit needs them.
     needed = scaling.asks_later or are_needed(context, scaling.records, learners)
     to_issue = certificates_to_issue(context, learners) if needed else CertificatesToIssue()
 
     # 4. Remove what is over.
     removal = remove_outdated(context, scaling.records)
 
-    # 5. Say what is.
+    # 5. Write status.
     active = contributing_units(context, scaling.records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
     write = write_units(context, status, scaling.records, may_wait=wait)
 
-    # 6. Look again when the first of these moments comes.
+    # 6. Reconcile again at the earliest of these times.
     deadlines: Sequence[float | None] = (
         *shared.deadlines,
         *units.deadlines,

@@ -18,5 +18,5 @@ def owned(job: Job, name: str) -> Obj:
 
 
 def owner_reference(job: Job) -> Obj:
-    """Return the reference to the job as the controller; deleting it takes everything with it."""
+    """Return the reference to the job as controller: if the job is deleted, garbage collection deletes the object."""
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}

@@ -1,4 +1,4 @@
-"""The reconcile of a job that does not train: it is suspended, over, about to start again, being deleted, or left alone. Pure."""
+"""The plans of a job that does not train: it is suspended, over, about to start again, being deleted, or left alone. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from diloco_operator.reconcile.units.stopping import close_unit, ends_after_the_
 
 
 def suspend(context: ReconcileContext, units: Units) -> Plan:
-    """Suspend the job: learners end first, then the syncer, which writes its snapshot when no learner can add to it any more."""
+    """Suspend the job: the learners end first. Then no learner can contribute any more, and the syncer ends and writes its snapshot."""
     scaling = Scaling({name: suspend_unit(record, context.now) for name, record in units.records.items()})
     removal = remove_outdated(context, scaling.records)
     running = [
@@ -42,9 +42,9 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
     ]
     syncer = context.syncer
     stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
-    left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
+    remaining = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
     active = contributing_units(context, scaling.records, syncer_down=not running)
-    status = assemble(context, conditions.suspended(context, left), scaling, active.contributing, retry=context.spec.retry)
+    status = assemble(context, conditions.suspended(context, remaining), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
         patches=(*retention.patches, *removal.patches),
@@ -60,8 +60,8 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
 
 
 def hold(context: ReconcileContext, units: Units) -> Plan:
-    """Leave alone what runs of a job whose spec is refused, and say what becomes of it. Nothing starts, and what has ended gives its slice
-    back: a person may take days to correct a field. Units of others get what they have a better right to, as ever."""
+    """Keep a job whose spec is refused as it is, and report on it. What runs goes on, nothing starts, and units that have ended give their
+    slices back, because a person may take days to correct a field. Units still leave for units of other jobs."""
     records = {name: give_slice_back(record, context.now) for name, record in leave_revoked(context, units.records).items()}
     scaling = Scaling(
         records,
@@ -90,7 +90,7 @@ def hold(context: ReconcileContext, units: Units) -> Plan:
 
 
 def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
-    """Record first that the job is complete or failed, and clean up once it is on record."""
+    """Record that the job is complete or failed. `clean_up` follows only once that is on record."""
     records = units.records.items()
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
     retention = claim_retention(context)
@@ -108,8 +108,8 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
 
 
 def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
-    """Delete the pods that do not end by themselves, once the end is on record, and the job itself when its time has come. What happens to
-    the model may still change."""
+    """Delete the pods that do not end by themselves, and the job itself when its time to live is over. Status still follows what happens to
+    the model."""
     job = context.observed.job
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
@@ -130,8 +130,8 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
 
 
 def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
-    """Record that a job which has ended starts again; the next reconcile starts it. The old syncer's pod, which may have
-    stayed for its log, must have gone before."""
+    """Record that a job which has ended starts again. The next reconcile starts it. Before that, the old syncer's pod is deleted, which may
+    have stayed for its log."""
     if context.syncer is None:
         records = fresh_units(context, start)
         write = write_units(context, status_of_start(context, start, records), records)
@@ -152,11 +152,12 @@ def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
 
 
 def end_pods_of_deleted_job(context: ReconcileContext) -> Plan:
-    """Delete by force, as for any job, those pods whose end no kubelet will confirm. Garbage collection ends the others, once no finalizer
-    keeps the job; until then they would hold their hardware, so they are deleted: the learners' first."""
+    """Delete the pods of a job that is being deleted, if garbage collection does not end them soon: by force those whose end no kubelet
+    will confirm, and all others if a finalizer keeps the job, because they would hold their hardware until it goes."""
     deletes, deadlines = force_deletes(context)
     if context.observed.job.outlives_deletion:
         learners = [pod for pods in context.learners.values() for pod in pods]
+        # As in `suspend`: the syncer ends when no learner can contribute any more.
         syncer = [context.syncer] if context.syncer is not None and all(pod.ended for pod in learners) else []
         deletes += [delete_pod(pod, "the job is deleted") for pod in (*learners, *syncer) if pod.deletion is None]
     return Plan(
@@ -169,7 +170,7 @@ def end_pods_of_deleted_job(context: ReconcileContext) -> Plan:
 
 
 def leave_alone(observed: ObservedState, statements: Statements, now: float) -> Plan:
-    """Leave whatever runs alone until a person has corrected what the statements say."""
+    """Leave everything alone until a person has corrected what the statements say."""
     job = observed.job
     write = write_status(observed, with_conditions(job, statements, now), now)
     return Plan(
