@@ -1,4 +1,4 @@
-"""One job at one moment, in the form in which the steps of reconcile ask for it. Everything is derived once; nothing is decided here.
+"""One job at one moment, as the steps of reconcile need it. Everything is derived once, and nothing is decided here.
 
 See docs/decisions/0030-controller-loop.md.
 See docs/decisions/0041-what-a-syncer-says.md.
@@ -46,13 +46,13 @@ class NodeHealth(NamedTuple):
     """Whether units may stay on a node."""
 
     eviction_reason: str = ""
-    """Why they must leave it; "" when they may stay."""
+    """Why they must leave it, or "" if they may stay."""
     recheck_at: float | None = None
-    """When this may change by the passing of time alone."""
+    """When this may change although nothing happens. None: never."""
 
 
 class Rejection(NamedTuple):
-    """An object that the operator must not try to make now, because the API server rejected it."""
+    """An object that the operator must not create now, because the API server rejected it."""
 
     key: WriteKey
     message: str
@@ -65,7 +65,7 @@ class Rejection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """A job whose spec can be read. Read-only: a step that must run again at some moment returns that deadline."""
+    """A job whose spec can be read. Steps do not change it: one that must run again at some time returns that time."""
 
     observed: ObservedState
     spec: Spec
@@ -75,33 +75,33 @@ class ReconcileContext:
     needs: Mapping[str, Resources]
     """Pool -> what the pod of each host requests."""
     hashes: Mapping[str, str]
-    """Pool -> what its learner pods are judged by."""
+    """Pool -> template hash with which new learner pods are marked."""
     signals: DisruptionSignals
     not_ready: NotReadyCounts
     """How much of the fleet is NotReady."""
     report: Report | None
-    """The syncer's report, if it is recent."""
+    """The syncer's report. None if there is no recent one of the present syncer."""
     syncer: PodView | None
     learners: Mapping[str, list[PodView]]
     """Unit -> its pods, all attempts."""
     before: Mapping[str, UnitStatusRecord]
-    """Unit -> what status has on record of it."""
+    """Unit -> its record in status."""
     ignored: Mapping[str, str]
-    """Name of a learner pod that takes part in nothing -> why."""
+    """Name of a learner pod that the operator ignores -> why."""
     admissions: Mapping[str, KnownAdmission]
-    """Pool -> what the API server makes of pods of its present template, where that is known."""
+    """Pool -> how the API server changes pods of its present template. Only pools for which that is known."""
     throughput: Mapping[str, PoolRecord]
     """Pool -> the throughput of its units, with what the report adds."""
     strays: Sequence[PodView]
-    """Learner pods of an earlier job of this name, which go with it."""
+    """Learner pods of an earlier job of this name. Garbage collection deletes them with that job."""
     defects: Mapping[str, str] = field(default_factory=dict)
-    """Unit -> what happened to it that its table lacks, as this decision began anew without it."""
+    """Unit -> what happened to it that the table of transitions lacks. The reconcile began anew because of it."""
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
     def node_health(self, node: str) -> NodeHealth:
-        """Return the health of the node `node`; "" is the node of a pod that has none yet."""
-        if not node:
+        """Return the health of this node."""
+        if not node:  # of a pod that has no node yet
             return NodeHealth()
         view = self.observed.fleet.node(node)
         reason = eviction_reason(view, node, self.signals, self.now, self.not_ready)
@@ -111,12 +111,13 @@ class ReconcileContext:
         return NodeHealth("", min((moment for moment in moments if moment is not None), default=None))
 
     def unreachable(self, node: str) -> bool:
-        """Say whether no kubelet on this node can confirm that a pod has ended."""
+        """Return whether no kubelet on this node can confirm that a pod has ended."""
         return bool(node) and is_unreachable(self.observed.fleet.node(node), self.signals, self.now, self.not_ready)
 
     def on_slice(self, pods: Iterable[PodView], pool: str, name: str) -> bool | None:
-        """Return whether these pods of a unit are on the slice of this name; None: the fleet does not know the slice. Who may write pods
-        can write any name into their annotations."""
+        """Return whether these pods of a unit are on the slice of this name. None if the fleet does not know the slice.
+
+        A pod's own word is not enough: everyone who may write pods can write any name into their annotations."""
         shape = self.shapes.get(pool)
         slices = self.observed.fleet.resolve(shape, name) if shape is not None else None
         if slices is None:
@@ -129,8 +130,8 @@ class ReconcileContext:
         return self.is_known(record.pool, record.template_hash)
 
     def last_stray(self, unit: str, attempt: int) -> int:
-        """Return the newest attempt of a unit of this name that an earlier job of this name has left pods of; 0: there is none near
-        `attempt`. Their names are taken."""
+        """Return the newest attempt of which an earlier job with this name has left pods of a unit with this name. Their names are taken. 0
+        if there is none near `attempt`."""
         near = (pod.attempt for pod in self.strays if pod.unit == unit and pod.attempt <= attempt + _ATTEMPTS_AHEAD)
         return max(near, default=0)
 
@@ -141,13 +142,14 @@ class ReconcileContext:
         return template_hash in derived.known_hashes.get(pool, ())
 
     def rejection(self, key: WriteKey) -> Rejection | None:
-        """Return why an object must not be tried now; None when it may be."""
+        """Return why an object must not be created now. None if it may be."""
         observed = self.observed
-        found = standing_rejection(observed.rejected_writes, key, observed.job.generation, self.now, observed.config)
-        return Rejection(key, explain(found, observed.config), retry_at(found, observed.config)) if found is not None else None
+        write = standing_rejection(observed.rejected_writes, key, observed.job.generation, self.now, observed.config)
+        return Rejection(key, explain(write, observed.config), retry_at(write, observed.config)) if write is not None else None
 
     def refused_pods(self, pool: str) -> Rejection | None:
-        """Return why no unit of another job leaves for one of this pool; None while the API server is not known to refuse its pods."""
+        """Return why no unit of another job leaves for a unit of this pool. None if the API server is not known to refuse the pool's
+        pods."""
         observed = self.observed
         answer, generation = observed.pod_answers.get(pool), observed.job.generation
         rejected = refusal(answer, generation)
@@ -155,11 +157,11 @@ class ReconcileContext:
             return None
         again = ask_at(answer, generation, observed.config)
         if self.now >= again and pool not in observed.allotted.checks:
-            return None  # it is old, and nothing depends on it now
+            return None  # the answer is old, and nobody asks for a new one, because no unit would leave for the pool
         return Rejection((names.PODS.kind, pool), explain(rejected, observed.config, again), again)
 
     def without_rejected(self, creates: Iterable[Create]) -> tuple[list[Create], list[Rejection]]:
-        """Return those that may be tried now, and why the others may not."""
+        """Return the objects that may be created now, and why the others may not."""
         allowed, rejected = [], []
         for create in creates:
             if (rejection := self.rejection(write_key(create.resource, create.obj))) is not None:
@@ -169,31 +171,31 @@ class ReconcileContext:
         return allowed, rejected
 
     def unit_report(self, unit: str, attempt: int) -> UnitReport | None:
-        """Return what the syncer reports of this very attempt."""
-        found = self.report.units.get(unit) if self.report is not None else None
-        return found if found is not None and found.attempt == attempt else None
+        """Return what the syncer reports about this attempt. None if nothing, or only about another attempt."""
+        unit_report = self.report.units.get(unit) if self.report is not None else None
+        return unit_report if unit_report is not None and unit_report.attempt == attempt else None
 
     @property
     def admissions_forgotten(self) -> list[float]:
-        """When what is known of pods that are not there any more is forgotten."""
+        """When `admissions` of pools without pods are forgotten."""
         lasts = self.observed.config.avoid_unschedulable
         return [known.seen + lasts for known in self.admissions.values() if known.seen < self.now]
 
     @property
     def spec_refused(self) -> bool:
-        """Whether something is wrong with the spec: what runs is left alone then, and nothing starts."""
+        """Whether something is wrong with the spec. Then what runs goes on, and nothing starts."""
         return bool(self.observed.job.problems)
 
     @property
     def outside(self) -> dict[str, UnitReport | None]:
-        """What the syncer reports of each learner outside the cluster, by name; None: it has not joined, or there is no recent report."""
+        """Learner outside the cluster -> what the syncer reports about it. None: it has not joined, or there is no recent report."""
         return {name: self.unit_report(name, names.OUTSIDE_ATTEMPT) for name in self.spec.learners.outside}
 
     @property
     def finishing(self) -> bool:
-        """The last outer step is done; no unit needs to start any more. Not by the report of a syncer that was to take fewer steps or
-        tokens."""
+        """The last outer step is done, so no unit needs to start any more."""
         report, training = self.report, self.spec.training
+        # The spec may ask for more steps or tokens than the syncer of this report knows of. Then the job is not done.
         if report is not None and report.ending is not None:
             more = report.ending.by == ENDED_BY_TOKENS and (training.tokens is None or training.tokens > report.token_budget)
             return report.steps >= training.steps and not more and report.t >= report.ending.t
@@ -201,37 +203,36 @@ class ReconcileContext:
 
     @property
     def report_missed_at(self) -> float:
-        """When this operator has waited long enough for its first report of the syncer."""
+        """When this operator will have waited long enough for its first report of the syncer."""
         return max(self.syncer_since, self.observed.listening_since) + self.observed.config.report_stale_after
 
     @property
     def report_due(self) -> float | None:
-        """Return until when a report is awaited; None: there is one, or no syncer, or it has been missing for too long."""
+        """Until when a report is awaited. None: there is one, there is no syncer, or the report has been missing for too long."""
         awaited = self.syncer is not None and self.report is None
         return self.report_missed_at if awaited and self.now <= self.report_missed_at else None
 
     @property
     def answer_due(self) -> float | None:
-        """Return until when the last report says that the syncer answers; None: there is no report that counts. Until the report is older
-        than `report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""
+        """Until when the last report shows that the syncer answers. None if there is no recent report. Units are judged by a report for
+        longer, for `report_stale_after`: a short silence stops nothing."""
         return self.report.received_at + RECONCILE.syncer_answer if self.report is not None else None
 
     @property
     def report_deadlines(self) -> tuple[float | None, float | None]:
-        """When conditions change because no report has come."""
+        """When conditions will change if no report comes."""
         return self.report_due, self.answer_due if self.answer_due is not None and self.now <= self.answer_due else None
 
     @property
     def syncer_since(self) -> float:
-        """Since when the syncer can have heard from learners."""
+        """Since when the syncer can have heard from learners. Now, if it does not run."""
         if self.syncer is None or self.syncer.running_since is None:
             return self.now
-        # The time is that of the node's clock. If that clock is ahead, the pod's creation by the API server's clock stands in for it.
+        # `running_since` is a time of the node's clock. If that is ahead, the pod's creation, by the API server's clock, stands in for it.
         return self.syncer.running_since if self.syncer.running_since <= self.now else min(self.syncer.created, self.now)
 
 
 def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapping[str, str] | None = None) -> ReconcileContext:
-    """Sort what was observed."""
     before = read_units(observed.job.status)
     learners = own_learners(observed.job, observed.pods, before)
     syncer = next((pod for pod in observed.pods if pod.component == names.COMPONENT_SYNCER and _is_own(observed.job, pod)), None)
@@ -240,9 +241,9 @@ def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapp
     assert derived is not None, "the derived values of a spec that can be read are there"
     recent = report is not None and now - report.received_at <= observed.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
-    its_own = report is not None and syncer is not None and report.pod_uid in ("", syncer.uid)
+    by_this_syncer = report is not None and syncer is not None and report.pod_uid in ("", syncer.uid)
     # What a syncer reported before it went down, or before another pod took its place, says nothing about now.
-    report = report if recent and serving and its_own else None
+    report = report if recent and serving and by_this_syncer else None
     return ReconcileContext(
         observed=observed,
         spec=spec,
@@ -268,17 +269,17 @@ def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapp
 def _known_admissions(
     observed: ObservedState, learners: Iterable[Sequence[PodView]], known_hashes: Mapping[str, Collection[str]], now: float
 ) -> dict[str, KnownAdmission]:
-    """Return pool -> what admission makes of its pods: of the newest that is there, or was lately. Those of a grantor ask for more than the
-    template does."""
+    """Return pool -> how admission changes its pods, by the newest pod that exists or did lately."""
     oldest = now - observed.config.avoid_unschedulable
-    found = {pool: known for pool, known in observed.admissions.items() if known.seen > oldest}
+    admissions = {pool: known for pool, known in observed.admissions.items() if known.seen > oldest}
     newest: dict[str, PodView] = {}
     for pod in itertools.chain.from_iterable(learners):
+        # Without delegated pods, which ask for more than the template does.
         if not pod.grantor and (pod.pool not in newest or pod.created >= newest[pod.pool].created):
             newest[pod.pool] = pod
     for pool, pod in newest.items():
-        found[pool] = KnownAdmission(pod.template_hash, pod.created if pod.ended else now, pod.admitted)
-    return {pool: known for pool, known in found.items() if known.template_hash in known_hashes.get(pool, ())}
+        admissions[pool] = KnownAdmission(pod.template_hash, pod.created if pod.ended else now, pod.admitted)
+    return {pool: known for pool, known in admissions.items() if known.template_hash in known_hashes.get(pool, ())}
 
 
 class OwnLearners(NamedTuple):
@@ -289,8 +290,8 @@ class OwnLearners(NamedTuple):
 
 
 def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRecord]) -> OwnLearners:
-    """Return the learner pods that the operator can have made for this job. Pods of another owner do not belong to it."""
-    found: dict[str, list[PodView]] = {}
+    """Sort the learner pods of this job by unit. Ignore those that the operator cannot have created. Pods of another owner are left out."""
+    by_unit: dict[str, list[PodView]] = {}
     ignored: dict[str, str] = {}
     for pod in pods:
         if pod.component != names.COMPONENT_LEARNER or not _is_own(job, pod):
@@ -303,22 +304,23 @@ def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitSt
                 f"its attempt {pod.attempt} is not on record, and it requests no {resource}, as the operator's pods of the pool do"
             )
         else:
-            found.setdefault(pod.unit, []).append(pod)
-    unknown = sorted(unit for unit in found if unit not in records)
+            by_unit.setdefault(pod.unit, []).append(pod)
+    unknown = sorted(unit for unit in by_unit if unit not in records)
     for unit in unknown[max(0, MAX_UNITS - len(records)) :]:
-        for pod in found.pop(unit):
+        for pod in by_unit.pop(unit):
             ignored[pod.name] = f"status does not have its unit {unit}, and has room for {MAX_UNITS} units"
-    return OwnLearners(found, ignored)
+    return OwnLearners(by_unit, ignored)
 
 
 def _resource(job: Job, pool: str) -> str:
-    """Return what each pod of the pool requests for its accelerators; "" if it has none."""
+    """Return the name of the resource that the pool's pods request for their accelerators. "" if they request none."""
     shape = job.derived.shapes.get(pool) if job.derived is not None else None
     return CATALOGUE[shape.accelerator].resource if shape is not None else ""
 
 
 _ATTEMPTS_AHEAD = 1000
-"""A record may be so many attempts behind its pods, while a status cannot be written. The number must stay small: it is part of names."""
+"""A record may be this many attempts behind its pods, if status could not be written. The limit keeps attempt numbers small, because they
+are part of names: without it, a stranger's pod could raise them at will."""
 
 
 def _is_stray(job: Job, pod: PodView) -> bool:

@@ -1,5 +1,5 @@
-"""Who grants nodes to delegated units: an adapter for each, behind one interface, in one registry. Pure.
+"""Who grants nodes to delegated units: an adapter for each grantor, behind one interface, in one registry. Pure.
 
-Nothing outside this package depends on which grantor it is: `interface` says what may differ, `registry` has all of them. `kueue` and
-`autoscaler` are the adapters, and the modules called `_view` read the objects of others.
+Nothing outside this package depends on which grantor it is. `interface` says what may differ, `registry` has all grantors, `kueue` and
+`autoscaler` are the adapters, and modules called `_view` read the grantors' objects.
 """

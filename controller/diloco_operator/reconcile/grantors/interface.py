@@ -1,4 +1,4 @@
-"""The interface of grantors: what is particular to each way in which the pods of a delegated unit get nodes. Pure.
+"""The interface of grantors: what differs between the ways in which the pods of a delegated unit get nodes. Pure.
 
 See docs/decisions/0171-delegated-units.md.
 """
@@ -28,11 +28,11 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a grantor gives, and the reasons of those that wait for it."""
+    """What a grantor gives, and the reasons of the unit, the pool and the job that wait for it."""
 
     words: str
     verb: str
-    """That goes with `words`."""
+    """"was" or "were", as `words` needs it."""
     unit: UnitReason
     pool: PoolReason
     job: PlacedReason
@@ -44,59 +44,59 @@ QUOTA = Grant("quota", "was", UnitReason.WAITING_FOR_QUOTA, PoolReason.WAITING_F
 
 @dataclass(frozen=True, slots=True)
 class Watched[T]:
-    """A kind of object by which a grantor answers, under the name of a pod group. It is followed wherever the API server has it."""
+    """A kind of object with which a grantor answers, named as the pod group. The operator watches it if the API server has it."""
 
     resource: Resource
     project: Callable[[Obj], T]
-    """From the raw object. Raises `MalformedField`."""
+    """Reads the raw object. Raises `MalformedField`."""
     verbs: str
-    """That the operator needs on it, beside list and watch."""
+    """Verbs that the operator needs on it, besides list and watch."""
     purpose: str
-    """For whom, in the table of rights."""
+    """What the operator reads it for, in the table of rights."""
     without: str
-    """For the log: what does not work while it cannot be read."""
+    """What does not work while it cannot be read, for the log."""
 
     def among(self, children: Children) -> Mapping[str, T]:
-        """Return those of the job, by name."""
+        """Return the job's objects of this kind, by name."""
         return cast("Mapping[str, T]", children.granted.get(self.resource, {}))
 
 
 class PodPlace(NamedTuple):
-    """What of a pod depends on where it may run."""
+    """The fields of a pod that depend on where it may run."""
 
     affinity: Obj
     annotations: Mapping[str, str]
     labels: Mapping[str, str] = {}
     selector: Mapping[str, str] = {}
-    """Labels of its node, beside those that the template selects."""
+    """Labels that its node must have, besides those that the template selects."""
     gates: Sequence[Obj] = ()
     """Scheduling gates."""
     patient: bool = False
-    """It must wait for room: no scheduler may end other pods to make room for it."""
+    """It waits until there is room: no scheduler may end other pods for it."""
     claims: bool = False
-    """It claims its accelerators: a device plugin offers none there."""
+    """It gets its accelerators by a ResourceClaim, because no device plugin offers any there."""
 
     def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
         return self._replace(annotations={**self.annotations, **more})
 
 
 class PodWait(NamedTuple):
-    """What a pod that has no node yet waits for."""
+    """What a pod without a node waits for."""
 
     waits: UnitReason
     what: str
     began: float | None
-    """From when on provisioning.timeout counts; None: it waits for as long as it takes."""
+    """When provisioning.timeout begins to count. None: the pod may wait without limit."""
     speaker: str = "it"
-    """Who brings nodes, for the words of an autoscaler about the pod."""
+    """Who brings nodes, to introduce what an autoscaler says about the pod."""
 
 
 class Grantor(ABC):
-    """Brings nodes for the pods of a unit, or lets these go to nodes.
+    """Brings nodes for the pods of a unit, or lets the pods go to nodes.
 
-    A unit with a grantor is *delegated*: its pods name no node. What is asked for and withdrawn, the time-outs and the slice that a unit
-    got are the same for all (`units.delegation`). An adapter says the rest, and nothing outside this package asks which one it is. It has
-    no state: what it has asked for, and what came of it, follows from the objects that are there. It may be called again at any time.
+    A unit with a grantor is *delegated*: its pods name no node. Which units ask, which are withdrawn, time-outs, and how the slice is found
+    are the same for all grantors (`units.delegation`). The adapter says the rest. It has no state: what was asked for, and what came of it,
+    follows from the objects that exist, so it may be called again at any time.
 
     To add one, subclass it, override what is not as the default says, and add it to `registry.GRANTORS`:
 
@@ -115,66 +115,72 @@ class Grantor(ABC):
     """
 
     name: ClassVar[str]
-    """Stands on the pods (`names.ANNOTATION_GRANTOR`)."""
+    """The value of the pods' annotation `names.ANNOTATION_GRANTOR`."""
     asked: ClassVar[str]
-    """Who is asked, in words."""
+    """What messages call the grantor, such as "the autoscaler"."""
     gives: ClassVar[Grant]
     chooses: ClassVar[bool] = False
-    """It chooses the place of every unit of a job, whether a slice is free or not: placement gives these none, and takes none from them."""
+    """It chooses the place of every unit of a job, even if a slice is free: placement gives these units no slices, and takes none from
+    them."""
     reads_priority: ClassVar[bool] = False
-    """It reads the PriorityClass of the pods. With another one they have none: nothing has chosen a slice for them, so with a class that
-    pre-empts they would end the units of other jobs."""
+    """It reads the pods' PriorityClass. If it does not, delegated pods have none: nobody has chosen a slice for them, so a class that
+    pre-empts would let them end units of other jobs."""
     missing_reason: ClassVar[PlacedReason] = PlacedReason.INSUFFICIENT_CAPACITY
-    """Reason of a job whose places it chooses, while it is not there."""
+    """Reason of a job whose places it chooses, while the grantor is missing."""
     watches: ClassVar[Sequence[Watched[Any]]] = ()
     evictions: ClassVar[Sequence[str]] = ()
-    """Types of the conditions by which it takes pods away."""
+    """Types of the pod conditions with which it takes pods away."""
 
     # --- whom it is for -----------------------------------------------------------------------------------------------
     @abstractmethod
     def grants(self, spec: Spec, pool: Pool) -> bool:
-        """Return whether it is asked for units of the pool. The first in the registry that says so is."""
+        """Return whether it brings nodes for units of the pool. The first grantor in the registry that says so is asked."""
 
     def missing(self, without: Mapping[Resource, str]) -> str:
-        """Return why it cannot be asked, and what to do; "": it can. `without`: what cannot be read, and why."""
+        """Return why it cannot be asked, and what to do about that. "" if it can. `without`: resource that cannot be read -> why."""
         return ""
 
     # --- what must be created -----------------------------------------------------------------------------------------
     def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
-        """Return a pod of an earlier attempt that must end before it may be asked for the unit; "": there is none."""
+        """Return a pod of an earlier attempt that must end before the grantor may be asked for the unit. "" if there is none."""
         return ""
 
     def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
-        """Return the places of the pods of an attempt, with what it needs on them."""
+        """Add what the grantor needs to the pods of an attempt."""
         return places
 
     # --- how its answer is read ---------------------------------------------------------------------------------------
     def was_asked(self, at: float) -> str:
-        """Say when it was asked for what, which is all there is to say as long as it has not answered."""
+        """Say what it was asked for, and when: the message until it answers."""
         return f"asked {self.asked} for {self.gives.words} at {format_timestamp(at)}"
 
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
-        """Return what a pod waits for that has no node, of an attempt that began at `since`."""
+        """Return what a pod without a node waits for. `since`: when its attempt began."""
         began = between(since, pod.created, context.now, context.now)
         return PodWait(self.gives.unit, self.was_asked(began), began)
 
     # --- its marks on pods --------------------------------------------------------------------------------------------
     def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
-        """Return the pod group of a pod, by its metadata; None: it is in none of this grantor. Raises `MalformedField`."""
+        """Return the pod's group, by its metadata. None if this grantor has it in no group. Raises `MalformedField`."""
         return None
 
     def holds(self, pod: PodView) -> bool:
-        """Return whether it counts the pod until the pod's status says that it has ended."""
+        """Return whether the grantor counts the pod now, and until the pod's status says that it has ended."""
         return False
 
     # --- what is patched ----------------------------------------------------------------------------------------------
     def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
-        """Return what it must be told, given the records as they will be once this plan's status is written; none: the job is over."""
+        """Return what the grantor must be told about a job. `records`: as they will be once this plan's status is written, or none if the
+        job is over."""
         return ()
 
     def orphan_patches(
         self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
     ) -> Sequence[Patch]:
-        """Return what it must be told of the pods of a job that is gone. `unreachable`: whether a node does not answer; `rejected`: whether
-        a write must not be tried now."""
+        """Return what the grantor must be told about pods of a job that is gone.
+
+        Args:
+            unreachable: whether a node does not answer.
+            rejected: whether a write must not be tried now.
+        """
         return ()

@@ -1,9 +1,9 @@
-"""Kueue gives quota to units: each is a pod group, which no scheduler may bind before it is admitted. Pure.
+"""Kueue gives quota to units: each unit is a pod group, which no scheduler may bind before it is admitted. Pure.
 
 Kueue counts a group until all of its pods have ended and one of them says that no other will follow. So an attempt that follows another in
-the same group keeps its quota, and a group that nothing follows must be released, or it holds its quota for ever.
+the same group keeps its quota. If no attempt follows, the group must be released, or it holds its quota for ever.
 
-The operator sets the scheduling gate itself. Kueue's webhook would set it, too, but where Kueue does not manage pods, or not those of the
+The operator sets the scheduling gate itself. Kueue's webhook would set it too. But if Kueue does not manage pods, or not those of the
 namespace, nothing would hold the pods back, and they would run past every quota.
 
 See docs/decisions/0173-requests-and-quota.md.
@@ -43,12 +43,12 @@ WORKLOADS = Watched(
 )
 _LABEL_LIMIT = 63
 _ROLE = "learner"
-"""All pods of a group have one role. Kueue would tell roles apart by affinity and ports, of which a unit's pods and attempts have different
-ones, and would take no pod in the place of one with another role."""
+"""The role of all pods of a group. Otherwise Kueue would tell roles apart by affinity and ports, in which a unit's pods and attempts
+differ, and it replaces a pod only by one of the same role."""
 
 
 class Kueue(Grantor):
-    """It holds pods back until their group has quota, chooses the flavor of the hardware, and takes the quota of one group for another."""
+    """Holds pods back until their group has quota, chooses the flavor of their hardware, and may take quota from one group for another."""
 
     name, asked, gives = "Kueue", "Kueue", QUOTA
     chooses = reads_priority = True
@@ -68,12 +68,12 @@ class Kueue(Grantor):
         )
 
     def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
-        """Return the pod that blocks: Kueue would take a pod beside one that may still run as one too many, and delete it."""
+        """Return a pod of the unit that may still run. Kueue would count a new pod beside it as one too many, and delete it."""
         waiting = (pod.name for pod in context.learners.get(record.name, ()) if pod.group is not None and _may_run(context, pod))
         return next(waiting, "")
 
     def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
-        """Place the pods in the attempt's group. A WorkloadPriorityClass is the job's, by its label."""
+        """Put the pods into the attempt's group and the job's queue, with the job's WorkloadPriorityClass if its labels name one."""
         labels = {names.KUEUE_QUEUE: context.spec.queue_name, names.KUEUE_GROUP: _pod_group(context, record)}
         if priority := context.observed.job.labels.get(names.KUEUE_PRIORITY):
             labels[names.KUEUE_PRIORITY] = priority
@@ -82,7 +82,7 @@ class Kueue(Grantor):
         return [place.with_annotations(annotations)._replace(labels=labels, gates=gates) for place in places]
 
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
-        """Return the wait for its quota, as long as that takes, and then for a node, which may not exist yet."""
+        """Return the pod's wait: for quota, without limit, and then for a node, which may not exist yet."""
         workload = WORKLOADS.among(context.observed.children).get(pod.group.name) if pod.group is not None else None
         admitted_at = workload.admitted_at if workload is not None else None
         if startup.gated or admitted_at is None:
@@ -107,7 +107,7 @@ class Kueue(Grantor):
         return _counts(pod)
 
     def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
-        """Return the release of every group that no attempt runs in and none will follow in."""
+        """Release every group in which no attempt runs and none will follow."""
         unneeded = (
             group
             for unit, pods in context.learners.items()
@@ -120,12 +120,12 @@ class Kueue(Grantor):
     def orphan_patches(
         self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
     ) -> Sequence[Patch]:
-        """Release their groups, and end those of them on nodes that do not answer."""
+        """Release the pods' groups, and mark pods as failed whose nodes do not answer."""
         return _tell(pods, unreachable, _groups(pods), rejected)
 
 
 def _state(workload: Workload | None) -> str:
-    """Say how far Kueue is with a pod group; None: it has made no Workload for it."""
+    """Say how far Kueue is with a pod group. `workload` is None if Kueue has made none for it."""
     if workload is None:
         return (
             "Kueue has not taken it up yet; if this lasts, check that Kueue's integration for pods is on and manages this namespace "
@@ -141,17 +141,17 @@ def _state(workload: Workload | None) -> str:
 
 # --- the group of an attempt ------------------------------------------------------------------------------------------
 def _pod_group(context: ReconcileContext, record: UnitStatusRecord) -> str:
-    """Return the name of the group for the record's attempt: that of the attempts before it as long as it may follow them, or a new one."""
+    """Return the name of the group for the record's attempt: the group of earlier attempts if it may follow them, or a new one."""
     job = context.observed.job
     pods = context.learners.get(record.name, ())
-    there = next((pod.group.name for pod in pods if pod.attempt == record.attempt and pod.group is not None), "")
-    if names.is_pod_group(there, job.name, job.uid, record.name):  # an operator died before it had made all pods of the attempt
-        return there
+    begun = next((pod.group.name for pod in pods if pod.attempt == record.attempt and pod.group is not None), "")
+    if names.is_pod_group(begun, job.name, job.uid, record.name):  # an operator died before it had created all pods of the attempt
+        return begun
     return _kept(context, record, pods) or names.pod_group_name(job.name, job.uid, record.name, record.attempt)
 
 
 def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> str:
-    """Return the group that the unit's next attempt may follow in, with its quota; "": there is none."""
+    """Return the group in which the unit's next attempt may follow and keep the quota, or "" if there is none."""
     grouped = [pod for pod in pods if pod.group is not None]
     if not grouped:
         return ""
@@ -160,15 +160,15 @@ def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[Po
     job, name, queue = context.observed.job, last.group.name, last.group.queue
     group = [pod for pod in grouped if pod.group is not None and pod.group.name == name]
     if queue != context.spec.queue_name or not context.is_known(record.pool, last.template_hash):
-        return ""  # other pods than the Workload has
+        return ""  # the new pods would not be like those of the Workload
     if not names.is_pod_group(name, job.name, job.uid, record.name) or not all(map(_is_replaceable, group)):
         return ""
     return name if any(pod.held for pod in group) and not _is_released(group) else ""
 
 
 def _is_replaceable(pod: PodView) -> bool:
-    """Say whether Kueue takes a new pod in the place of this one. While it may still run, or has succeeded, Kueue deletes the new one as
-    too many."""
+    """Return whether Kueue accepts a new pod in the place of this one. If this one may still run, or has succeeded, Kueue deletes the new
+    one as one too many."""
     return pod.phase == "Failed" or pod.never_runs
 
 
@@ -176,14 +176,20 @@ def _is_replaceable(pod: PodView) -> bool:
 def _tell(
     pods: Iterable[PodView], unreachable: Callable[[str], bool], unneeded: Iterable[list[PodView]], rejected: Callable[[WriteKey], bool]
 ) -> list[Patch]:
-    """Return marks of groups that nothing follows in, `unneeded`, and pods that are called Failed, as Kubernetes' garbage collector does it
-    with pods of nodes that are gone: those of `pods` that Kueue counts, that were asked to go, and whose node does not answer. Their
-    kubelet cannot, and until they are marked as ended, Kueue takes no successor in their place, and their group is not over. It is safe,
-    since the syncer refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
+    """Return patches that mark lost pods as failed, and that release groups in which nothing follows.
+
+    A pod is lost if Kueue counts it, it was asked to go, and its node does not answer. Its kubelet cannot report its end, and until
+    somebody does, Kueue accepts no successor in its place, and its group is not over. So the operator does it, as Kubernetes' garbage
+    collector does for pods of nodes that are gone. This is safe, because the syncer refuses what an old attempt sends.
+
+    Args:
+        unneeded: the groups in which nothing follows.
+        rejected: whether a write must not be tried now. Such a write is left out, and nothing waits for it.
+    """
     ended = [_failed(pod) for pod in pods if pod.deletion is not None and _counts(pod) and unreachable(pod.node)]
-    told = {patch.name for patch in ended}
+    patched = {patch.name for patch in ended}
     marks = (_mark(group) for group in unneeded if not _is_over(group))
-    patches = (*ended, *(mark for mark in marks if mark.name not in told))
+    patches = (*ended, *(mark for mark in marks if mark.name not in patched))
     return [patch for patch in patches if not rejected((patch.resource.kind, patch.name))]
 
 
@@ -194,19 +200,19 @@ def _failed(pod: PodView) -> Patch:
 
 
 def _mark(group: Sequence[PodView]) -> Patch:
-    """Mark one pod of the group."""
+    """Release the group: one pod of it says that no other will follow."""
     pod = min(group, key=lambda pod: (pod.attempt, pod.host))
     meta = {"uid": pod.uid, "annotations": {names.KUEUE_RETRIABLE: "false"}}
     return Patch(names.PODS, pod.namespace, pod.name, {"metadata": meta})
 
 
 def _counts(pod: PodView) -> bool:
-    """Return whether Kueue counts the pod until its status says that it has ended."""
+    """Return whether Kueue counts the pod now, and until its status says that it has ended."""
     return pod.held and not pod.ended and not pod.never_runs
 
 
 def _groups(pods: Iterable[PodView]) -> Iterator[list[PodView]]:
-    """Yield the pods that Kueue counts, group by group."""
+    """Yield the groups that Kueue still counts, each with all its pods."""
     groups: dict[tuple[str, str], list[PodView]] = {}
     for pod in pods:
         if pod.group is not None:
@@ -226,7 +232,7 @@ def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group
     """Return whether an attempt of the unit runs in the group, or the next one will follow in it."""
     if record is None or record.state in (UnitState.FAILED, UnitState.COMPLETED):
         return False
-    # After an end from which nothing of this follows, it goes on with what it has.
+    # If it has left its quota, it starts anew in another group. After any other end it keeps its group.
     if record.state in (UnitState.DRAINING, UnitState.PENDING) and follows(record.reason, Follows.QUOTA_LEFT):
         return False
     if record.running:
@@ -239,11 +245,11 @@ def _name(group: Sequence[PodView]) -> str:
 
 
 def _may_run(context: ReconcileContext, pod: PodView) -> bool:
-    """Say whether some process of it may still run, and its kubelet will report when it has ended; or the operator will say so."""
+    """Return whether a process of the pod may still run, and somebody will report its end: its kubelet, or else the operator."""
     return not pod.ended and not pod.never_runs and (not context.unreachable(pod.node) or _awaits_end(context, pod))
 
 
 def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
-    """Return whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no
-    longer."""
+    """Return whether the operator has to report the end of this pod, because its node does not answer. If the API server rejects that
+    write, nothing waits for it."""
     return _counts(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None

@@ -1,4 +1,4 @@
-"""The grantors that there are, and what all of them together say. Pure.
+"""All grantors, and what they say together. Pure.
 
 See docs/decisions/0171-delegated-units.md.
 """
@@ -32,31 +32,31 @@ _BY_NAME = {grantor.name: grantor for grantor in GRANTORS}
 
 # --- which one --------------------------------------------------------------------------------------------------------
 def grantor_of(spec: Spec, pool: Pool) -> Grantor | None:
-    """Return who is asked for units of the pool; None: they run on slices that are free."""
+    """Return who is asked for nodes for units of the pool. None if they run on free slices only."""
     return next((grantor for grantor in GRANTORS if grantor.grants(spec, pool)), None)
 
 
 def grantor_named(name: str) -> Grantor | None:
-    """Return the one that the pods of a delegated unit name; "" and None: the pods are no delegated ones."""
+    """Return the grantor that a delegated pod names. None if the name is "" or unknown: the pod is not delegated."""
     return _BY_NAME.get(name)
 
 
 def chooser_of(spec: Spec) -> Grantor | None:
-    """Return who chooses the place of every unit of the job; None: placement, as far as slices are free."""
-    found = (grantor_of(spec, pool) for pool in spec.pools)
-    return next((grantor for grantor in found if grantor is not None and grantor.chooses), None)
+    """Return the grantor that chooses the place of every unit of the job. None if placement does, among free slices."""
+    grantors = (grantor_of(spec, pool) for pool in spec.pools)
+    return next((grantor for grantor in grantors if grantor is not None and grantor.chooses), None)
 
 
 def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
-    """Return why the pool's grantor cannot be asked for nodes; "": it can, or there is none. Units whose places a grantor chooses wait for
-    it also while it is not there."""
+    """Return why the pool's grantor cannot be asked for nodes. "" if it can, or there is none."""
     grantor = grantor_of(spec, pool)
+    # Units wait for a grantor that chooses their places even while it is missing.
     return grantor.missing(without) if grantor is not None and not grantor.chooses else ""
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 def grantor_patches(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
-    """Return what grantors must be told of a job, given the records as they will be once this plan's status is written; none: the job is
+    """Return what grantors must be told about a job. `records`: as they will be once this plan's status is written, or none if the job is
     over."""
     return [patch for grantor in GRANTORS for patch in grantor.patches(context, records)]
 
@@ -64,14 +64,19 @@ def grantor_patches(context: ReconcileContext, records: Mapping[str, UnitStatusR
 def orphan_patches(
     pods: Iterable[PodView], unreachable: Callable[[str], bool], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False
 ) -> list[Patch]:
-    """Return what grantors must be told of a job that is gone, whose pods go with it. `unreachable`: whether a node does not answer;
-    `owner`: uid of the job that has its name now, "": there is none; `rejected`: whether a write must not be tried now."""
+    """Return what grantors must be told about a job that is gone and whose pods are being deleted.
+
+    Args:
+        unreachable: whether a node does not answer.
+        owner: uid of the job that has its name now, or "" if there is none.
+        rejected: whether a write must not be tried now.
+    """
     foreign = [pod for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner != owner and pod.deletion is not None]
     return [patch for grantor in GRANTORS for patch in grantor.orphan_patches(foreign, unreachable, rejected)] if foreign else []
 
 
 def holds(pod: PodView) -> bool:
-    """Return whether a grantor counts the pod until the pod's status says that it has ended."""
+    """Return whether some grantor counts the pod now, and until the pod's status says that it has ended."""
     return any(grantor.holds(pod) for grantor in GRANTORS)
 
 

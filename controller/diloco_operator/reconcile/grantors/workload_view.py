@@ -1,4 +1,4 @@
-"""What Kueue says of a unit's quota: the Workload that stands for a pod group. Pure.
+"""What Kueue says about a unit's quota, in the Workload that stands for the unit's pod group. Pure.
 
 See docs/decisions/0173-requests-and-quota.md.
 """
@@ -15,16 +15,16 @@ _CONDITION = "status.conditions[]"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What Kueue says of a pod group."""
+    """What Kueue says about a pod group."""
 
     admitted_at: float | None
-    """Since when the group has its quota, and its pods may go to nodes; None: it waits."""
+    """Since when the group has its quota, and its pods may go to nodes. None: it waits."""
     words: str
-    """Why it waits, in Kueue's words; "": it does not, or Kueue has not said anything yet."""
+    """Why it waits, in Kueue's words. "": it does not wait, or Kueue has not said why."""
 
 
 def project_workload(obj: Obj) -> Workload:
-    """Project the raw Workload object. A status that cannot be read says so in `words`: the group waits all the same."""
+    """Project the raw Workload object. If its status cannot be read, `words` says so, and the group counts as waiting."""
     try:
         return _judge(obj)
     except MalformedField as error:
@@ -37,12 +37,12 @@ def _judge(obj: Obj) -> Workload:
     admitted, reserved = conditions.get("Admitted", {}), conditions.get("QuotaReserved", {})
     if admitted.get("status") == "True":
         return Workload(moment(admitted, "lastTransitionTime", _CONDITION) or 0.0, "")
-    if reserved.get("status") == "True":  # checks that come after the quota, such as that of a ProvisioningRequest
+    if reserved.get("status") == "True":  # admission checks come after the quota, such as that of a ProvisioningRequest
         return Workload(None, _checks(status) or text(admitted, "message", _CONDITION))
     return Workload(None, text(reserved, "message", _CONDITION))
 
 
 def _checks(status: Fields) -> str:
-    """Return the words of admission checks that are not ready."""
+    """Return the messages of the admission checks that are not ready."""
     pending = (each for each in objects(status, "admissionChecks", "status") if each.get("state") != "Ready")
     return "; ".join(filter(None, (text(each, "message", "status.admissionChecks[]") for each in pending)))
