@@ -130,8 +130,8 @@ class ReconcileContext:
         return self.is_known(record.pool, record.template_hash)
 
     def last_stray(self, unit: str, attempt: int) -> int:
-        """Return the newest attempt of which an earlier job with this name has left pods of a unit with this name. Their names are taken. 0
-        if there is none near `attempt`."""
+        """Return the newest attempt in pods that an earlier job of this name has left for this unit's name: their names are taken. 0 if no
+        such pod has an attempt near `attempt`."""
         near = (pod.attempt for pod in self.strays if pod.unit == unit and pod.attempt <= attempt + _ATTEMPTS_AHEAD)
         return max(near, default=0)
 

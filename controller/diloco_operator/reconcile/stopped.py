@@ -60,7 +60,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
 
 
 def hold(context: ReconcileContext, units: Units) -> Plan:
-    """Keep a job whose spec is refused as it is, and report on it. What runs goes on, nothing starts, and units that have ended give their
+    """Keep a job whose spec is refused as it is, and report on it. What runs goes on, nothing starts, and units that do not run give their
     slices back, because a person may take days to correct a field. Units still leave for units of other jobs."""
     records = {name: give_slice_back(record, context.now) for name, record in leave_revoked(context, units.records).items()}
     scaling = Scaling(

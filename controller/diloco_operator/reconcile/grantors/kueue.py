@@ -207,7 +207,6 @@ def _mark(group: Sequence[PodView]) -> Patch:
 
 
 def _counts(pod: PodView) -> bool:
-    """Return whether Kueue counts the pod now, and until its status says that it has ended."""
     return pod.held and not pod.ended and not pod.never_runs
 
 

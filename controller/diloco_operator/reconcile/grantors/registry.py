@@ -56,33 +56,26 @@ def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 def grantor_patches(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
-    """Return what grantors must be told about a job. `records`: as they will be once this plan's status is written, or none if the job is
-    over."""
+    """See `Grantor.patches`."""
     return [patch for grantor in GRANTORS for patch in grantor.patches(context, records)]
 
 
 def orphan_patches(
     pods: Iterable[PodView], unreachable: Callable[[str], bool], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False
 ) -> list[Patch]:
-    """Return what grantors must be told about a job that is gone and whose pods are being deleted.
-
-    Args:
-        unreachable: whether a node does not answer.
-        owner: uid of the job that has its name now, or "" if there is none.
-        rejected: whether a write must not be tried now.
-    """
+    """See `Grantor.orphan_patches`. `owner`: uid of the job that has the name now and whose pods are left out, or "" if there is none."""
     foreign = [pod for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner != owner and pod.deletion is not None]
     return [patch for grantor in GRANTORS for patch in grantor.orphan_patches(foreign, unreachable, rejected)] if foreign else []
 
 
 def holds(pod: PodView) -> bool:
-    """Return whether some grantor counts the pod now, and until the pod's status says that it has ended."""
+    """See `Grantor.holds`."""
     return any(grantor.holds(pod) for grantor in GRANTORS)
 
 
 # --- what they leave on pods ------------------------------------------------------------------------------------------
 def project_pod(obj: Obj) -> PodView:
-    """Project the raw Pod object. Raises `MalformedField`."""
+    """Project the raw Pod object, with what grantors left on it. Raises `MalformedField`."""
     return observed_pods.project_pod(obj, _MARKS)
 
 

@@ -33,7 +33,7 @@ def project_workload(obj: Obj) -> Workload:
 
 def _judge(obj: Obj) -> Workload:
     status = fields(obj, "status")
-    conditions = {string(each, "type", _CONDITION): each for each in objects(status, "conditions", "status")}
+    conditions = {string(condition, "type", _CONDITION): condition for condition in objects(status, "conditions", "status")}
     admitted, reserved = conditions.get("Admitted", {}), conditions.get("QuotaReserved", {})
     if admitted.get("status") == "True":
         return Workload(moment(admitted, "lastTransitionTime", _CONDITION) or 0.0, "")
@@ -44,5 +44,5 @@ def _judge(obj: Obj) -> Workload:
 
 def _checks(status: Fields) -> str:
     """Return the messages of the admission checks that are not ready."""
-    pending = (each for each in objects(status, "admissionChecks", "status") if each.get("state") != "Ready")
-    return "; ".join(filter(None, (text(each, "message", "status.admissionChecks[]") for each in pending)))
+    pending = (check for check in objects(status, "admissionChecks", "status") if check.get("state") != "Ready")
+    return "; ".join(filter(None, (text(check, "message", "status.admissionChecks[]") for check in pending)))

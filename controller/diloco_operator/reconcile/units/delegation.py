@@ -57,10 +57,10 @@ class Binding(NamedTuple):
 
 
 def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Binding:
-    """Read where kube-scheduler has bound a delegated unit. `pods`: those of its running attempt.
+    """Read where kube-scheduler has bound the pods of a delegated unit's running attempt.
 
-    An autoscaler may bring nodes one by one, and a node gets its labels and devices bit by bit. So an answer other than a whole slice is
-    waited out for provisioning.timeout."""
+    An autoscaler may bring nodes one by one, and a node gets its labels and devices bit by bit. So nodes that are not a whole slice have
+    provisioning.timeout to become one."""
     shape = context.shapes.get(record.pool)
     if shape is None or len(pods) < shape.hosts or not all_bound(pods) or not context.up_to_date(record):
         due = stuck_at(context, pods)
@@ -135,9 +135,9 @@ class _Delegator:
         self._records = records
         self._assigned = {assigned.unit for assigned in placement.assigned}
         placed = Counter(assigned.pool for assigned in placement.assigned)
-        worth = pool_worth(context, records.values())
+        worth_by_pool = pool_worth(context, records.values())
         accepted = [pool for pool in request.pools if context.pools[pool.name].learners.max > 0]
-        self._pools = sorted(accepted, key=lambda pool: -worth[pool.name].value)
+        self._pools = sorted(accepted, key=lambda pool: -worth_by_pool[pool.name].value)
         """In the order in which the allotment would take a free slice from them."""
         self._settled = {pool.name: placed[pool.name] + pool.draining_or_completed for pool in request.pools}
         """Pool -> units that have hardware, or had it until a moment ago."""

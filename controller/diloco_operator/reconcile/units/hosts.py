@@ -51,7 +51,7 @@ class BlamedFailure(NamedTuple):
 
 def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
     """Return the failure for the host that the end of an attempt counts against. Empty if the end is no failure, or it is not known which
-    host it began on. `pods`: those of the attempt."""
+    host it began on. `pods`: all pods of the attempt."""
     if end.kind is not EndKind.FAILURE or follows(end.reason, Follows.NOT_THE_HOST):
         return []
     nodes = {end.node} if end.node else {pod.node for pod in pods}
@@ -115,7 +115,7 @@ def _add(context: ReconcileContext, hosts: dict[str, HostStatus], blamed: Blamed
     # Built without validation: what a node's object says must not stop a reconcile.
     record = hosts.get(blamed.node) or HostStatus.model_construct(node=blamed.node, uid=view.uid if view is not None else "")
     new = blamed.failure
-    if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
+    if any((known.unit, known.attempt) == (new.unit, new.attempt) for known in record.failures):
         return
     message = f"{new.unit}, attempt {new.attempt}: {blamed.why}"[:_MESSAGE_LIMIT]
     hosts[blamed.node] = record.model_copy(update={"failures": (*record.failures, new)[-MAX_HOST_FAILURES:], "message": message})

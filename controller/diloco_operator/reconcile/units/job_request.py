@@ -109,7 +109,7 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
-    """Return the records. If a grantor chooses the places, units of which nothing runs have no slice in them: they may start anywhere."""
+    """Return the records. If a grantor chooses the places, units that do not run have no slice in them: they may start anywhere."""
     if chooser_of(context.spec) is None:
         return records
     return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
@@ -142,11 +142,11 @@ def _pool_requests(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], limits: StartLimits, gone: int
 ) -> Sequence[PoolRequest]:
     """Return what each pool has and wants. `gone`: units of pools that the job no longer has, which count against its maximum."""
-    worth, staying = pool_worth(context, records.values()), stay_for_now(context, records)
+    worth_by_pool, staying = pool_worth(context, records.values()), stay_for_now(context, records)
     most_new = _most_new(context, records)
     # Scavenged pools come last, as in the allotment: they take what no other job wants.
     pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
-    by_pool = [_pool_units(context, pool, records, limits, most_new, worth[pool.name].leaving_cost, staying) for pool in pools]
+    by_pool = [_pool_units(context, pool, records, limits, most_new, worth_by_pool[pool.name].leaving_cost, staying) for pool in pools]
     has_room = gone + sum(len(units.held) + units.ended for units in by_pool) < context.spec.learners.max
     goals, restless = worth_moving_to(context, records.values()), unquiet(context, records.values())
     requests = []
@@ -179,7 +179,7 @@ def _pool_requests(
                 refused=refused and wanted > 0,
                 ready=limits.blocked is None and context.syncer is not None,
                 may_replace=pool.name not in restless,
-                values={requirements.shape.accelerator: worth[pool.name].value},
+                values={requirements.shape.accelerator: worth_by_pool[pool.name].value},
                 words=pool_words(context, pool, units.failed),
             )
         )

@@ -67,7 +67,7 @@ class UnitObservation(NamedTuple):
 
 
 def observe_units(context: ReconcileContext) -> Units:
-    """Bring the record of every unit up to date, also of units that have pods and no record."""
+    """Observe every unit on record, and every unit that has pods."""
     units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
         # An operator died before it wrote status: without a record no rule would end these pods, and they would keep their nodes.
@@ -142,7 +142,6 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 
 def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
-    """Observe the newest attempt of a unit, once the ends of older ones are on record."""
     record = _heard_late_that_the_job_was_done(context, record)
     if not record.running:
         return _check_completed(context, record)
@@ -152,8 +151,8 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     if adopted and not slices and not delegated:
         return UnitObservation(_without_slice(context, record), adopted)
     if len(slices) == 1 and record.slice and slices != {record.slice}:
-        # The pods are pinned, so the slice that they name is the right one. But others may write pods too: the name counts only if the pods
-        # are on that slice, or if the fleet does not know it and they are not on the recorded one either.
+        # Pinned pods name the right slice. But a stranger may have written them: the name counts only if the pods are on that slice, or if
+        # the fleet does not know it and they are not on the recorded one either.
         name = next(iter(slices))
         on_named = context.on_slice(current, record.pool, name)
         if on_named or (on_named is None and not context.on_slice(current, record.pool, record.slice)):
@@ -210,7 +209,7 @@ def _slices(pods: Sequence[PodView]) -> set[str]:
     if len(slices) == 1 and GROUP_SEPARATOR in (group := next(iter(slices))):
         nodes = group.split(GROUP_SEPARATOR)
         elsewhere = (pod.node for pod in pods if not pod.slice and pod.node and nodes[pod.host : pod.host + 1] != [pod.node])
-        slices.update(itertools.islice(elsewhere, 1))
+        slices.update(itertools.islice(elsewhere, 1))  # one is enough to show that they do not belong together
     return slices
 
 
@@ -252,7 +251,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if end is None:
         return UnitObservation(advance(context, record, current), adopted, deadlines)
     due = cause_due(end, current, context.now)
-    # The node may still say why: an end that is accounted before counts as a failure and costs a restart.
+    # The node may still say why. An end that is recorded before that counts as a failure and costs a restart.
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
     if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)) is not None:
@@ -316,8 +315,8 @@ def _account_older(
 
 
 def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
-    """Return the end with a time between the start of the attempt and now. It comes from a node's clock, which may be hours off: if that is
-    behind, the failure would be forgotten at once; if it is ahead, the next attempt would have to wait for that time."""
+    """Return the end with a time between the attempt's start and now. It comes from a node's clock, which may be hours off. If that is
+    behind, the failure would be forgotten at once; if it is ahead, the next attempt would start only then."""
     began = min(record.since, context.now) if record.since is not None else context.now
     return replace(end, at=min(max(end.at, began), context.now))
 

@@ -149,9 +149,9 @@ def _has_place(context: ReconcileContext, record: UnitStatusRecord) -> bool:
         return True  # the grantor may bring nodes
     requirements, fleet = pool_requirements(context, context.pools[record.pool]), context.observed.fleet
     shape = requirements.shape
-    own = fleet.resolve(shape, record.slice) or () if record.slice else ()
+    own_slices = fleet.resolve(shape, record.slice) or () if record.slice else ()
     free = itertools.chain(fleet.free(shape, record.pool), (slice_ for slice_, job in fleet.kept(shape, record.pool) if not job))
-    fitting = {slice_.key for slice_ in own if fleet.usable(slice_) and requirements._replace(avoided=frozenset()).suits(slice_)}
+    fitting = {slice_.key for slice_ in own_slices if fleet.usable(slice_) and requirements._replace(avoided=frozenset()).suits(slice_)}
     for slice_ in free:
         if len(fitting) >= shape.slots:
             break

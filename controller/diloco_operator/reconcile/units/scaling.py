@@ -56,9 +56,9 @@ class Scaling:
     """Learner pods."""
     placement: Placement | None = None
     desired: int = 0
-    """Units that the spec asks for, including those that were given up."""
+    """See `desired_units`."""
     possible: int = 0
-    """Units that would run if the fleet had room."""
+    """See `possible_units`."""
     placed: int = 0
     """Units that have hardware, including those that drain or have completed."""
     rejected: int = 0

@@ -91,7 +91,6 @@ def all_run(pods: Sequence[PodView]) -> bool:
 
 
 def all_bound(pods: Sequence[PodView]) -> bool:
-    """Return whether a scheduler has bound every pod."""
     return bool(pods) and all(pod.startup is None or pod.startup.bound_at is not None for pod in pods)
 
 

@@ -29,20 +29,20 @@ class PoolWorth(NamedTuple):
 def pool_worth(context: ReconcileContext, records: Collection[UnitStatusRecord]) -> dict[str, PoolWorth]:
     """Return pool -> its worth. Among pools of equal worth the allotment follows the order of the spec."""
     policy = context.spec.placement
-    worth = {}
+    worth_by_pool = {}
     for name in context.pools:
         known = context.throughput[name]
         value = MEAN if policy.objective is Objective.PREFERENCE else known.value
         cost = leaving_cost(value, _recovery(name, records), policy.horizon, averaged=known.averaged)
-        worth[name] = PoolWorth(value, cost)
-    return worth
+        worth_by_pool[name] = PoolWorth(value, cost)
+    return worth_by_pool
 
 
 def _recovery(pool: str, records: Iterable[UnitStatusRecord]) -> float | None:
-    """Return the median seconds that units took to train again after a loss: those of the pool, or of all pools if it has lost none. None
-    if no unit was lost yet."""
+    """Return the median seconds that units of the pool, or else of any pool, took to train again after a loss. None if none was lost
+    yet."""
     times = [(record.pool == pool, record.recover_seconds) for record in records if record.recover_seconds is not None]
-    durations = [seconds for own, seconds in times if own] or [seconds for _, seconds in times]
+    durations = [seconds for in_pool, seconds in times if in_pool] or [seconds for _, seconds in times]
     return statistics.median(durations) if durations else None
 
 
@@ -59,10 +59,10 @@ def worth_moving_to(context: ReconcileContext, records: Collection[UnitStatusRec
     many as it may have: another unit would leave for each."""
     if context.finishing or not context.spec.placement.max_moving:
         return set()
-    worth = pool_worth(context, records)
-    held = [worth[record.pool] for record in records if record.slice and record.pool in worth]
+    worth_by_pool = pool_worth(context, records)
+    held = [worth_by_pool[record.pool] for record in records if record.slice and record.pool in worth_by_pool]
     least = min((pool.value + pool.leaving_cost for pool in held), default=None)
-    return {name for name, pool in worth.items() if least is not None and pool.value > least}
+    return {name for name, pool in worth_by_pool.items() if least is not None and pool.value > least}
 
 
 def on_the_way(records: Iterable[UnitStatusRecord]) -> int:
