@@ -208,13 +208,13 @@ class ReconcileContext:
 
     @property
     def report_due(self) -> float | None:
-        """Until when a report is awaited. None: there is one, there is no syncer, or the report has been missing for too long."""
+        """When the wait for a report ends. None: there is one, there is no syncer, or the report has been missing for too long."""
         awaited = self.syncer is not None and self.report is None
         return self.report_missed_at if awaited and self.now <= self.report_missed_at else None
 
     @property
     def answer_due(self) -> float | None:
-        """Until when the last report shows that the syncer answers. None if there is no recent report. Units are judged by a report for
+        """When the last report no longer shows that the syncer answers. None if there is no recent report. Units are judged by a report for
         longer, for `report_stale_after`: a short silence stops nothing."""
         return self.report.received_at + RECONCILE.syncer_answer if self.report is not None else None
 

@@ -80,8 +80,7 @@ _REFUSALS = {
 
 
 def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
-    """Return how this pod ended, of an attempt that should run. None while it goes on. `eviction_reason`: why units must leave its node, or
-    ""."""
+    """Return how this pod ended, of an attempt that should run. None while it goes on. `eviction_reason`: why units must leave its node."""
     # A sidecar that still runs does not keep a unit alive: nothing would restart the program.
     if pod.ended or pod.main_ended:
         return _classify_ended(pod, eviction_reason, now)
