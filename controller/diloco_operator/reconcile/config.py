@@ -132,7 +132,7 @@ class OperatorConfig:
 
     @property
     def disruption_signals(self) -> DisruptionSignals:
-        """What the inventory must know of it: `Inventory(config.disruption_signals)`."""
+        """The part that the inventory needs: `Inventory(config.disruption_signals)`."""
         return DisruptionSignals(
             self.disruption_taints,
             self.disruption_labels,

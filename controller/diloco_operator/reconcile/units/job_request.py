@@ -259,7 +259,7 @@ def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejec
 
 
 def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | None:
-    """Return when a running unit may first be asked to leave its slice. None if that is now."""
+    """Return when a unit may first be asked to leave its slice. None if it may already, or does not run."""
     if not record.running or context.rejection((UNIT, record.name)) is not None:  # if its pods are refused, it cannot use the slice
         return None
     moment = context.observed.slices_since.get(record.name, context.now) + context.observed.config.minimum_hold

@@ -36,7 +36,7 @@ def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRec
         if record is None or not record.slice or record.state not in _ABLE or trained is None or trained.needs(record):
             continue
         trained.leave(record)
-        # A job's key is namespace/name/uid. "": the unit leaves for another unit of its own job.
+        # A job's key is namespace/name/uid. "": no other job gets the slice, but other slices are worth more to this one.
         to = "" if winner == context.observed.job.key else "/".join(winner.split("/")[:2])
         event = UnitEvent.ASKED_TO_LEAVE if record.running else UnitEvent.MADE_WAY
         units[name] = transition(
