@@ -271,7 +271,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:
-    """Return why a delegated unit ended before it had all its nodes. None if it had them."""
+    """Return why a delegated unit ended before it had all its nodes. None if it had them, or its end counts as any other."""
     if end.kind is EndKind.NEVER_RAN:
         return end_words.PODS_DELETED_BEFORE_NODES
     if end.kind is EndKind.FAILURE and not all_bound(current):
