@@ -28,24 +28,24 @@ from diloco_operator.report import Report
 
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
-    """Return the figures that change with every outer step, from the syncer's report; without a recent one they stay. An attempt that ended
-    has no speed."""
+    """The figures of a unit that change with every outer step, by the syncer's report. A figure that is left out keeps its value on
+    record. A unit whose attempt has ended has no speed."""
     seen = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:
         return {} if record.running or done else {KEYS[name]: DEFAULTS[KEYS[name]] for name, figure in FIGURES.items() if figure.speed}
     present = seen.attempt == record.attempt and record.running
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for name, figure in FIGURES.items():
         key, value = KEYS[name], getattr(seen, name)
         if value is None or (done and not figure.stays):
-            continue  # what is on record stands
+            continue  # the value on record stays
         if value is False and not record.figures.get(key):
-            continue  # absent says the same, and costs no write
+            continue  # an absent figure counts as False, and to write it would cost a write
         if figure.speed and not present:
             value = DEFAULTS[key]
-        found[key] = round(value, figure.digits) if figure.digits is not None else dict(value) if isinstance(value, dict) else value
-    return found
+        changed[key] = round(value, figure.digits) if figure.digits is not None else dict(value) if isinstance(value, dict) else value
+    return changed
 
 
 def assemble(
@@ -57,7 +57,12 @@ def assemble(
     result: Result | None = None,
     retry: int | None = None,
 ) -> dict[str, Any]:
-    """Return the whole status. `retry`: the spec.retry that this reconcile acts on."""
+    """Return the whole status.
+
+    Args:
+        result: what the syncer of a complete job left
+        retry: the spec.retry that this reconcile acts on
+    """
     job = context.observed.job
     learners = context.spec.learners
     pools = _pools(context, scaling, contributing)
@@ -88,30 +93,30 @@ def assemble(
 
 
 def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
-    found = []
+    entries = []
     for name, seen in context.outside.items():
-        said = {"state": seen.phase.value, "message": seen.message[:_LONGEST_MESSAGE], "tokens": seen.tokens} if seen is not None else {}
-        found.append({"name": name, **{key: value for key, value in said.items() if value}})
-    return found
+        facts = {"state": seen.phase.value, "message": seen.message[:_LONGEST_MESSAGE], "tokens": seen.tokens} if seen is not None else {}
+        entries.append({"name": name, **{key: value for key, value in facts.items() if value}})
+    return entries
 
 
 _LONGEST_MESSAGE = 1024
 
 
 def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """Return the record with as many failures as decide: the limit may have been lowered since."""
+    """Keep only the failures that can still count: `learners.restart.limit` may have been lowered."""
     most = context.spec.learners.restart.limit + 1
     return record._replace(failures=record.failures[-most:]) if len(record.failures) > most else record
 
 
 def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, Any]:
-    """Return the status as it is, but for its conditions and its state."""
+    """Return the status on record with new conditions and a new state."""
     conditions = merge(job.status.get("conditions") or (), statements, job.generation, now)
     return {**job.status, "observedGeneration": job.generation, **job_state(statements, job.status), "conditions": conditions}
 
 
 def with_ends_of_programs(context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
-    """Return the status of a complete job, with what became of its programs since it was written."""
+    """Add to the status of a complete job how its programs ended since that status was written."""
     if records == context.before:
         return status
     wrong = programs_failed(records.values())
@@ -127,61 +132,60 @@ def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 
 
 def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
-    found = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **_with_history(old, context.observed.report)}
-    found["steps"] = context.spec.training.steps
-    found.pop("tokenBudget", None)
+    figures = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **_with_history(old, context.observed.report)}
+    figures["steps"] = context.spec.training.steps
+    figures.pop("tokenBudget", None)
     if (budget := context.spec.training.tokens) is not None:
-        found["tokenBudget"] = budget
+        figures["tokenBudget"] = budget
     report = context.report
     if result is not None:
-        found |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
-        found |= _known(loss=result.loss, heldOutLoss=result.held_out_loss)
-        found |= _with_last_points(found, result)
-        found.pop("estimatedCompletion", None)
+        figures |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
+        figures |= _known(loss=result.loss, heldOutLoss=result.held_out_loss)
+        figures |= _with_last_points(figures, result)
+        figures.pop("estimatedCompletion", None)
     elif report is not None:
-        found |= {"step": report.t, "tokens": report.tokens, "tokensPerSecond": round(report.tokens_per_second, 1)}
-        found.pop("heldOutLoss", None)  # of the final parameters: with more steps they are final no more
+        figures |= {"step": report.t, "tokens": report.tokens, "tokensPerSecond": round(report.tokens_per_second, 1)}
+        figures.pop("heldOutLoss", None)  # a complete job that got more steps: these parameters are no longer the final ones
         cosine = round(report.cosine, 3) if report.cosine is not None else None
-        found |= _known(loss=report.loss, heldOutLoss=report.held_out_loss, cosine=cosine)
-        found.pop("estimatedCompletion", None)
+        figures |= _known(loss=report.loss, heldOutLoss=report.held_out_loss, cosine=cosine)
+        figures.pop("estimatedCompletion", None)
         if report.step_seconds > 0 and report.t < report.steps and report.ending is None:
             left = (report.steps - report.t) * report.step_seconds
             if budget is not None and report.tokens_per_second > 0:
                 left = min(left, max(0.0, budget - report.tokens) / report.tokens_per_second)
-            found["estimatedCompletion"] = format_timestamp(float(round(report.received_at + left)))
+            figures["estimatedCompletion"] = format_timestamp(float(round(report.received_at + left)))
     else:
-        found["tokensPerSecond"] = 0.0
-        found.pop("estimatedCompletion", None)
-        last = context.observed.report
-        if last is not None and last.t > found["step"]:  # of a syncer that is gone: what it did stays done
-            found |= {"step": last.t, "tokens": last.tokens}
-    return found
+        figures["tokensPerSecond"] = 0.0
+        figures.pop("estimatedCompletion", None)
+        last_report = context.observed.report
+        if last_report is not None and last_report.t > figures["step"]:  # the syncer is gone, but the steps of its last report are done
+            figures |= {"step": last_report.t, "tokens": last_report.tokens}
+    return figures
 
 
 def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[str, Any]:
-    """Return `progress` with the loss over outer steps as the syncer last reported it. The past stays true when a report is no longer
-    recent."""
-    found = dict(progress)
+    """Add the losses over outer steps that the syncer reported last. An old report will do: the past does not change."""
+    extended = dict(progress)
     if report is None:
-        return found
+        return extended
     for key, points in (("losses", report.losses), ("heldOutLosses", report.held_out_losses)):
-        found.pop(key, None)
-        found |= {key: format_losses(points)} if points else {}
-    return found
+        extended.pop(key, None)
+        extended |= {key: format_losses(points)} if points else {}
+    return extended
 
 
 def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, Any]:
     """Return both histories up to the result: the operator may not have got the syncer's last report."""
-    found = {}
-    for key, loss, most in (
+    losses = {}
+    for key, loss, limit in (
         ("losses", result.loss, MOST_LOSS_POINTS),
         ("heldOutLosses", result.held_out_loss, MOST_HELD_OUT_POINTS),
     ):
         # One less: the result's own point follows, and the CRD bounds both together.
-        before = [each for each in parse_losses(progress.get(key) or "") if each.step < result.step][: most - 1]
+        before = [point for point in parse_losses(progress.get(key) or "") if point.step < result.step][: limit - 1]
         if loss is not None:
-            found[key] = format_losses([*before, (result.step, loss)])
-    return found
+            losses[key] = format_losses([*before, (result.step, loss)])
+    return losses
 
 
 def _known(**figures: float | None) -> dict[str, float]:
@@ -192,22 +196,22 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
     outcomes = {outcome.pool: outcome for outcome in scaling.placement.pools} if scaling.placement is not None else {}
     waiting = {pool["name"]: pool["waitingSince"] for pool in context.observed.job.status.get("pools") or () if "waitingSince" in pool}
     spares = kept_spares(context, scaling.request, scaling.records.values())
-    found = []
+    entries = []
     for pool in context.spec.pools:
-        mine = [r for r in scaling.records.values() if r.pool == pool.name]
+        units = [unit for unit in scaling.records.values() if unit.pool == pool.name]
         outcome = outcomes.get(pool.name)
         short = outcome is not None and outcome.lack.of_slices
-        found.append(
+        entries.append(
             {
                 "name": pool.name,
-                "placed": sum(1 for r in mine if r.slice),
-                "contributing": sum(1 for r in mine if r.name in contributing),
+                "placed": sum(1 for unit in units if unit.slice),
+                "contributing": sum(1 for unit in units if unit.name in contributing),
                 **({"spares": spares[pool.name]} if pool.name in spares else {}),
                 "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.causes if outcome else "",
-                **({"remedies": [each.text for each in outcome.helps]} if outcome and outcome.helps else {}),
+                **({"remedies": [remedy.text for remedy in outcome.helps]} if outcome and outcome.helps else {}),
                 **({"waitingSince": waiting.get(pool.name) or format_timestamp(context.now)} if short else {}),
                 **write_pool(context.throughput[pool.name]),
             }
         )
-    return found
+    return entries

@@ -23,15 +23,18 @@ TEXT_LIMIT = 4096
 _ENTRY_LIMIT = 1024
 """Bytes of the message of a pool or a host."""
 _OUTSIDE_LIMIT = 512
-"""Bytes of the message of a learner outside."""
+"""Bytes of the message of a learner outside the cluster."""
 _REMEDY_LIMIT = 512
 """Bytes of a remedy."""
 _SOMETIMES = ("cause", "lastFailure", "beganWith", "grantorSaid")
 _TEXTS = (*_SOMETIMES, "message")
 """What a unit says in words, the message last: it may have what the others leave. Many units have nothing else."""
 _REFUSED_KEYS = 10
+"""Reasons of refused contributions that a unit lists; the others are added up under `_OTHERS`."""
 _REFUSED_KEY = 32
+"""Characters of such a reason."""
 _REFUSED_BYTES = _REFUSED_KEY + 24
+"""Bytes of such a reason with its count."""
 _OTHERS = "Others"
 _ELLIPSIS = "…"
 _ELLIPSIS_BYTES = len(_ELLIPSIS.encode())
@@ -39,20 +42,20 @@ _DIGEST = 12
 
 
 def bounded(status: Mapping[str, Any], budget: int) -> dict[str, Any]:
-    """Return the status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
-    found = dict(status)
+    """Shorten the status to at most `budget` bytes, and each text to what the CRD allows."""
+    short = dict(status)
     for key, limit in (("conditions", TEXT_LIMIT), ("pools", _ENTRY_LIMIT), ("hosts", _ENTRY_LIMIT), ("outside", _OUTSIDE_LIMIT)):
         if status.get(key):
-            found[key] = [_with_short_message(each, limit) for each in status[key]]
-    for pool in found.get("pools", ()):
+            short[key] = [_with_short_message(entry, limit) for entry in status[key]]
+    for pool in short.get("pools", ()):
         if "remedies" in pool:
-            pool["remedies"] = [clip_bytes(each, _REMEDY_LIMIT) for each in pool["remedies"]]
+            pool["remedies"] = [clip_bytes(entry, _REMEDY_LIMIT) for entry in pool["remedies"]]
     if "endedWith" in status:
-        found["endedWith"] = clip_bytes(status["endedWith"], TEXT_LIMIT)
+        short["endedWith"] = clip_bytes(status["endedWith"], TEXT_LIMIT)
     if "units" in status:
         share = unit_share(budget, len(status["units"]))
-        found["units"] = [_in_share(unit, share) for unit in status["units"]]
-    return found
+        short["units"] = [_in_share(unit, share) for unit in status["units"]]
+    return short
 
 
 def _with_short_message(entry: Mapping[str, Any], limit: int) -> dict[str, Any]:
@@ -71,44 +74,45 @@ def clip_bytes(text: str, limit: int) -> str:
 
 
 def _in_share(unit: Mapping[str, Any], share: int) -> dict[str, Any]:
-    """Return the unit with its slice, texts and counts by reason in at most `share` bytes. The failures of a unit that runs have a room of
-    their own: a new operator must count the same."""
-    found = {**unit, "refused": _few(unit["refused"])}
-    share -= _REFUSED_BYTES * len(found["refused"])
+    """Shorten the unit so that its slice, texts and counts by reason have at most `share` bytes. The failures of a unit that runs do not
+    come out of the share: a new operator must count the same failures."""
+    short = {**unit, "refused": _few(unit["refused"])}
+    share -= _REFUSED_BYTES * len(short["refused"])
     if _idle(unit):
         if FAILURE_BYTES * len(unit["failures"]) > share // 2:
-            found["failures"] = []
-        share -= FAILURE_BYTES * len(found["failures"])
+            short["failures"] = []
+        share -= FAILURE_BYTES * len(short["failures"])
     present = [text for text in _TEXTS if text in unit]
     if 6 * (len(unit["slice"]) + sum(len(unit[text]) for text in present)) <= min(share, TEXT_LIMIT):
-        return found  # all of it fits, whatever its characters: to encode each text would take a hundred times as long
-    found["slice"] = _clip_slice(unit["slice"], min(share // 2, SLICE_LIMIT))
-    share -= _text_bytes(found["slice"])
+        return short  # everything fits, whatever the characters are. To encode each text would take a hundred times as long
+    short["slice"] = _clip_slice(unit["slice"], min(share // 2, SLICE_LIMIT))
+    share -= _text_bytes(short["slice"])
     for index, text in enumerate(present):
-        found[text] = clip_bytes(unit[text], min(TEXT_LIMIT, share // (len(present) - index)))
-        share -= _text_bytes(found[text])
-        if text in _SOMETIMES and not found[text]:
-            del found[text]  # absent, as of a unit that never had it
-    return found
+        short[text] = clip_bytes(unit[text], min(TEXT_LIMIT, share // (len(present) - index)))
+        share -= _text_bytes(short[text])
+        if text in _SOMETIMES and not short[text]:
+            del short[text]  # a unit that never had this text lacks the key, too
+    return short
 
 
 def _idle(unit: Mapping[str, Any]) -> bool:
-    """Say whether a unit does not run, or not for long: its failures decide nothing."""
+    """Whether the unit does not run, or not for long. Its failures then decide nothing."""
     state = unit["state"]
     parked = state == UnitState.PENDING and not unit["slice"] and follows(unit["reason"], Follows.NOT_WANTED)
     return parked or state in (UnitState.FAILED, UnitState.COMPLETED, UnitState.DRAINING)
 
 
 def _clip_slice(name: str, limit: int) -> str:
-    """Return the beginning of a slice's name, and a digest that tells it from others. No node has such a name: a unit finds its slice again
-    from its pods, and one without pods gets another slice."""
+    """Return the beginning of the slice's name and a digest that tells it from others. No slice has that name: a unit with pods learns its
+    slice from them again, and a unit without pods gets another slice."""
     if not name or 6 * len(name) <= limit or _text_bytes(name) <= limit:
-        return name  # "": it has none, however little room there is
+        return name  # "" means that the unit has no slice, and stays "" even where the limit is below 0
     return clip_bytes(name, limit - _DIGEST) + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def _few(refused: Mapping[str, int]) -> dict[str, int]:
-    """Return counts by reason. The syncer's image may be any program's, so that the number of reasons and their length are limited."""
+    """Return the counts of refused contributions by reason. The syncer may be any program, so the number and length of its reasons are
+    limited."""
     if all(_is_name(key) for key in refused) and len(refused) <= _REFUSED_KEYS:
         return dict(refused)
     named = sorted((key, count) for key, count in refused.items() if _is_name(key) and key != _OTHERS)

@@ -1,7 +1,7 @@
-"""The job's conditions, for each way in which it may stand: what is true of it, why, and what a person can do about it. Pure.
+"""The job's conditions, whether it runs, is suspended or is over: what is true, why, and what a person can do about it. Pure.
 
-Of a job that runs three of them are found by their own modules (`placed`, `training`, `degraded`): each returns a reason and its
-words.
+The conditions Placed, Training and Degraded of a job that runs have modules of their own (`placed`, `training`, `degraded`); each returns a
+reason and its words.
 
 See docs/decisions/0138-job-state.md.
 See docs/decisions/0231-states-reasons-words.md.
@@ -43,7 +43,7 @@ from diloco_operator.reconcile.units.scaling import Scaling
 
 
 def accepted(problems: Sequence[Cause]) -> Statements:
-    """State whether the spec can be followed; of everything else nothing is said."""
+    """State only whether the spec can be followed. The other conditions stay as they were."""
     if not problems:
         return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID)}
     text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
@@ -52,32 +52,32 @@ def accepted(problems: Sequence[Cause]) -> Statements:
 
 
 def rights_missing(missing: Sequence[str]) -> Statements:
-    """State that the operator does not see what there is; everything else stays as it was. `missing`: what cannot be read, and why."""
+    """State that the operator lacks rights. The other conditions stay as they were. `missing`: what it cannot read, and why."""
     advice = "Give its service account the rights that docs/install.md lists; what runs is left alone until then"
     return {ConditionType.ACCEPTED: Statement(AcceptedReason.RIGHTS_MISSING, f"{'; '.join(missing[:NAMED])}. {advice}")}
 
 
 def running(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects) -> Statements:
-    """State the conditions of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
-    trains = training(context, scaling, active.contributing, shared)
-    begun = trains.reason.status == TRUE or under_way(context.observed.job.status)
-    wrong = degraded(context, scaling, active, shared, begun=begun)
-    if isinstance(trains, QuorumMissing):
-        named = wrong.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
-        trains = trains.statement("see Degraded" if named else missing_units(scaling, active.contributing))
+    """The conditions of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
+    is_training = training(context, scaling, active.contributing, shared)
+    begun = is_training.reason.status == TRUE or under_way(context.observed.job.status)
+    is_degraded = degraded(context, scaling, active, shared, begun=begun)
+    if isinstance(is_training, QuorumMissing):
+        named = is_degraded.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
+        is_training = is_training.statement("see Degraded" if named else missing_units(scaling, active.contributing))
     return {
         **accepted(context.observed.job.problems),
         ConditionType.PLACED: placed(context, scaling),
-        ConditionType.TRAINING: trains,
-        ConditionType.DEGRADED: wrong,
+        ConditionType.TRAINING: is_training,
+        ConditionType.DEGRADED: is_degraded,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
-        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS, _final_snapshot(context, wrong)),
+        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS, _final_snapshot(context, is_degraded)),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
 
 
 def _final_snapshot(context: ReconcileContext, wrong: Statement) -> str:
-    """Say of a job that has trained what it waits for; "": it trains. `wrong`: what Degraded says."""
+    """What a job waits for after its last outer step; "" if that is not done yet. `wrong`: what Degraded says."""
     if not context.finishing:
         return ""
     stuck = context.report is not None and context.report.snapshot_error
@@ -85,7 +85,7 @@ def _final_snapshot(context: ReconcileContext, wrong: Statement) -> str:
 
 
 def suspended(context: ReconcileContext, still: Sequence[str]) -> Statements:
-    """State the conditions of a suspended job; `still`: names of the pods that have not gone yet."""
+    """The conditions of a suspended job. `still`: names of its pods that have not gone yet."""
     done = not still
     how = "the job is suspended; set spec.suspend to false to resume where it stopped"
     return {
@@ -102,7 +102,7 @@ def suspended(context: ReconcileContext, still: Sequence[str]) -> Statements:
 
 
 def ended(context: ReconcileContext, end: JobEnd, how: str, units: Collection[UnitStatusRecord]) -> Statements:
-    """State the conditions of a job that is complete or failed. `how`: its end, with where the model is."""
+    """The conditions of a job that is complete or failed. `how`: how it ended and where the model is."""
     if end.complete:
         text = "the job is complete"
         hardware, trains = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE
@@ -110,20 +110,20 @@ def ended(context: ReconcileContext, end: JobEnd, how: str, units: Collection[Un
     else:
         text = "the job failed"
         hardware, trains, wrong = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, Statement(DegradedReason.JOB_FAILED, text)
-    told = Statement(end.reason, how)
+    statement = Statement(end.reason, how)
     return {
         **accepted(context.observed.job.problems),
         ConditionType.PLACED: Statement(hardware, text),
         ConditionType.TRAINING: Statement(trains, text),
         ConditionType.DEGRADED: wrong,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
-        ConditionType.COMPLETE: told if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
-        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else told,
+        ConditionType.COMPLETE: statement if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
+        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else statement,
     }
 
 
 def programs_failed(units: Collection[UnitStatusRecord]) -> Statement | None:
-    """Return which programs of a complete job failed once it was done; None: none did."""
+    """Name the programs that failed after their job was complete. None if no program did."""
     failed = [record for record in units if follows(record.reason, Follows.JOB_WAS_DONE)]
     if not failed:
         return None
@@ -131,7 +131,7 @@ def programs_failed(units: Collection[UnitStatusRecord]) -> Statement | None:
 
 
 def _work_of(result: Result | None, text: str) -> Statement:
-    """Return whether a complete job holds what its learners trained. `text`: where nothing is wrong."""
+    """Whether the model of a complete job holds what its learners trained. `text`: the message if nothing is wrong."""
     if result is None:
         return Statement(DegradedReason.JOB_COMPLETE, text)
     if not result.tokens:
@@ -144,7 +144,7 @@ def _work_of(result: Result | None, text: str) -> Statement:
 
 
 def starting_again(reason: FailedReason | CompleteReason, why: str) -> Statements:
-    """State the conditions of a job that has ended and starts again now: nothing of it runs yet."""
+    """The conditions of a job that has ended and starts again now. Nothing of it runs yet."""
     failed = isinstance(reason, FailedReason)
     return {
         **accepted(()),
@@ -157,6 +157,6 @@ def starting_again(reason: FailedReason | CompleteReason, why: str) -> Statement
 
 
 def waiting_to_start(reason: FailedReason | CompleteReason, why: str) -> Statements:
-    """State the conditions of a job that has ended and that cannot start again yet; the rest stays as it was."""
+    """The condition Training of a job that has ended and cannot start again yet. The other conditions stay as they were."""
     failed = isinstance(reason, FailedReason)
     return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, why)}

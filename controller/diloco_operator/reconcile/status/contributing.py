@@ -16,16 +16,15 @@ class ContributingUnits:
     """Names of units."""
 
     contributing: frozenset[str] = frozenset()
-    """Units whose present attempt contributes. Without a recent report: those that did when the last one came."""
+    """Units whose present attempt contributes. If the last report is old, the units that status has as training."""
     returning: frozenset[str] = frozenset()
-    """Units of a job that has trained that were there when the syncer went, and train on as soon as it is back. They are no alarm as long
-    as a report would count."""
+    """Units that were connected when the syncer went away, and train on as soon as it is back. They are no reason for an alarm yet."""
     recheck_at: float | None = None
-    """When the returning ones count as missing."""
+    """When the returning units count as missing. None if time alone does not change that."""
 
 
 def contributing_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], *, syncer_down: bool) -> ContributingUnits:
-    """Find them; `returning` is filled only where fewer than `learners.min` contribute."""
+    """`returning` is filled only if fewer than `learners.min` units contribute."""
     contributing = frozenset() if syncer_down else _contributing(context, records)
     if len(contributing) >= context.spec.learners.min or context.finishing:
         return ContributingUnits(contributing)
@@ -39,29 +38,29 @@ def contributing_units(context: ReconcileContext, records: Mapping[str, UnitStat
 def _contributing(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
     if context.report is None:
         return _training(records)
-    found = set()
+    names = set()
     for record in records.values():
         seen = context.unit_report(record.name, record.attempt)
         if record.running and seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
-            found.add(record.name)
-    return frozenset(found)
+            names.add(record.name)
+    return frozenset(names)
 
 
 def contributing_outside(context: ReconcileContext) -> int:
-    """How many learners outside the cluster contribute, by a recent report."""
+    """Learners outside the cluster that contribute, by a recent report."""
     return sum(1 for seen in context.outside.values() if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE))
 
 
 def _training(records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
-    return frozenset(r.name for r in records.values() if r.state is UnitState.TRAINING)
+    return frozenset(record.name for record in records.values() if record.state is UnitState.TRAINING)
 
 
 def _returning(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
-    """Return units all of whose pods are older than the syncer's: it was replaced, they were not."""
-    found = set()
+    """Units whose pods are all older than the syncer's pod: only the syncer was replaced."""
+    names = set()
     for record in records.values():
         if record.state in (UnitState.TRAINING, UnitState.JOINING):
             pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
             if pods and all(pod.running_since is not None and pod.running_since < context.syncer_since for pod in pods):
-                found.add(record.name)
-    return frozenset(found)
+                names.add(record.name)
+    return frozenset(names)

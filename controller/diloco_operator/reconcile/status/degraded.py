@@ -26,15 +26,15 @@ from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, state_of
 from diloco_operator.report import Report, UnitPhase
 
 MANY_REFUSED = 0.1
-"""Share of all contributions: more refused than this is a warning. A unit that goes wrong once loses one or two."""
+"""If a larger share of all contributions was refused, Degraded warns. A unit that goes wrong once loses one or two contributions."""
 _FEW_REFUSED = 0.05
-"""The warning of a job that trains ends below this part: at one limit alone it would come and go."""
+"""Once it has begun, the warning of a job that trains ends below this share. With one limit alone it would come and go."""
 _REFUSALS_THAT_COUNT = 10
-"""Fewer are no warning while a job trains: among its first contributions they would be a large part."""
+"""Fewer refusals are no warning while a job trains: they are a large share of its first contributions."""
 
 
 def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects, *, begun: bool) -> Statement:
-    """Return the first that holds. `begun`: the job has trained, or failed to, since it was created, resumed or retried."""
+    """Return the first statement that holds. `begun`: the job has trained, or failed to, since it was created, resumed or retried."""
     claim = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {claim}" in shared.configuration.deleting:
         return Statement(DegradedReason.VOLUME_DELETED, degraded_words.volume_deleted(claim))
@@ -44,7 +44,7 @@ def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUn
 
 
 def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str], syncer: str) -> Statement:
-    """Return what is wrong with a job of which enough learners contribute. `syncer`: why its new template stopped; "": it has not."""
+    """What is wrong although enough learners contribute. `syncer`: why the roll-out of the syncer's template stopped, "" if it has not."""
     report = context.report
     if report is not None and report.snapshot_error:
         text = degraded_words.snapshot_failed(report.snapshot_error, finishing=context.finishing, newest=report.snapshot_t)
@@ -54,7 +54,7 @@ def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Coll
         if stopped:
             return Statement(DegradedReason.ROLL_OUT_STOPPED, stopped)
         lost = {record.name: record.message for record in scaling.records.values() if record.state is UnitState.FAILED}
-        if lost and scaling.possible < scaling.desired:  # nothing may take their place
+        if lost and scaling.possible < scaling.desired:  # no other unit can take their place
             missing = scaling.desired - scaling.possible
             text = degraded_words.learners_lost(lost, missing, scaling.desired, len(contributing), context.hosts.program)
             return Statement(DegradedReason.LEARNERS_LOST, text)
@@ -66,15 +66,15 @@ def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Coll
 
 
 def _much_is_refused(context: ReconcileContext, report: Report) -> bool:
-    """Many contributions of a job that trains are refused. Over the whole job, as at its end."""
+    """Whether many contributions of a job that trains were refused, since it began: Degraded of a complete job counts the same."""
     part = _FEW_REFUSED if _is_on_record(context, DegradedReason.WORK_REFUSED) else MANY_REFUSED
     return report.work_refused >= _REFUSALS_THAT_COUNT and report.work_refused > part * (report.work_refused + report.contributions)
 
 
 def _is_on_record(context: ReconcileContext, reason: ConditionReason) -> bool:
-    """Whether the condition has this reason in the status that is there."""
+    """Whether Degraded has this reason in the status on record."""
     on_record = context.observed.job.status.get("conditions") or ()
-    return any(each["type"] == ConditionType.DEGRADED and each["reason"] == reason.value for each in on_record)
+    return any(condition["type"] == ConditionType.DEGRADED and condition["reason"] == reason.value for condition in on_record)
 
 
 def _with_too_few(
@@ -96,7 +96,6 @@ def _with_too_few(
 
 # --- the units that are missing ---------------------------------------------------------------------------------------
 def missing_units(scaling: Scaling, contributing: Collection[str]) -> str:
-    """Name the units that could contribute and do not."""
     missing = _missing(scaling, contributing)
     return unit_words.missing_units(
         [record for record in missing if not _only_waits(record)], [record for record in missing if _only_waits(record)]
@@ -108,7 +107,7 @@ def _only_waits(record: UnitStatusRecord) -> bool:
 
 
 def _missing(scaling: Scaling, contributing: Collection[str]) -> list[UnitStatusRecord]:
-    """Units that could contribute and do not; without those that the job gives up on purpose."""
+    """Units that could contribute and do not, without the units that the job does not want now."""
     return [
         record
         for record in scaling.records.values()
@@ -119,7 +118,7 @@ def _missing(scaling: Scaling, contributing: Collection[str]) -> list[UnitStatus
 
 
 class _Absence(enum.Enum):
-    """Why a unit does not contribute, and the reason of the condition if all that are missing share it."""
+    """Why a unit does not contribute. The value is the condition's reason if this is true of all missing units."""
 
     GIVEN_UP = DegradedReason.LEARNERS_LOST
     FAILED = DegradedReason.LEARNERS_FAILED
@@ -146,8 +145,8 @@ def _absence(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool
 
 
 def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> bool:
-    """Say whether the unit starts or joins, or is about to, and nothing was lost: no attempt since it last contributed, and not its
-    connection. What it trained before does not count: after a resume every unit has."""
+    """Whether the unit starts or joins, or is about to, and neither an attempt nor its connection was lost since it last contributed.
+    That it has trained before does not count: after a resume that is true of all units."""
     if record.ended_at is not None:
         return False
     if record.state is UnitState.DRAINING:

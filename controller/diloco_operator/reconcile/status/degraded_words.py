@@ -19,7 +19,7 @@ def volume_deleted(claim: str) -> str:
 
 # --- enough learners contribute ---------------------------------------------------------------------------------------
 def snapshot_failed(error: str, *, finishing: bool, newest: int) -> str:
-    """`newest`: outer step of the newest snapshot that is durable; -1: there is none."""
+    """`newest`: outer step of the newest durable snapshot, -1 if there is none."""
     what = "training continues, but a snapshot, or the state of a unit, cannot be stored"
     if finishing:
         last = f"; the newest one is of outer step {newest}" if newest >= 0 else ""
@@ -28,8 +28,8 @@ def snapshot_failed(error: str, *, finishing: bool, newest: int) -> str:
 
 
 def roll_outs_stopped(pools: Sequence[StoppedRollOut], syncer: str) -> str:
-    """Say why units keep the earlier template of their pool, and what to do; "": no roll-out has stopped. `syncer`: why the syncer keeps
-    its own; "": it does not."""
+    """Say why units keep the earlier template of their pool, and what to do; "" if no roll-out has stopped. `syncer`: why the syncer keeps
+    its earlier template, "" if it does not."""
     of_syncer = f"the syncer keeps its earlier template, for {syncer}. Correct syncer.template, or take the change back" if syncer else ""
     return "; ".join(filter(None, (*map(_stopped, pools), of_syncer)))
 
@@ -41,8 +41,12 @@ def _stopped(roll_out: StoppedRollOut) -> str:
 
 
 def learners_lost(lost: Mapping[str, str], missing: int, desired: int, contributing: int, program: str) -> str:
-    """Name them. `lost`: unit that was given up, and that nothing replaces -> why, and what to do. `program`: why the program is to blame;
-    "": it is not known to be."""
+    """Count and name the lost learners.
+
+    Args:
+        lost: a unit that was given up and is not replaced -> why, and what to do
+        program: why the program is to blame; "" if it is not known to be
+    """
     named = "; ".join(f"{unit}: {why}" for unit, why in list(lost.items())[:NAMED])
     more = f"; {len(lost) - NAMED} more" if len(lost) > NAMED else ""
     count = f"{missing} of {plural(desired, 'learner')} {'is' if missing == 1 else 'are'} lost until a person acts"
@@ -54,7 +58,7 @@ def work_refused(refused: int, merged: int) -> str:
 
 
 def enough_learners(contributing: int, least: int, *, finishing: bool, by_an_old_report: bool) -> str:
-    """Count them. `by_an_old_report`: the reports that came since cannot be read."""
+    """`by_an_old_report`: the newer reports cannot be read."""
     if finishing:
         return "the last outer step is done"
     if by_an_old_report:
@@ -62,15 +66,15 @@ def enough_learners(contributing: int, least: int, *, finishing: bool, by_an_old
     return f"{plural(contributing, 'contributes', 'contribute')}, learners.min is {least}"
 
 
-# --- too few do -------------------------------------------------------------------------------------------------------
+# --- too few learners contribute --------------------------------------------------------------------------------------
 def reconnecting(contribution: str, least: int, back: int) -> str:
-    """Count them. `back`: units that are about to contribute again."""
+    """`back`: how many units are about to contribute again."""
     returning = plural(back, "reconnects by itself", "reconnect by themselves")
     return f"{contribution}, learners.min is {least}; {returning}, because the syncer went away"
 
 
 def too_few_learners(contribution: str, least: int, missing: str, stopped: str, program: str) -> str:
-    """Count them, and name those that are missing. `program`: why the program is to blame; "": it is not known to be."""
+    """`program`: why the program is to blame; "" if it is not known to be."""
     details = "; ".join(filter(None, (missing, stopped)))
     count = f"{contribution}, learners.min is {least}"
     return count + (f"; {details}" if details else "") + _blamed(program)

@@ -1,4 +1,4 @@
-"""When a job is over: by its record, by the syncer's pod, or because the quorum is lost; and how long it stays then. Pure."""
+"""When a job is over: status says so, the syncer's pod says so, or the quorum is lost. And when its object is deleted. Pure."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class RecordedEnd(NamedTuple):
 
     at: float
     complete: bool
-    """False: it failed."""
+    """False if the job failed."""
 
 
 def recorded_end(status: Mapping[str, Any]) -> RecordedEnd | None:
-    """Read the end on record; None: neither Complete nor Failed is."""
+    """The end by status; None if neither Complete nor Failed is True there."""
     for condition in status.get("conditions") or ():
         if condition["type"] in TERMINAL and condition["status"] == "True":
             return RecordedEnd(parse_timestamp(condition["lastTransitionTime"]), condition["type"] == ConditionType.COMPLETE)
@@ -46,14 +46,11 @@ def recorded_end(status: Mapping[str, Any]) -> RecordedEnd | None:
 
 
 def finished(status: Mapping[str, Any]) -> bool:
-    """Say whether Complete or Failed is on record."""
     return recorded_end(status) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How the job ended."""
-
     reason: CompleteReason | FailedReason
     why: str
     result: Result | None = None
@@ -64,12 +61,12 @@ class JobEnd:
 
 
 def job_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
-    """Return the end; None while the job goes on."""
+    """None while the job goes on."""
     return _syncer_end(context.syncer) or _quorum_lost(context, records)
 
 
 def _syncer_end(syncer: PodView | None) -> JobEnd | None:
-    """Return the end that the syncer's pod reports; None while the job goes on."""
+    """The end that the syncer's pod reports; None while the job goes on."""
     if syncer is None:
         return None
     end = syncer.termination
@@ -82,7 +79,7 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
         return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), ending_words.summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
-    # Its last words may be the end of its log, in which the cause comes last.
+    # The kubelet may have filled the message with the end of the log, where the cause comes last.
     cause = error_line(end.message)
     if end.exit_code == Exit.BAD_STATE:
         return JobEnd(FailedReason.STATE_UNUSABLE, ending_words.state_unusable(syncer.job, cause))
@@ -97,8 +94,7 @@ _ENDED_BY = {ENDED_BY_TOKENS: CompleteReason.TOKENS_REACHED, ENDED_BY_PROGRAM: C
 
 
 def _result(message: str) -> Result | None:
-    """Read a result; None: there is none that can be read, or its figures are none that a status can have. The syncer's image may be any
-    program's."""
+    """Read a result. None if it cannot be read, or has figures that a status cannot have: the syncer may be any program."""
     try:
         result = Result.model_validate_json(message)
     except ValidationError:
@@ -109,22 +105,23 @@ def _result(message: str) -> Result | None:
 
 
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
-    """Return Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
-    failed = [r for r in records.values() if r.state is UnitState.FAILED and context.up_to_date(r)]
+    """The job fails when fewer units than the quorum can ever contribute again. None while enough can."""
+    failed = [record for record in records.values() if record.state is UnitState.FAILED and context.up_to_date(record)]
     quorum = context.spec.training.quorum
     if any(pool.learners.max == 0 for pool in context.spec.pools):
         return None  # a pool that is switched off can be switched on
     if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
         return None
-    layout = all(follows(r.reason, Follows.OTHER_MODEL) for r in failed)
+    layout = all(follows(record.reason, Follows.OTHER_MODEL) for record in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
-    last = max(failed, key=lambda r: (r.since or 0.0, r.name))
+    last = max(failed, key=lambda record: (record.since or 0.0, record.name))
     why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
     return JobEnd(reason, ending_words.quorum_lost(context.observed.job.name, len(failed), quorum, last.name, why))
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:
-    """Return the job's own deletion once ttlSecondsAfterFinished has passed and the claim is as the spec wants it, or when that will be."""
+    """Return the deletion of the job itself, or when to look again. It is due once ttlSecondsAfterFinished has passed and the claim is as
+    the spec wants it; without ttlSecondsAfterFinished it never is, and both are None."""
     ttl = context.spec.ttl_seconds_after_finished
     if ttl is None:
         return None, None

@@ -23,7 +23,7 @@ def summary(result: Result) -> str:
 
 
 def nothing_merged(job: str, result: Result) -> str:
-    """Say what was refused, and what to do: a retry alone would find the job at its last step."""
+    """The advice is to raise the steps, too: after a retry alone the job would be at its last step again."""
     refused = f"{plural(result.refused, 'contribution was', 'contributions were')} refused ({clip(result.refusal)})"
     why = refused if result.refused else "none came in time"
     return (
@@ -33,7 +33,7 @@ def nothing_merged(job: str, result: Result) -> str:
 
 
 def state_unusable(job: str, cause: str) -> str:
-    """Say what to do. `cause`: in the syncer's words; "": it left none."""
+    """`cause`: in the syncer's words, "" if it left none."""
     return (
         f"the state on volume {names.volume_claim_name(job)} cannot be used{_detail(cause)}. Nothing was overwritten: "
         f"repair or replace the snapshots, then {_retry(job)}"
@@ -41,7 +41,7 @@ def state_unusable(job: str, cause: str) -> str:
 
 
 def start_unusable(job: str, cause: str) -> str:
-    """Say what to do. `cause`: in the syncer's words; "": it left none."""
+    """`cause`: in the syncer's words, "" if it left none."""
     return (
         f"the job cannot begin with the model of spec.startFrom{_detail(cause)}. Correct spec.startFrom.uri, or what is there, "
         f"then {_retry(job)}"
@@ -49,7 +49,7 @@ def start_unusable(job: str, cause: str) -> str:
 
 
 def contract_unreadable(job: str, cause: str) -> str:
-    """Say what to do. `cause`: in the syncer's words; "": it left none."""
+    """`cause`: in the syncer's words, "" if it left none."""
     return (
         f"the syncer cannot read its environment or job file{_detail(cause)}; use the syncer "
         f"image that belongs to the operator, then {_retry(job)}"
@@ -61,7 +61,7 @@ def _detail(cause: str) -> str:
 
 
 def quorum_lost(job: str, given_up: int, quorum: int, unit: str, why: str) -> str:
-    """Say why the job cannot go on. `unit`: the last that was given up."""
+    """`unit`: the unit that was given up last, and `why`."""
     return (
         f"{plural(given_up, 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
         f"{unit}: {why}. Fix the cause, then {_retry(job)}"
@@ -69,5 +69,5 @@ def quorum_lost(job: str, given_up: int, quorum: int, unit: str, why: str) -> st
 
 
 def _retry(job: str) -> str:
-    """Return what a person does to start a failed job again."""
+    """What a person does to start a failed job again."""
     return f"kubectl diloco retry {job}; a change of the spec goes with a higher spec.retry in the same kubectl apply"

@@ -33,16 +33,17 @@ _LIMIT = 20
 
 
 def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> list[Event]:
-    found: list[Event] = []
+    events: list[Event] = []
     for name, record in after.items():
         old = before.get(name)
-        if record.running and (why := _new_failure(old, record)):  # it had no pause, and the next attempt begins in the same status
-            found.append(Event.about(name, EventReason.UNIT_CRASHED, why))
+        # An attempt that follows without a pause begins in the status that records the failure: else nobody would hear of the failure.
+        if record.running and (why := _new_failure(old, record)):
+            events.append(Event.about(name, EventReason.UNIT_CRASHED, why))
         if (event := _unit_event(old, record)) is not None:
-            found.append(event)
-    if len(found) > _LIMIT:
-        return [*found[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{plural(len(found) - _LIMIT, 'more unit', 'more units')} changed")]
-    return found
+            events.append(event)
+    if len(events) > _LIMIT:
+        return [*events[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{plural(len(events) - _LIMIT, 'more unit', 'more units')} changed")]
+    return events
 
 
 def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | None:
@@ -76,7 +77,7 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
 
 
 def _new_failure(old: UnitStatusRecord | None, new: UnitStatusRecord) -> str:
-    """Say how an attempt failed between two records; "": none did."""
+    """How an attempt failed between the two records, "" if none did."""
     failed = new.failed_attempt > (old.failed_attempt if old is not None else 0)
     return f"attempt {new.failed_attempt} ended: {read_last_failure(new.last_failure).message}" if failed else ""
 
@@ -86,28 +87,28 @@ def _waits(record: UnitStatusRecord) -> bool:
 
 
 def own_data_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Return the events of `status.units`: one when a second unit feeds itself."""
+    """An Event when a second unit begins to read its data itself."""
     was, now = (sum(unit.get("ownData", False) for unit in units) for units in (before, after))
     return [Event.of(EventReason.OWN_DATA, own_data_advice(now))] if was < 2 <= now else []
 
 
 def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Return the events of `status.pools`: one for each pool that began to wait for slices, waits for another reason, or waits no more. A
-    message that changes alone is no news, nor is a pool that is full."""
+    """An Event for each pool that began to wait for slices, waits for another reason, or waits no more. None for a pool that is full, or
+    where only the message changed."""
     old = {pool["name"]: pool.get("reason", "") for pool in before}
-    found = []
+    events = []
     for pool in after:
         was, reason = old.get(pool["name"], ""), pool["reason"]
         if reason == was:
             continue
         if lack_of(reason).of_slices:
-            found.append(Event.of(EventReason.POOL_CHANGED, _with_message(reason, _whole(pool))))
+            events.append(Event.of(EventReason.POOL_CHANGED, _with_message(reason, _whole(pool))))
         elif lack_of(was).of_slices:
             unused = _whole(pool) if lack_of(reason) is Lack.ROOM_IN_JOB else ""
-            found.append(
+            events.append(
                 Event.of(EventReason.POOL_CHANGED, _with_message(f"pool {pool['name']}: no unit of it waits for a slice any more", unused))
             )
-    return found
+    return events
 
 
 def _whole(pool: Mapping[str, Any]) -> str:
@@ -115,37 +116,36 @@ def _whole(pool: Mapping[str, Any]) -> str:
 
 
 def host_events(before: Mapping[str, HostStatus], hosts: JobHosts) -> list[Event]:
-    """Return one for each avoidance that begins."""
-    found = []
+    """An Event for each avoidance that begins."""
+    events = []
     for node, until in hosts.avoided.items():
         record, old = hosts.records[node], before.get(node)
         if old is not None and (old.uid, old.avoided_until) == (record.uid, until):
             continue
         text = f"node {node}: {plural(len(record.failures), 'attempt')} failed there; no unit starts there until {format_timestamp(until)}"
-        found.append(Event.of(EventReason.HOST_AVOIDED, f"{text} as long as another host is free. The last: {record.message}"))
-    return found
+        events.append(Event.of(EventReason.HOST_AVOIDED, f"{text} as long as another host is free. The last: {record.message}"))
+    return events
 
 
 def condition_events(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], about: Collection[ConditionType]
 ) -> list[Event]:
-    """Return one for each condition of the types in `about` that took another status. Of a new job all are False but Accepted: that is no
-    news, except that it has no hardware."""
+    """An Event for each condition of the types in `about` whose status changed."""
+    # A new job is expected to be accepted and nothing else, which is no news. That it has no hardware is: Placed stays Unknown here.
     expected = dict.fromkeys(ConditionType, FALSE) | {ConditionType.ACCEPTED: TRUE, ConditionType.PLACED: UNKNOWN}
     old = {**expected, **{each["type"]: each["status"] for each in before}}
-    found = []
+    events = []
     for condition in after:
         kind = ConditionType(condition["type"])
         if kind not in about or condition["status"] == old[kind]:
             continue
         reason = {each.value: each for each in CONDITION_REASONS[kind]}[condition["reason"]]
         if reason.severity is not Severity.SILENT:
-            found.append(Event.of(reason, _with_message(f"{kind.value}={condition['status']}", condition["message"])))
-    return found
+            events.append(Event.of(reason, _with_message(f"{kind.value}={condition['status']}", condition["message"])))
+    return events
 
 
 def own_data_advice(units: int) -> str:
-    """Advise when so many units feed themselves."""
     return (
         f"{units} units feed themselves, and nothing keeps them from training the same samples: let each read its own part by DILOCO_UNIT, "
         "or draw what it trains with session.numbers or session.shards"

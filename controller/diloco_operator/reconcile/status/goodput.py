@@ -1,8 +1,8 @@
 """`status.goodput`: where the time of the units went, added up from one status write to the next. Pure.
 
-What counts is the status on record and the one that replaces it: between the two each unit was in the old state, and from `since` on in the
-new one. An operator that dies loses nothing: the next one finds the same two. Nothing is written for it: it goes with writes that are due
-for another reason. A clock that was set back costs the time since the last write, and nothing counts twice.
+The account compares the status on record with the one that replaces it: until `since` each unit was in the old state, and from then on
+in the new one. An operator that dies loses nothing, because the next one compares the same two. The account is written only with
+writes that have another reason. If the clock is set back, the time since the last write is lost, and none counts twice.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -24,6 +24,7 @@ from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.report import Report
 
 _MOST_COUNT = 2**53
+"""The CRD's maximum of `interruptions`."""
 
 
 def account(
@@ -35,14 +36,19 @@ def account(
     *,
     counts: bool = True,
 ) -> dict[str, Any]:
-    """Return the next `status.goodput`. `old`: the one on record, None if there is none. `report`: the syncer's last, however old.
-    `counts`: False if the job was over on record: then no unit had the time until now."""
-    found = old or {}
+    """Return the next `status.goodput`.
+
+    Args:
+        old: the account on record, None if there is none
+        report: the syncer's last report, however old
+        counts: False if the job was over by the status on record: then the time since is no unit's
+    """
+    on_record = old or {}
     seconds: defaultdict[Use, float] = defaultdict(float)
-    seconds.update({use: float((found.get("unitSeconds") or {}).get(key_of(use), 0.0)) for use in Use})
-    interruptions = found.get("interruptions", 0)
-    if found and counts:
-        start = min(parse_timestamp(found["measuredAt"]), now)
+    seconds.update({use: float((on_record.get("unitSeconds") or {}).get(key_of(use), 0.0)) for use in Use})
+    interruptions = on_record.get("interruptions", 0)
+    if on_record and counts:
+        start = min(parse_timestamp(on_record["measuredAt"]), now)
         for name in {**before, **after}:
             unit, then = before.get(name), after.get(name)
             for use, spent in _spent(unit, then, start, now):
@@ -63,8 +69,8 @@ def account(
 
 
 def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> Iterator[tuple[Use, float]]:
-    """Yield what a unit did from `start` to `now`, by its record before and after."""
-    if then is None:  # it has left the status in this moment
+    """Yield what a unit did from `start` to `now`, by its old record `unit` and its new one `then`."""
+    if then is None:  # the unit leaves the status with this write
         yield from _in(unit, now - start)
         return
     came = min(max(then.since if then.since is not None else now, start), now)
@@ -72,13 +78,13 @@ def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: 
         yield from _in(then, now - came)
         return
     if (unit.state, unit.attempt, unit.ended_attempt) == (then.state, then.attempt, then.ended_attempt):
-        came = now  # if it does something else now, that began with the report that says so
+        came = now  # same state and attempt: another phase began with the report that shows it
     gone = came
     if unit.state is UnitState.TRAINING:
         if then.ended_at is not None and unit.ended_at is None:
             gone = then.ended_at
         elif then.state is UnitState.TRAINING and then.attempt > unit.attempt and then.recover_seconds is not None:
-            gone = came - then.recover_seconds  # lost and back, while no operator wrote it down
+            gone = came - then.recover_seconds  # between two writes the unit was lost and came back
     gone = min(max(gone, start), came)
     yield from _in(unit, gone - start)
     yield Use.RECOVERY, came - gone
@@ -92,7 +98,7 @@ def _in(unit: UnitStatusRecord | None, seconds: float) -> Iterator[tuple[Use, fl
 
 
 def _lost(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, report: Report | None) -> float:
-    """Return seconds of a step that was lost when the unit's attempt ended: since the syncer last heard of a step."""
+    """Seconds of work that were lost when the unit's attempt ended: all since the syncer last heard of a step."""
     if unit is None or then is None or report is None or phase_of(unit) is not Phase.TRAINING:
         return 0.0
     if then.ended_at is None or unit.ended_at is not None or unit.since is None:
@@ -105,7 +111,7 @@ def _lost(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, report: 
 
 
 def _interrupted(unit: UnitStatusRecord | None, then: UnitStatusRecord) -> int:
-    """Return how many of its attempts ended by a failure or disruption."""
+    """How many attempts of the unit ended by a failure or disruption between the two records."""
     restarts = then.restarts - (unit.restarts if unit is not None else 0)
     given_up = then.state is UnitState.FAILED and (unit is None or unit.state is not UnitState.FAILED)
     return max(0, restarts) + given_up

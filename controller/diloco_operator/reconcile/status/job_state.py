@@ -18,14 +18,14 @@ _UNDER_WAY = (JobState.TRAINING, JobState.DEGRADED)
 
 
 def under_way(status: Mapping[str, Any]) -> bool:
-    """Say by the status whether the job has trained, or failed to, since it was created, resumed or retried. From then on whatever it lacks
-    is worth an alarm."""
+    """Whether the job has trained, or failed to, since it was created, resumed or retried. From then on whatever it lacks deserves an
+    alarm."""
     return state_on_record(status) in _UNDER_WAY
 
 
 def job_state(statements: Statements, status: Mapping[str, Any]) -> dict[str, str]:
-    """Return `state` and `reason` of the next status; `status` is the one on record. Without a word on whether the spec is accepted, all
-    stays as it was."""
+    """Return `state` and `reason` of the next status; `status` is the one on record. Empty if the statements lack Accepted: then both stay
+    as they were."""
     if ConditionType.ACCEPTED not in statements:
         return {}
     state, reason = _state(statements, status)
@@ -53,7 +53,7 @@ def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState,
 
 
 def _not_looked_after(on_record: JobState | None, accepted: ConditionReason, status: Mapping[str, Any]) -> tuple[JobState, str]:
-    """Say that the operator leaves alone what runs, and why it does not look after it."""
+    """The state of a job whose spec is not accepted: the operator leaves alone what runs."""
     if on_record in OVER:
         return on_record, status.get("reason", "")
     if on_record in _UNDER_WAY:

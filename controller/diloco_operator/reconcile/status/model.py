@@ -1,6 +1,6 @@
 """Where the model is: `status.model`, and the sentence about it in the message of a job that is over. Pure.
 
-The claim says what happens to it when the job is deleted, and the sentence follows the claim and the spec as long as the job exists.
+The claim itself has what happens to it when the job is deleted. The sentence follows the claim and the spec as long as the job exists.
 
 See docs/decisions/0139-model-in-and-out.md.
 See docs/decisions/0138-job-state.md.
@@ -27,36 +27,36 @@ from diloco_operator.report import Report, snapshot_path
 FORMAT = "safetensors"
 
 _FOLDER = 1000
-"""Characters of the name of a folder that a message says."""
+"""Characters of a folder's name in a message."""
 
 
 def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
-    """Return `status.model`: by the result of a complete job, by the syncer's report, or as it was; None: no snapshot is known yet."""
+    """Return `status.model`: by the result of a complete job, by the syncer's report, or as it was. None if no snapshot is known yet."""
     known = context.observed.job.status.get("model")
     report = context.report or _newer_report(context.observed.report, known)
     if result is not None and result.snapshot:
-        found = _place(context, result.step, snapshot_path(result.snapshot), copied=result.snapshot_copied)
+        model = _place(context, result.step, snapshot_path(result.snapshot), copied=result.snapshot_copied)
     elif report is not None and report.snapshot_t >= 0 and (result is None or report.snapshot_t == result.step):
-        found = _place(context, report.snapshot_t, report.snapshot, copied=report.snapshot_copied)
+        model = _place(context, report.snapshot_t, report.snapshot, copied=report.snapshot_copied)
     elif result is not None and (known is None or known.get("step") != result.step):
-        found = _place(context, result.step, "", copied=False)  # its result names no folder, but its exit says that there is one
+        # The result names no snapshot, but a syncer exits so only once it has written one.
+        model = _place(context, result.step, "", copied=False)
     elif known is not None:
-        found = {**known}
+        model = {**known}
     else:
         return None
-    found["retain"] = _retain(context).value
-    return found
+    model["retain"] = _retain(context).value
+    return model
 
 
 def _newer_report(report: Report | None, known: Mapping[str, Any] | None) -> Report | None:
-    """Return the last report of a syncer that is gone, if it names a newer snapshot than the one on record. A snapshot that is durable
-    stays."""
+    """Return the report if it names a newer snapshot than the one on record. An old report will do: a durable snapshot stays."""
     newer = report is not None and (known is None or report.snapshot_t > known.get("step", 0))
     return report if newer else None
 
 
 def _retain(context: ReconcileContext) -> Retain:
-    """Return what happens to the claim when the job is deleted now."""
+    """What happens to the claim if the job is deleted now."""
     claim, job = context.observed.children.volume_claim, context.observed.job
     if claim is not None and is_claim_of(claim, job):
         return retained(claim, job)
@@ -65,21 +65,20 @@ def _retain(context: ReconcileContext) -> Retain:
 
 def _place(context: ReconcileContext, step: int, path: str, *, copied: bool) -> dict[str, Any]:
     job, uri = context.observed.job, context.spec.training.checkpoint.uri
-    found: dict[str, Any] = {"step": step, "claim": names.volume_claim_name(job.name), "format": FORMAT}
+    place: dict[str, Any] = {"step": step, "claim": names.volume_claim_name(job.name), "format": FORMAT}
     if path:
-        found["path"] = path
+        place["path"] = path
     if path and copied and uri:
-        found["uri"] = f"{remote_snapshots(uri, job.namespace, job.name, job.uid)}/{path.rpartition('/')[2]}"
-    return found
+        place["uri"] = f"{remote_snapshots(uri, job.namespace, job.name, job.uid)}/{path.rpartition('/')[2]}"
+    return place
 
 
 def model_place(context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float) -> str:
-    """Say where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in
-    seconds."""
+    """Say where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job ended."""
     claim, folder = names.volume_claim_name(context.observed.job.name), _folder(context)
     if model is None and not complete:
         return model_words.no_snapshot(claim, folder, _fate(context, _retain(context), retention, ended))
-    model = model or {}  # a syncer that left no readable result: its exit says that there is a model
+    model = model or {}  # the syncer left no readable result, but it exits with status 0 only when there is a model
     path, copy = model.get("path") or "", model.get("uri", "")
     return model_words.model_place(
         complete=complete,
@@ -95,7 +94,7 @@ def model_place(context: ReconcileContext, model: Mapping[str, Any] | None, rete
 
 
 def _folder(context: ReconcileContext) -> str:
-    """Return the folder that the job's claim is on this machine, as under `diloco up`; "": it is a claim of a cluster."""
+    """The folder of this machine that stands for the job's claim under `diloco up`; "" in a cluster."""
     claim = context.observed.children.volume_claim
     return clip(claim.folder, _FOLDER) if claim is not None and is_claim_of(claim, context.observed.job) else ""
 
@@ -106,27 +105,27 @@ def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended
 
 
 def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> str:
-    """Say how a job that is over now has ended, and where its model is."""
+    """Say how the job ends now, and where its model is."""
     ended = parse_timestamp(format_timestamp(context.now))  # as lastTransitionTime will say it
     place = model_place(context, model_status(context, end.result), retention, complete=end.complete, ended=ended)
     return model_words.ended(end.why, place)
 
 
 def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
-    """Return the status of a job that is over, with what changed since: what happens to the claim, and when."""
+    """Return the status of a job that is over. What happens to the claim, and when, may have changed since."""
     status, model = context.observed.job.status, model_status(context)
     return {
         **status,
         "observedGeneration": context.observed.job.generation,
         **({"model": model} if model is not None else {}),
-        "conditions": [_restated(context, model, retention, each) for each in status.get("conditions") or ()],
+        "conditions": [_restated(context, model, retention, condition) for condition in status.get("conditions") or ()],
     }
 
 
 def _restated(
     context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, condition: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a condition; that of the end says where the model is now. How the job ended stays."""
+    """Return the condition. If it states the job's end, its message says anew where the model is; how the job ended stays."""
     ended_with = context.observed.job.status.get("endedWith")
     if condition["type"] not in TERMINAL or condition["status"] != "True" or ended_with is None:
         return dict(condition)

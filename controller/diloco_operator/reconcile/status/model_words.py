@@ -7,8 +7,14 @@ from diloco_operator.kube.timestamps import format_timestamp
 
 
 def claim_fate(retain: Retain, wanted: Retain, refused: str, deleted_at: float | None) -> str:
-    """Say what happens to the job's claim when the job is deleted: `retain` by the claim, `wanted` by the spec. `refused`: why the API
-    server rejects the change of the claim; "": it does not. `deleted_at`: when the job is deleted; None: a person does it."""
+    """Say what happens to the job's claim when the job is deleted.
+
+    Args:
+        retain: what the claim says
+        wanted: what the spec says
+        refused: why the API server rejects the change of the claim, "" if it does not
+        deleted_at: when the operator deletes the job, None if it does not
+    """
     why = f"syncer.storage.retain: {wanted.value}"
     if wanted is not retain:
         why += f", which is not in effect yet{': ' + refused if refused else ''}"
@@ -19,16 +25,21 @@ def claim_fate(retain: Retain, wanted: Retain, refused: str, deleted_at: float |
 
 
 def no_snapshot(claim: str, folder: str, fate: str) -> str:
-    """Say that a failed job has none. `folder`: that the claim is on this machine; "": it is a claim of a cluster."""
+    """`folder`: the folder that stands for the claim under `diloco up`, "" in a cluster."""
     return f"No snapshot is known in {folder}" if folder else f"No snapshot is known in claim {claim}; {fate}"
 
 
 def model_place(
     *, complete: bool, step: int, claim: str, folder: str, path: str, format: str, copy: str, not_copied_to: str, fate: str
 ) -> str:
-    """Say where the model of a complete job is, or the last snapshot of a failed one. `folder`: that the claim is on this machine; "": it
-    is a claim of a cluster. `path`: there; "": it is not known. `copy`: where a bucket has it; "": nowhere. `not_copied_to`: where it
-    should be; "": nowhere."""
+    """Say where the model of a complete job is, or the last snapshot of a failed one.
+
+    Args:
+        folder: the folder that stands for the claim under `diloco up`, "" in a cluster
+        path: below the folder or in the claim, "" if it is not known
+        copy: the URI of its copy in a bucket, "" if there is none
+        not_copied_to: the URI of the bucket that should have it but does not, "" if none should
+    """
     begin = "The model is in" if complete else f"The last snapshot, of outer step {step}, is in"
     place = f"{folder}/{path}".rstrip("/") if folder else f"claim {claim}{f', {path}' if path else ''}"
     text = f"{begin} {place} ({format})"
@@ -42,5 +53,4 @@ def model_place(
 
 
 def ended(why: str, place: str) -> str:
-    """Say of a job that is over how it ended and where its model is."""
     return f"{why.rstrip('.')}. {place}"

@@ -18,7 +18,6 @@ from diloco_operator.reconcile.units.states import State, state_of
 
 
 def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
-    """Return what holds of the units after placement."""
     least = context.spec.learners.min
     hardware = Hardware(
         placed=scaling.placed,
@@ -37,8 +36,8 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         return Statement(PlacedReason.CANNOT_START, placed_words.cannot_start(hardware))
     if scaling.placed + scaling.rejected + scaling.barred >= least:
         rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)
-        said = {record.name: record.message for record in rejected}
-        return Statement(PlacedReason.PODS_REFUSED, placed_words.pods_refused(hardware, said))
+        refusals = {record.name: record.message for record in rejected}
+        return Statement(PlacedReason.PODS_REFUSED, placed_words.pods_refused(hardware, refusals))
     chooser = chooser_of(context.spec)
     if chooser is not None and (missing := chooser.missing(context.observed.without)):
         return Statement(chooser.missing_reason, placed_words.no_grantor(hardware, missing))
@@ -48,8 +47,8 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
 
 
 def _awaited(context: ReconcileContext, scaling: Scaling) -> Grant | None:
-    """Return what the first unit of those waits for that were asked for; None: there are none."""
-    first = next((each for each in scaling.records.values() if state_of(each) is State.WAITING_FOR_GRANTOR), None)
+    """What the first unit that waits for a grantor waits for. None if no unit waits for one."""
+    first = next((record for record in scaling.records.values() if state_of(record) is State.WAITING_FOR_GRANTOR), None)
     if first is None:
         return None
     grantor = grantor_of(context.spec, context.pools[first.pool])

@@ -23,7 +23,7 @@ class Hardware:
     pools: Sequence[PoolOutcome]
 
     def count(self) -> str:
-        if self.placed > self.desired:  # some still drain
+        if self.placed > self.desired:  # units that the job no longer wants still drain
             return f"{plural(self.placed, 'unit has', 'units have')} hardware, and the job wants {self.desired}"
         return f"{self.placed} of {plural(self.desired, 'unit has', 'units have')} hardware"
 
@@ -34,7 +34,7 @@ class Hardware:
         return f"; {self.given_up} given up" if self.given_up else ""
 
     def lacks(self) -> str:
-        """Say why pools do not have more units. What several of them lack for the same cause is explained once."""
+        """Say why pools do not have more units. A cause that several pools share is explained once."""
         lacks: dict[str, list[str]] = {}
         for pool in self.pools:
             if pool.lack.of_slices:
@@ -44,13 +44,13 @@ class Hardware:
 
 
 def not_all_placed(hardware: Hardware) -> str:
-    """Say what the job has, and what it lacks: enough to start or not."""
+    """Also used where the job has enough to start."""
     return f"{hardware.of_least()}{hardware.lost()}{hardware.lacks()}"
 
 
 def pods_refused(hardware: Hardware, units: Mapping[str, str]) -> str:
-    """Name them. `units`: unit -> what the API server says of its pods."""
-    details = "; ".join(f"{unit}: {said}" for unit, said in list(units.items())[:NAMED])
+    """`units`: unit -> why the API server refuses its pods."""
+    details = "; ".join(f"{unit}: {refusal}" for unit, refusal in list(units.items())[:NAMED])
     return f"{hardware.of_least()}; {details}{hardware.lacks()}"
 
 
@@ -59,7 +59,7 @@ def cannot_start(hardware: Hardware) -> str:
 
 
 def no_grantor(hardware: Hardware, why: str) -> str:
-    """Say what is missing. `why`: and what to do."""
+    """`why`: what is missing, and what to do."""
     return f"{hardware.of_least()}; {why}"
 
 

@@ -1,9 +1,9 @@
 """How a job that has ended starts again: a failed one by a retry, a complete one with more steps. Pure.
 
-Both are levels. `spec.retry` above `status.retry` is a retry that is due; the status that starts it raises `status.retry`. More
-`training.steps` than the status of a complete job counts are steps that are due, and so are more `training.tokens` of a job that its token
-budget has ended; the next report raises what the status counts. The old
-syncer's pod must be gone first: a syncer's pod that a later reconcile sees is then of the new start, and its end is the end of the job.
+Both are levels, not edges. A retry is due while `spec.retry` is above `status.retry`; the status that starts the job raises
+`status.retry`. A complete job goes on while the spec has more `training.steps` than its status, or more `training.tokens` if its token
+budget ended it; the next report raises what the status has. The old syncer's pod must be gone first: so any syncer's pod that a later
+reconcile sees belongs to the new start, and its end is the end of the job.
 
 See docs/decisions/0052-drain-and-retry.md.
 """
@@ -28,14 +28,12 @@ from diloco_operator.reconcile.units.restarts import is_retry_due, start_fresh
 
 @dataclass(frozen=True, slots=True)
 class SecondStart:
-    """Why a job that has ended starts again."""
-
     reason: FailedReason | CompleteReason
     why: str
 
 
 def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | None:
-    """Find the second start of a job that has ended; None: it stays as it is."""
+    """Why a job that has ended starts again. None if it does not."""
     status = context.observed.job.status
     if not end.complete:
         if not is_retry_due(context):
@@ -54,7 +52,7 @@ def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | N
 
 
 def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
-    """Say whether there is more to do, as the CRD's rule for changes of a complete job does (`api.rules`)."""
+    """Whether a complete job has more to do. The CRD's rule for changes of a complete job (`api.rules`) decides the same way."""
     reached, committed = progress.get("steps"), progress.get("tokens", 0)
     if reached is None or (training.tokens is not None and training.tokens <= committed):
         return False
@@ -63,7 +61,7 @@ def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
 
 
 def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
-    """Return the status with which the job starts again; everything that says so changes in this one write."""
+    """Return the status with which the job starts again. One write changes everything that says so."""
     status = with_conditions(context.observed.job, starting_again(start.reason, start.why), context.now)
     training = context.spec.training
     progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in ("heldOutLoss", "tokenBudget")}
@@ -77,11 +75,11 @@ def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapp
 
 
 def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[str, Any]:
-    """Return the status as it is, with what the start waits for."""
+    """Return the status on record, with what the start waits for."""
     waits = f"{start.why}, as soon as the pod {names.syncer_pod_name(context.observed.job.name)} of its last run has gone"
     return with_conditions(context.observed.job, waiting_to_start(start.reason, waits), context.now)
 
 
 def fresh_units(context: ReconcileContext, start: SecondStart) -> dict[str, UnitStatusRecord]:
-    """Return all units that are on record, with a new restart budget."""
+    """All units on record, with a new restart budget."""
     return {name: start_fresh(record, start.why, context.now) for name, record in context.before.items()}

@@ -30,18 +30,19 @@ type Statements = dict[ConditionType, Statement]
 
 
 def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generation: int, now: float) -> list[dict[str, Any]]:
-    """Return `status.conditions`, in the order of `ConditionType`. lastTransitionTime moves only when a status changes."""
-    before = {each["type"]: each for each in previous}
-    found: list[dict[str, Any]] = []
+    """Return `status.conditions`, in the order of `ConditionType`. A condition without a statement stays as it was; lastTransitionTime
+    moves only when a status changes."""
+    before = {condition["type"]: condition for condition in previous}
+    conditions: list[dict[str, Any]] = []
     for kind in ConditionType:
         statement = now_true.get(kind)
         old = before.get(kind.value)
         if statement is None:
             if old is not None:
-                found.append(dict(old))
+                conditions.append(dict(old))
             continue
         same = old is not None and old.get("status") == statement.status
-        found.append(
+        conditions.append(
             {
                 "type": kind.value,
                 "status": statement.status,
@@ -51,4 +52,4 @@ def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generatio
                 "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else format_timestamp(now),
             }
         )
-    return found
+    return conditions

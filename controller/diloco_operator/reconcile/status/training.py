@@ -1,4 +1,4 @@
-"""Whether a job trains, and what keeps it from that: the condition Training. Pure.
+"""Whether a job trains, and if not, what keeps it from training: the condition Training. Pure.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 See docs/decisions/0231-states-reasons-words.md.
@@ -22,14 +22,14 @@ from diloco_operator.timeouts import RECONCILE
 
 
 def training(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str], shared: SharedObjects) -> Statement | QuorumMissing:
-    """Return the first that holds: what no unit can start without, hardware, the syncer, the learners."""
+    """Return the first statement that holds, about: the objects without which no unit can start, hardware, the syncer, the learners."""
     if shared.rejected and not contributing:
         return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in shared.rejected))
     if (obstacle := _obstacle(shared, context.observed.job.uid)) is not None:
         return obstacle
     quorum, outside = context.spec.training.quorum, contributing_outside(context)
-    there = len(contributing) + outside
-    if there < quorum and scaling.placed + scaling.rejected + outside < quorum and not context.finishing:
+    contributors = len(contributing) + outside
+    if contributors < quorum and scaling.placed + scaling.rejected + outside < quorum and not context.finishing:
         return Statement(TrainingReason.WAITING_FOR_HARDWARE, training_words.waiting_for_hardware(scaling.placed, scaling.desired, quorum))
     if (silence := _silence(context, scaling, shared.syncer.down)) is not None:
         return silence
@@ -38,7 +38,7 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
     report = context.report
     assert report is not None, "without one the syncer is silent"
     contribution = unit_words.contribution(len(contributing), scaling.placed, outside)
-    if there < quorum:
+    if contributors < quorum:
         return QuorumMissing(contribution, quorum)
     if not report.seeded:
         return Statement(TrainingReason.SEEDING, training_words.SEEDING)
@@ -48,7 +48,7 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
 
 
 def _too_small_syncer(context: ReconcileContext) -> str:
-    """Say what the syncer asks for and what it needs, where that is more; "": it asks for enough, or what it needs is not known."""
+    """Say that the syncer requests less memory than it needs. "" if it requests enough, or its need is not known."""
     spec, report = context.spec, context.observed.report
     if report is None or not report.parameters:
         return ""
@@ -59,7 +59,7 @@ def _too_small_syncer(context: ReconcileContext) -> str:
 
 
 def _obstacle(shared: SharedObjects, uid: str) -> Statement | None:
-    """Names that the job needs and others have, or a volume that does not come; None: neither is so."""
+    """Others have names that the job needs, or the volume is missing. None if neither is so."""
     kept_claim, taken = shared.configuration.kept, shared.taken
     if shared.syncer.predecessor:
         return Statement(TrainingReason.NAME_TAKEN, shared.syncer.predecessor)
@@ -70,7 +70,8 @@ def _obstacle(shared: SharedObjects, uid: str) -> Statement | None:
 
 
 def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str | None) -> Statement | None:
-    """Why the syncer says nothing of now; None: its report counts. `syncer_down`: why its pod does not serve; None: it does."""
+    """Why there is no report about the present; None if there is one. `syncer_down`: why the syncer's pod does not serve, None if it
+    does."""
     observed = context.observed
     if syncer_down is not None:
         served = observed.report is not None or bool((observed.job.status.get("progress") or {}).get("step"))
@@ -91,10 +92,13 @@ def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str | Non
 
 
 def _known_to_train(context: ReconcileContext) -> Statement | None:
-    """Return what is on record of a job that trains, while an operator that has just started waits for its first report; else None."""
+    """The statement on record, if by it the job trains. An operator that has just started keeps it until its first report comes. Else
+    None."""
     if context.syncer_since >= context.observed.listening_since:
         return None
     on_record = context.observed.job.status.get("conditions") or ()
-    known = next((each for each in on_record if each["type"] == ConditionType.TRAINING and each["status"] == TRUE), None)
-    reason = next((each for each in TrainingReason if known is not None and each.value == known["reason"]), None)
+    known = next(
+        (candidate for candidate in on_record if candidate["type"] == ConditionType.TRAINING and candidate["status"] == TRUE), None
+    )
+    reason = next((candidate for candidate in TrainingReason if known is not None and candidate.value == known["reason"]), None)
     return Statement(reason, known.get("message", "")) if known is not None and reason is not None else None

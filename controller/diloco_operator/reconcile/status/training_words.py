@@ -16,18 +16,23 @@ from diloco_operator.reconcile.status.unit_words import several
 
 # --- what stops the job -----------------------------------------------------------------------------------------------
 def name_taken(kept_claim: str, taken: Sequence[str], uid: str) -> str:
-    """Say what to do. `kept_claim`: a volume claim of no job; "": there is none. `taken`: other objects that are not the job's. `uid`: the
-    job's."""
-    found = []
+    """Say what to do.
+
+    Args:
+        kept_claim: a volume claim that belongs to no job, "" if there is none
+        taken: other objects that are not the job's
+        uid: the job's
+    """
+    texts = []
     if kept_claim:
-        found.append(
+        texts.append(
             f"{names.VOLUME_CLAIMS.kind} {kept_claim} keeps the model of an earlier job of this name, or comes from a backup, and no job "
             f"writes over it. To go on from it: kubectl annotate pvc {kept_claim} --overwrite {names.ANNOTATION_JOB_UID}={uid}. To begin "
             f"anew: give this job another name. kubectl diloco export --claim {kept_claim} writes the model to a file"
         )
     if taken:
-        found.append(f"{several(taken)} exists and is not this job's: give the job another name, or delete it if nothing needs it")
-    return ". ".join(found)
+        texts.append(f"{several(taken)} exists and is not this job's: give the job another name, or delete it if nothing needs it")
+    return ". ".join(texts)
 
 
 def waiting_for_hardware(placed: int, desired: int, quorum: int) -> str:
@@ -38,7 +43,7 @@ def waiting_for_hardware(placed: int, desired: int, quorum: int) -> str:
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 def syncer_down(why: str) -> str:
-    """Say why. It has served before, and learners have joined it."""
+    """The syncer has served before, and learners have joined it."""
     return f"the syncer does not run: {why}. Learners train on and reconnect by themselves"
 
 
@@ -74,22 +79,22 @@ FINISHING = "the last outer step is done; the syncer writes the final snapshot"
 
 
 def contributing(contribution: str, news: str, feeding_themselves: int) -> str:
-    """Count them. `news`: the syncer's; "": none. `feeding_themselves`: units that do so."""
-    said = f"; the syncer {news}" if news else ""
+    """`news`: what the syncer adds to its report, or "". `feeding_themselves`: how many units read their data themselves."""
+    from_syncer = f"; the syncer {news}" if news else ""
     advice = f"; {own_data_advice(feeding_themselves)}" if feeding_themselves > 1 else ""
-    return f"{contribution}{said}{advice}"
+    return f"{contribution}{from_syncer}{advice}"
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumMissing:
-    """The one finding whose text needs what another condition says."""
+    """The one statement whose text depends on another condition, Degraded."""
 
     contribution: str
     quorum: int
     reason = TrainingReason.QUORUM_MISSING
 
     def statement(self, missing: str) -> Statement:
-        """Put it into words. `missing`: which units are missing, or where that stands; "": none is known."""
+        """`missing`: names the missing units, or the condition that names them. "" if none is known."""
         more = f"; {missing}" if missing else ""
         return Statement(self.reason, f"{self.contribution}, training.quorum is {self.quorum}: outer steps wait{more}")
 

@@ -25,7 +25,7 @@ _STATES = {
 
 
 def contribution(contributing: int, placed: int, outside: int = 0) -> str:
-    """Say how many units contribute, of how many that have hardware. `outside`: learners outside the cluster that contribute besides."""
+    """`outside`: how many learners outside the cluster contribute."""
     wanted = max(placed, contributing)
     besides = f", and {outside} outside the cluster" if outside else ""
     if not wanted:
@@ -34,9 +34,8 @@ def contribution(contributing: int, placed: int, outside: int = 0) -> str:
 
 
 def missing_units(units: Sequence[UnitStatusRecord], waiting: Sequence[UnitStatusRecord]) -> str:
-    """Name units that do not contribute and could: `v5p-0 is backing off (attempt 3 ended: exit 137 (OOMKilled); …); v5p-1 waits for a
-    slice, see Placed`. `waiting`: those of which all that there is to say is that they wait for a slice: why stands in the message of their
-    pool."""
+    """Name units that could contribute and do not: `v5p-0 is backing off (attempt 3 ended: exit 137 (OOMKilled); …); v5p-1 waits for a
+    slice, see Placed`. `waiting`: units that only wait for a slice; the message of their pool says why."""
     named = [named_units(units)] if units else []
     if waiting:
         wait = "waits for a slice" if len(waiting) == 1 else "wait for slices"
@@ -45,7 +44,7 @@ def missing_units(units: Sequence[UnitStatusRecord], waiting: Sequence[UnitStatu
 
 
 def named_units(units: Sequence[UnitStatusRecord]) -> str:
-    """Say of each what it does, with its message."""
+    """What each unit does, with its message."""
     more = [f"{len(units) - NAMED} more"] if len(units) > NAMED else []
     return "; ".join([*map(_described, units[:NAMED]), *more])
 
@@ -63,6 +62,5 @@ def several(found: Sequence[str]) -> str:
 
 
 def refused_work(refused: int, merged: int) -> str:
-    """Return what was refused of the contributions of all learners."""
     many = plural(refused, "contribution was", "contributions were")
     return f"{many} refused, {merged} merged; the syncer's log says why each is refused"

@@ -24,17 +24,17 @@ from diloco_operator.reconcile.status.events import condition_events, host_event
 from diloco_operator.reconcile.status.goodput import account
 
 _CAUSES = frozenset({ConditionType.ACCEPTED, ConditionType.PLACED})
-"""Conditions that come before what units do."""
+"""Conditions that explain what units do; their Events come before those of the units."""
 _CONSEQUENCES = frozenset(ConditionType) - _CAUSES
 
 
 @dataclass(frozen=True, slots=True)
 class StatusWrite:
     action: ReplaceStatus | None = None
-    """None: there is nothing to write yet."""
+    """None if there is nothing to write yet."""
     events: tuple[Event, ...] = ()
     due: float | None = None
-    """When figures that changed will be written."""
+    """When figures that changed will be written. None if none wait."""
 
 
 def write_status(
@@ -45,8 +45,8 @@ def write_status(
     may_wait: bool = False,
     of_units: Callable[[], Iterable[Event]] = tuple,
 ) -> StatusWrite:
-    """Write the status, if it is worth a write, and report the conditions that changed. The Events of the units stand where they read as a
-    story: after what let them start, before what follows from them."""
+    """Write the status, if it is worth a write, with Events for the conditions that changed. The Events of the units stand between the
+    conditions that let them start and those that follow from them, so that all read as a story."""
     job = observed.job
     others = _of_others(job.status)
     status = bounded(status, status_budget(job.bytes_beside_status + (stored_bytes(others) if others else 0)))
@@ -62,7 +62,7 @@ def write_status(
 def write_units(
     context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord], *, may_wait: bool = False
 ) -> StatusWrite:
-    """Return the same with the Events of the units."""
+    """Like `write_status`, with the Events of the units and with `status.goodput`."""
 
     def of_units() -> list[Event]:
         before = context.observed.job.status
@@ -89,8 +89,8 @@ def write_units(
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:
-    """Return whether a later status can record the same: the end of every attempt that `records` account for the first time is in the
-    status of its pods, where a later reconcile finds it, also beside a successor. An operator that dies before the write needs the same."""
+    """Whether a later status can record the same. It can if a later reconcile still finds all pods of each attempt whose end `records` has
+    for the first time, and these pods say how it ended. An operator that dies before the write relies on the same."""
     for name, record in records.items():
         known = context.before[name].ended_attempt if name in context.before else 0
         if record.ended_attempt > known:
@@ -101,7 +101,8 @@ def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 
 
 def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, interval: float) -> tuple[dict[str, Any] | None, float | None]:
-    """Return (status to write or None, when to write or None). A change of figures alone waits until `interval` has passed."""
+    """Return (status to write or None, when to write or None). If only figures changed, they wait until `interval` seconds have passed
+    since the last write."""
     last = (old.get("progress") or {}).get("updatedAt")
     if last is not None and "progress" in new:
         new["progress"]["updatedAt"] = last
@@ -121,21 +122,24 @@ _UNIT_FIGURES = frozenset(KEYS.values())
 
 
 def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the status without the conditions that others have added."""
+    """The status without conditions that others have added."""
     conditions = status.get("conditions") or ()
-    ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
+    ours = [condition for condition in conditions if condition["type"] in _OUR_CONDITIONS]
     return status if len(ours) == len(conditions) else {**status, "conditions": ours}
 
 
 def _of_others(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the conditions that others have added: the operator writes them back as it read them, as many as the CRD has room for beside
-    its own, and no longer than its own."""
-    found = [each for each in status.get("conditions") or () if each["type"] not in _OUR_CONDITIONS]
-    return [{**each, "message": clip_bytes(each.get("message") or "", TEXT_LIMIT)} for each in found[: MAX_CONDITIONS - len(ConditionType)]]
+    """The conditions that others have added. The operator writes them back, as many as the CRD has room for beside its own; their messages
+    may be as long as its own."""
+    foreign = [condition for condition in status.get("conditions") or () if condition["type"] not in _OUR_CONDITIONS]
+    return [
+        {**condition, "message": clip_bytes(condition.get("message") or "", TEXT_LIMIT)}
+        for condition in foreign[: MAX_CONDITIONS - len(ConditionType)]
+    ]
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the status without the figures that change with every outer step, or with every snapshot."""
+    """The status without the figures that change with every outer step or every snapshot."""
     units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     outside = [{k: v for k, v in each.items() if k != "tokens"} for each in status.get("outside") or ()]
