@@ -1,4 +1,4 @@
-"""The objects that a job has beside its pods. Projected once from raw JSON, and kept in the caches. Pure."""
+"""The objects that a job has beside its pods, projected once from raw JSON for the caches. Pure."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class Child:
     uid: str
     owner: str
     job_file: str
-    """Digest of what the job file in its data says; "" without one."""
+    """Digest of what the job file in its data says, "" without one."""
     data: str
-    """Digest of its data as it is; "" without a job file."""
+    """Digest of its data as it is, "" without a job file."""
     deleting: bool
     unit: str = ""
     attempt: int = 0
-    """Attempt whose hosts a list has; others have neither."""
+    """The attempt of `unit` whose hosts a host list names. Only host lists have these two."""
     version: str = ""
     """metadata.resourceVersion."""
     kept_for: str = ""
-    """Uid of the job that a volume claim outlives."""
+    """Uid of the job that made a volume claim which outlives it."""
     retain: str = ""
     """Its label LABEL_RETAIN."""
     syncer_image: str = ""
     """Its annotation ANNOTATION_SYNCER_IMAGE."""
     folder: str = ""
-    """Its annotation ANNOTATION_FOLDER; "": it is a claim of a cluster."""
+    """Its annotation ANNOTATION_FOLDER, "" in a cluster."""
     phase: str = ""
-    """The phase of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
+    """The phase of a volume claim: Pending, Bound or Lost; "" if it has none yet."""
     storage_class: str = ""
     """The storage class of a volume claim."""
     taken_up: bool = False
-    """Whether a scheduler has chosen a node for a volume claim, so that its provisioner makes the volume."""
+    """A scheduler has chosen a node for a volume claim, so its provisioner makes the volume."""
     ingress: tuple[str, ...] = ()
     """Host names and addresses of a Service's load balancer."""
     other_owners: str = ""
@@ -91,32 +91,32 @@ def project_child(obj: Obj) -> Child:
 
 
 _MOST_INGRESS = 8
-"""Names of one load balancer; clouds give one or two."""
+"""Entries of one load balancer that are read; clouds give it one or two."""
 
 
 def ingress_of(obj: Obj) -> tuple[str, ...]:
     """Host names and addresses of a Service's load balancer, as its cloud wrote them. Raises `MalformedField`."""
     at = "status.loadBalancer.ingress[]"
     balancer = fields(fields(obj, "status"), "loadBalancer", "status")
-    found = []
-    for each in objects(balancer, "ingress", "status.loadBalancer")[:_MOST_INGRESS]:
-        found += [text for key in ("hostname", "ip") if (text := string(each, key, at))]
-    return tuple(found)
+    addresses = []
+    for entry in objects(balancer, "ingress", "status.loadBalancer")[:_MOST_INGRESS]:
+        addresses += [text for key in ("hostname", "ip") if (text := string(entry, key, at))]
+    return tuple(addresses)
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Those that exist under the names that the job uses (api.names), whatever owns them; None: there is none."""
+    """The objects under the names that the job uses (api.names), whatever owns them. None if there is no object of the name."""
 
     config_map: Child | None = None
     service: Child | None = None
     external_service: Child | None = None
-    """Before the syncer, of type LoadBalancer."""
+    """The Service of type LoadBalancer before the syncer."""
     volume_claim: Child | None = None
     authority: CertificateSecret | None = None
     certificates: Mapping[str, CertificateSecret] = field(default_factory=dict)
-    """By name: every other Secret with the job's label."""
+    """Name -> every other Secret with the job's label."""
     host_lists: Mapping[str, Child] = field(default_factory=dict)
-    """By name: every ConfigMap with the labels of the job and of a unit."""
+    """Name -> every ConfigMap with the labels of the job and of a unit."""
     granted: Mapping[Resource, Mapping[str, Any]] = field(default_factory=dict)
-    """By resource and name: the objects by which grantors are asked for the job, and answer (`grantors.interface.Watched`)."""
+    """Resource -> name -> the object with which the job asks a grantor, and in which the grantor answers (`grantors.interface.Watched`)."""

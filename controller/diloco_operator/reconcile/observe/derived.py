@@ -25,17 +25,17 @@ class Derived:
     needs: Mapping[str, Resources]
     """Pool -> what the pod of each host requests."""
     learner_hashes: Mapping[str, str]
-    """Pool -> what its new learner pods are marked with."""
+    """Pool -> the hash with which its new learner pods are marked."""
     known_hashes: Mapping[str, frozenset[str]]
-    """Pool -> what its learner pods are judged by: with any of these they are up to date."""
+    """Pool -> hashes with which a learner pod is up to date."""
     job_file: str
     """The mounted job file, JSON."""
     job_file_digest: str
     """The digest of what the job file says."""
     syncer_hash: str
-    """What a new pod of the syncer is marked with."""
+    """The hash with which a new syncer's pod is marked."""
     known_syncer_hashes: frozenset[str]
-    """What the syncer's pod is judged by."""
+    """Hashes with which the syncer's pod is up to date."""
 
 
 def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
@@ -45,17 +45,16 @@ def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
         shapes={pool.name: shape_of(pool) for pool in spec.pools},
         needs={pool.name: host_needs(pool) for pool in spec.pools},
         learner_hashes={pool.name: learner_hash(pool) for pool in spec.pools},
-        known_hashes={pool.name: frozenset(learner_hash(pool, each) for each in classes) for pool in spec.pools},
+        known_hashes={pool.name: frozenset(learner_hash(pool, priority_class) for priority_class in classes) for pool in spec.pools},
         job_file=job_file,
         job_file_digest=job_file_digest({contract.JOB_FILE_KEY: job_file}),
         syncer_hash=syncer_hash(spec),
-        known_syncer_hashes=frozenset(syncer_hash(spec, each) for each in classes),
+        known_syncer_hashes=frozenset(syncer_hash(spec, priority_class) for priority_class in classes),
     )
 
 
 def host_needs(pool: Pool) -> Resources:
-    """Return what the pod of each host of a unit requests: its template, and the accelerators and the shared memory that the operator
-    adds."""
+    """What the pod of each host of a unit requests: its template, with the accelerators and the shared memory that the operator adds."""
     resource, count = pool.shape.resource, pool.shape.accelerators_per_host
     needs = learner_resources(counted(pool))
     if not resource or claimed_devices(pool.template.spec):

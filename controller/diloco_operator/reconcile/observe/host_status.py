@@ -1,4 +1,4 @@
-"""What is on record of hosts on which attempts of the job failed: `status.hosts[]`. Pure.
+"""The record of hosts on which attempts of the job failed: `status.hosts[]`. Pure.
 
 See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
@@ -13,21 +13,21 @@ from diloco_operator.api.status import HostStatus
 
 
 def read_hosts(status: Mapping[str, Any]) -> dict[str, HostStatus]:
-    """Read the hosts by node."""
+    """Node -> record of the host."""
     return {raw["node"]: HostStatus.model_validate(raw) for raw in status.get("hosts") or ()}
 
 
 class JobHosts(NamedTuple):
-    """What one job makes of the hosts on which its attempts failed."""
+    """The hosts on which attempts of a job failed, and what follows for the job."""
 
     records: Mapping[str, HostStatus] = MappingProxyType({})
     """By node."""
     avoided: Mapping[str, float] = MappingProxyType({})
     """Node -> until when no attempt may start there, seconds since the epoch."""
     program: str = ""
-    """Why the program is to blame and no host is avoided, although attempts failed on several; "" where that is not so."""
+    """If attempts failed on several hosts and yet none is avoided: why the program is to blame. Else ""."""
     deadlines: tuple[float, ...] = ()
-    """When the passing of time alone changes any of this."""
+    """When time alone changes any of this."""
 
 
 NO_HOSTS = JobHosts()

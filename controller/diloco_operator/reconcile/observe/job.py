@@ -1,4 +1,4 @@
-"""One DiLoCoJob as reconcile reads it: its spec parsed, its status raw. Projected once from raw JSON, and kept in the caches. Pure."""
+"""One DiLoCoJob as reconcile reads it: its spec parsed, its status raw. Projected once from raw JSON for the caches. Pure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ from diloco_operator.reconcile.observe.template import is_malformed, template_pr
 
 
 def job_key(namespace: str, name: str, uid: str) -> str:
-    """Name a job for `Inventory.set_reservations`; another object of the same name is another job."""
+    """The key of a job in `Inventory.set_reservations`. A later object of the same name is another job."""
     return f"{namespace}/{name}/{uid}"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A DiLoCoJob, its spec parsed, its status raw."""
-
     namespace: str
     name: str
     uid: str
@@ -44,28 +42,28 @@ class Job:
     created: float
     deleting: bool
     outlives_deletion: bool
-    """It is being deleted, and a finalizer of another program keeps it: garbage collection leaves alone what belongs to it until then."""
+    """The job is being deleted, but a finalizer of another program keeps it. Until it is gone, garbage collection leaves its objects
+    alone."""
     managed_by: str
     spec: Spec | None
-    """What can be read of it; None: nothing, see `problems`."""
+    """The part of the spec that can be read. None if nothing can be, see `problems`."""
     problems: tuple[Cause, ...]
-    """What is wrong with a spec that the API server accepted. What runs is judged by it all the same, and nothing starts."""
+    """What is wrong with a spec that the API server accepted. Nothing starts then, but what runs is still judged by the spec."""
     status: Mapping[str, Any]
     derived: Derived | None
-    """None with the spec."""
+    """None if `spec` is."""
     bytes_beside_status: int = 0
     """Bytes of the object without its status, as an API server stores them."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """See `job_key`."""
         return job_key(self.namespace, self.name, self.uid)
 
 
 def parse_job(obj: Obj, previous: Job | None = None) -> Job:
-    """Return the job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`. What is wrong with
-    the spec becomes `problems`; raises `MalformedField` for wrong metadata."""
+    """Parse the spec anew only if uid or generation differ from `previous`. Faults of the spec become `problems`; malformed metadata raises
+    `MalformedField`."""
     meta = fields(obj, "metadata")
     uid, generation = string(meta, "uid", "metadata"), whole_number(meta, "generation", "metadata", most=2**63 - 1)
     spec: Spec | None
@@ -105,19 +103,20 @@ def _bytes_beside_status(obj: Obj) -> int:
 
 
 def _is_kept(finalizers: object) -> bool:
-    """Return whether another program's finalizer is among them, and none by which the user lets the pods stay."""
-    found = set(map(str, finalizers)) if isinstance(finalizers, list) else set()
-    return "orphan" not in found and bool(found - {"foregroundDeletion"})
+    """Whether a finalizer of another program keeps the job. With the finalizer `orphan` the user wants the pods to stay, so the job does
+    not count as kept."""
+    finalizer_names = set(map(str, finalizers)) if isinstance(finalizers, list) else set()
+    return "orphan" not in finalizer_names and bool(finalizer_names - {"foregroundDeletion"})
 
 
 def _managed_by(spec: object) -> str:
-    found = spec.get("managedBy", names.MANAGER) if isinstance(spec, dict) else names.MANAGER
-    return found if isinstance(found, str) else clip(str(found))
+    manager = spec.get("managedBy", names.MANAGER) if isinstance(spec, dict) else names.MANAGER
+    return manager if isinstance(manager, str) else clip(str(manager))
 
 
 def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
     try:
-        spec = load({k: v for k, v in obj.items() if k != "status"}).spec
+        spec = load({key: value for key, value in obj.items() if key != "status"}).spec
     except InvalidJob as error:
         return None, error.causes
     problems = (*_contradictions(spec), *too_large(spec, beside))
@@ -125,7 +124,7 @@ def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
 
 
 def _readable(spec: Spec) -> Spec:
-    """Leave out of a spec what says nothing of units that run: pools of unknown hardware, and templates that are no PodSpecs."""
+    """Leave out what no running unit can be judged by: pools of unknown hardware, and templates that are not PodSpecs."""
     pools = {pool.name: pool for pool in reversed(spec.pools) if has_shape(pool) and not is_malformed(pool.template)}
     syncer = spec.syncer.template
     kept = spec.syncer.model_copy(update={"template": None}) if syncer is not None and is_malformed(syncer) else spec.syncer
@@ -133,24 +132,24 @@ def _readable(spec: Spec) -> Spec:
 
 
 def _contradictions(spec: Spec) -> list[Cause]:
-    """Return what reconcile cannot work with; the CRD's rules refuse everything else."""
-    found: list[Cause] = []
+    """Contradictions that reconcile cannot work with and that an API server with other rules may have let in."""
+    causes: list[Cause] = []
     seen: set[str] = set()
     for index, pool in enumerate(spec.pools):
         where = f"spec.pools[{index}]"
         if pool.name in seen:
-            found.append(Cause(f"{where}.name", f"another pool already has the name {pool.name!r}"))
+            causes.append(Cause(f"{where}.name", f"another pool already has the name {pool.name!r}"))
         seen.add(pool.name)
-        found += kind_problems(pool, where)
+        causes += kind_problems(pool, where)
         if pool.learners.min > pool.learners.max:
-            found.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
+            causes.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
     if spec.learners.min > spec.learners.max:
-        found.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
+        causes.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
     if spec.training.quorum > spec.learners.max:
-        found.append(
+        causes.append(
             Cause(
                 "spec.training.quorum",
                 f"{plural(spec.training.quorum, 'learner')} can never contribute: learners.max is {spec.learners.max}",
             )
         )
-    return [*found, *template_problems(spec)]
+    return [*causes, *template_problems(spec)]

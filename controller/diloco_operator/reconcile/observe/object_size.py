@@ -1,4 +1,4 @@
-"""How large the object of a job is, and how much of it its status may have. Pure.
+"""How large the object of a job is, and how much of it may be status. Pure.
 
 See docs/decisions/0010-crd-and-limits.md.
 """
@@ -16,42 +16,42 @@ from diloco_operator.kube.client import Cause
 OBJECT_LIMIT = 3 << 19
 """Bytes of one object with metadata and managedFields: etcd's default for one request, 1.5 MiB."""
 _RESERVE = 16 << 10
-"""For what the API server adds: the managedFields of this status, and the frame of the request to etcd."""
+"""Bytes for what the API server adds: the managedFields of this status, and the frame of the request to etcd."""
 _STEP = 8 << 10
-"""The budget changes in steps: a byte more in an annotation must not change a text in status."""
+"""The budget changes in steps of so many bytes: one byte more in an annotation must not change a text in status."""
 MAX_UNITS = 2 * MAX_LEARNERS
 """Units in one status, as the CRD limits it. Twice the learners: one pool may drain while another takes its place."""
 _UNIT_BYTES = 540 + FIGURES_BYTES
 """Bytes of a unit without its slice, texts, counts by reason and failures."""
 _LEAST_SHARE = 768
-"""Bytes that each unit must have for these: ten counts by reason take 560 of them."""
+"""Bytes that each unit must have for its slice, texts and counts by reason. Ten counts take 560 of them."""
 _TOP_BYTES = 224 << 10
 """Bytes of everything but the units, with the longest texts."""
 FAILURE_BYTES = 27
-"""Bytes of one time of a failure: a quoted RFC 3339 time in milliseconds, and a comma."""
+"""Bytes of the time of one failure: a quoted RFC 3339 time in milliseconds, and a comma."""
 _FAILURES_BYTES = FAILURE_BYTES * (MAX_FAILURES_ON_RECORD + MAX_LEARNERS)
 """Bytes of the failures of all units that run."""
 
 
 def stored_bytes(value: Any) -> int:
-    """Return bytes of JSON-like data as an API server stores it: it escapes some characters that Python does not."""
+    """Bytes of JSON-like data as an API server stores it: it escapes some characters that Python does not."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) + 3 * (text.count("\u2028") + text.count("\u2029"))
     return size + 5 * (text.count("<") + text.count(">") + text.count("&")) + 4 * (text.count("\\b") + text.count("\\f"))
 
 
 def status_budget(beside: int) -> int:
-    """Return bytes that the status may have. `beside`: bytes of the rest of the object, as `stored_bytes` counts them."""
+    """Bytes that the status may have. `beside`: bytes of the rest of the object, as `stored_bytes` counts them."""
     return OBJECT_LIMIT - _RESERVE - -(-beside // _STEP) * _STEP
 
 
 def unit_share(budget: int, units: int) -> int:
-    """Return the bytes that each unit has for its slice, texts, counts by reason and, if it does not run, failures."""
+    """Bytes that each unit has for its slice, texts, counts by reason and, if it does not run, failures."""
     return (budget - _TOP_BYTES - _FAILURES_BYTES) // max(1, units) - _UNIT_BYTES
 
 
 def too_large(spec: Spec, beside: int) -> list[Cause]:
-    """Return why the status of such a job could not be stored, for lack of room beside its spec and metadata."""
+    """Why the status of the job may not fit beside its spec and metadata; empty if it fits."""
     units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools))
     room = status_budget(0) - _TOP_BYTES - _FAILURES_BYTES - units * (_UNIT_BYTES + _LEAST_SHARE) - _STEP
     if beside <= room:

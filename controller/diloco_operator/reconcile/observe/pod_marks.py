@@ -1,6 +1,6 @@
-"""What the grantors of nodes and quota leave on pods, in the form in which reconcile reads it. Pure.
+"""The marks that grantors of nodes and quota leave on pods, as reconcile reads them. Pure.
 
-Which labels, annotations and conditions these are is known to the grantors alone (`reconcile.grantors`).
+Only the grantors (`reconcile.grantors`) know which labels, annotations and conditions these are.
 
 See docs/decisions/0171-delegated-units.md.
 """
@@ -14,12 +14,12 @@ from diloco_operator.kube.fields import Fields
 
 
 class PodGroup(NamedTuple):
-    """The pod group of a pod, which its grantor counts as one."""
+    """The pod group of a pod. Its grantor counts the group as one."""
 
     name: str
     queue: str
     held: bool
-    """The grantor counts the pod: for what it uses, or until its successor takes its place."""
+    """The grantor counts the pod's use, or keeps its place for a successor."""
     released: bool
     """The group is over, and gives its quota back, once all of its pods have ended."""
 
@@ -28,8 +28,8 @@ class PodMarks(NamedTuple):
     """How the marks are read."""
 
     grantors: Collection[str]
-    """Names of the grantors that there are."""
+    """Names of all grantors."""
     group: Callable[[Fields, Fields, Fields], PodGroup | None]
-    """From metadata, labels and annotations of a pod. Raises `MalformedField`."""
+    """Reads the group from a pod's metadata, labels and annotations. Raises `MalformedField`."""
     evictions: Collection[str]
-    """Types of the conditions by which grantors take pods away, beside Kubernetes' own."""
+    """Types of the conditions with which grantors take pods away, besides Kubernetes' own."""

@@ -1,4 +1,4 @@
-"""One pod of a job, the part of it that reconcile needs. Projected once from raw JSON, and kept in the caches. Pure."""
+"""The part of a job's pod that reconcile needs, projected once from raw JSON for the caches. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM
 
 
 ENDED = ("Succeeded", "Failed")
-"""Phases of a pod that uses nothing any more."""
+"""Phases of a pod that no longer uses anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,21 @@ class Termination:
     reason: str = ""
     """As a kubelet reports it: Completed, Error, OOMKilled, …"""
     message: str = ""
-    """The termination message; of a learner one line of it: its last words, or where it is the end of its log, the error."""
+    """The syncer's whole termination message. Of a learner's, one line: its last words, or the error if the message is the end of a log."""
     is_last_words: bool = False
-    """The message is the learner's last words, and `exit_code` the status that they have where the main process is a launcher."""
+    """`message` is the learner's last words. If the main process is a launcher, `exit_code` is from them, too."""
     finished: float | None = None
 
     @property
     def text(self) -> str:
         """`exit 137 (SIGKILL)`."""
         signal = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
-        known = _SIGNALS.get(signal, f"signal {signal}" if signal else "")
-        return f"exit {self.exit_code}" + (f" ({known})" if known else "")
+        name = _SIGNALS.get(signal, f"signal {signal}" if signal else "")
+        return f"exit {self.exit_code}" + (f" ({name})" if name else "")
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of a job, the part of it that reconcile needs."""
-
     namespace: str
     name: str
     uid: str
@@ -78,15 +76,15 @@ class PodView:
     slice: str
     template_hash: str
     grantor: str
-    """Who brings a node for it, by name; "": it is pinned to its node."""
+    """Name of the grantor that brings a node for it, "" if it is pinned to its node."""
     node: str
-    """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
+    """spec.nodeName, or before it is bound the host that it is pinned to. "" if it is delegated and not bound."""
     uses: Resources | None
-    """What it takes of its node, without devices that it claims; None: it is not bound to one, or has ended."""
+    """What it takes of its node, without devices that it claims. None if it has no node or has ended."""
     admitted: AdmittedPod
-    """What the API server has made of it, its requests among it."""
+    """The pod as the API server has made it, with its requests."""
     takes_accelerators: bool
-    """It requests or claims some itself. What its labels say proves nothing: who may create pods writes them."""
+    """The pod itself requests or claims some. Its labels prove nothing: everyone who may create pods can write them."""
     phase: str
     """Pending, Running, Succeeded, Failed, Unknown."""
     reason: str
@@ -95,41 +93,41 @@ class PodView:
     ip: str
     created: float
     deletion: float | None
-    """metadata.deletionTimestamp: when it should be gone; None: its deletion was not asked for."""
+    """metadata.deletionTimestamp, when it should be gone. None if nobody has deleted it."""
     running_since: float | None
-    """When the main container started, None while it does not run."""
+    """When the main container started. None while it does not run."""
     waiting: str
     """Why the main container does not run yet, such as `ImagePullBackOff: …`."""
     startup: PodStartup | None
     """None once the main container has run."""
     unschedulable: str
-    """The scheduler's message while it finds no place."""
+    """The scheduler's message while it finds no node for the pod."""
     disruption: str
-    """Condition DisruptionTarget, or that of a grantor: `<reason>: <message>`, "" without them."""
+    """`<reason>: <message>` of the condition DisruptionTarget or the like of a grantor, "" without one."""
     termination: Termination | None
-    """End of the main container: the present end, or the last one while it restarts."""
+    """The end of the main container, or its last end while it restarts."""
     main_ended: bool
-    """The main container has run and does not run now; others of the pod, such as sidecars, may run on."""
+    """The main container has run and does not run now. Other containers of the pod, such as sidecars, may still run."""
     restarts: int
     ready: bool
     group: PodGroup | None = None
-    """The pod group that it is in."""
     problem: str = ""
-    """Why it cannot be a pod that the operator made, "" if it can: every writer of pods can write labels. It is left alone."""
+    """Why the operator cannot have made this pod, "" if it can have. Such a pod is left alone: everyone who may create pods can write the
+    job's labels."""
 
     @property
     def ended(self) -> bool:
-        """None of its processes runs any more, and none will."""
+        """None of its processes runs, and none will."""
         return self.phase in ENDED
 
     @property
     def never_runs(self) -> bool:
-        """It was deleted before a scheduler bound it. Only a finalizer keeps it, such as that of its grantor."""
+        """It was deleted before a scheduler bound it. Only a finalizer keeps it, such as its grantor's."""
         return self.deletion is not None and not self.node and not self.ended
 
     @property
     def held(self) -> bool:
-        """Its grantor counts it, and keeps the object until it does so no longer."""
+        """Its grantor counts it, and keeps the object as long as it does."""
         return self.group is not None and self.group.held
 
 
@@ -137,8 +135,8 @@ _POD = "metadata.labels", "metadata.annotations", "status", "status.containerSta
 
 
 def project_pod(obj: Obj, marks: PodMarks) -> PodView:
-    """Project the raw Pod object, with what grantors left on it. Raises `MalformedField`. Strings that many pods have in common are one
-    object each: there are more bytes in them than in all the rest."""
+    """Project the raw Pod object. Raises `MalformedField`."""
+    # Strings that many pods share are interned: they are more bytes than all the rest.
     in_labels, in_annotations, in_status, in_container, in_condition = _POD
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
@@ -196,13 +194,13 @@ def project_pod(obj: Obj, marks: PodMarks) -> PodView:
 
 
 def _disruption(conditions: Mapping[str, Fields], marks: PodMarks) -> Fields:
-    """Return the condition by which the cluster takes the pod away: Kubernetes' own, or that of a grantor."""
-    found = (conditions.get(kind, {}) for kind in ("DisruptionTarget", *marks.evictions))
-    return next((each for each in found if each.get("status") == "True"), {})
+    """The condition with which Kubernetes or a grantor takes the pod away; empty if there is none."""
+    candidates = (conditions.get(kind, {}) for kind in ("DisruptionTarget", *marks.evictions))
+    return next((each for each in candidates if each.get("status") == "True"), {})
 
 
 def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
-    """Return what of its labels the operator cannot have written: it names every pod by them."""
+    """Why the operator cannot have written these labels, "" if it can have. The operator names every pod after its labels."""
     if component == names.COMPONENT_SYNCER:
         return "" if name == names.syncer_pod_name(job) else f"a syncer's pod of job {clip(job)} has the name {names.syncer_pod_name(job)}"
     if component != names.COMPONENT_LEARNER:
@@ -226,10 +224,10 @@ def _termination(raw: Fields, component: str) -> Termination | None:
         return None
     message = text(raw, "message", "terminated", limit=_TERMINATION_MESSAGE, lines=True)
     code, words = whole_number(raw, "exitCode", "terminated"), None
-    if component != names.COMPONENT_SYNCER:  # ended learners stay for long: what is kept of each is small
+    if component != names.COMPONENT_SYNCER:  # the caches keep ended learners long, so keep little of each
         words = contract.parse_last_words("".join(message.strip().splitlines()[-1:]))
         message = (error_line(message) if words is None else _text_of(words))[:_LAST_LINE]
-    if words is not None and code == contract.Exit.CRASHED and words.status > 0:  # torchrun ends so, whatever its ranks' statuses are
+    if words is not None and code == contract.Exit.CRASHED and words.status > 0:  # torchrun exits so whatever the status of its ranks
         code = words.status
     return Termination(
         exit_code=code,
@@ -246,7 +244,7 @@ def _text_of(words: contract.LastWords) -> str:
 
 
 def _address(text: str) -> str:
-    """Return an IP address; "" for anything else: the operator must not connect to a name from a pod's status."""
+    """The text if it is an IP address, else "": the operator must not connect to a name from a pod's status."""
     try:
         return str(ipaddress.ip_address(text)) if text else ""
     except ValueError:
@@ -254,13 +252,13 @@ def _address(text: str) -> str:
 
 
 def _loopback(text: str) -> str:
-    """Return the same, and "" for an address of another machine: who may annotate a pod must not send the operator there."""
+    """Like `_address`, but only an address of this machine: a user who may annotate pods must not choose where the operator connects."""
     address = _address(text)
     return address if address and ipaddress.ip_address(address).is_loopback else ""
 
 
 def label_number(text: str) -> int:
-    """Return the number that a label has; -1: none."""
+    """The number in a label's text, -1 if it is not a number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
 

@@ -20,26 +20,26 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.config import OperatorConfig
 
 type WriteKey = tuple[str, str]
-"""Kind and name of the object; ("Unit", unit) for every object of a learner unit, such as its pods, the list of its hosts and the request
-for its nodes: all of an attempt are created, or none."""
+"""Kind and name of the object. All objects of a unit share ("Unit", unit): its pods, host list and request for nodes are created together
+or not at all."""
 
 UNIT = "Unit"
 _SERVER_ERRORS = 3
-"""So many errors of the server itself in a row count as a rejection: of a webhook that does not answer, for example."""
+"""After this many errors of the server in a row, such as a webhook that does not answer, they count as a rejection."""
 _QUOTED = 1000
-"""Characters of the server's message that a message quotes."""
+"""Characters of the API server's message that the operator quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedWrite:
-    """The last try, and how many in a row were rejected."""
+    """The last try. `count`: how many in a row were rejected."""
 
     code: int
     message: str
     at: float
     """Seconds since the epoch."""
     generation: int
-    """metadata.generation of the job at that time: a changed spec is tried at once."""
+    """metadata.generation of the job at that time. A changed spec is tried at once."""
     transient: bool = False
     """The server was busy or failed; the same write may succeed later."""
     count: int = 1
@@ -51,19 +51,19 @@ def write_key(resource: Resource, obj: Obj) -> WriteKey:
 
 
 def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:
-    """Return when to try again: the pause doubles with every rejection in a row."""
+    """When to try again. The pause doubles with every rejection in a row."""
     return rejected.at + exponential(config.refused_retry, config.refused_retry_max, rejected.count)
 
 
 def is_known(rejected: RejectedWrite) -> bool:
-    """Say whether it is known: it may have been a moment of the server's own, and says nothing of the object yet."""
+    """Whether the API server is known to reject the object. One or two failures of the server itself do not show that."""
     return not rejected.transient or rejected.count >= _SERVER_ERRORS
 
 
 def standing_rejection(
     rejected_writes: Mapping[WriteKey, RejectedWrite], key: WriteKey, generation: int, now: float, config: OperatorConfig
 ) -> RejectedWrite | None:
-    """Return the rejection because of which the object must not be tried now; None: it may be."""
+    """The rejection that forbids to try the object now. None if it may be tried."""
     rejected = rejected_writes.get(key)
     if rejected is None or rejected.generation != generation or not is_known(rejected):
         return None
@@ -71,8 +71,7 @@ def standing_rejection(
 
 
 def explain(rejected: RejectedWrite, config: OperatorConfig, again_at: float | None = None) -> str:
-    """Return the text for a message: the server's own, what to do, and when the operator tries again: at `again_at`, or when the write is
-    due."""
+    """Quote the server, and say what to do and when the operator tries again: at `again_at`, or if that is None at `retry_at`."""
     quoted = rejected.message.strip()
     quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}…"
     again = format_timestamp(round(again_at if again_at is not None else retry_at(rejected, config)))
@@ -102,7 +101,7 @@ _ADVICE = (
 
 
 def advice(rejected: RejectedWrite) -> str:
-    """Return what a person can do about it."""
+    """What a person can do about it."""
     for pattern, text in _ADVICE:
         if re.search(pattern, rejected.message, re.IGNORECASE):
             return text

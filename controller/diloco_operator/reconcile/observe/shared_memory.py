@@ -1,6 +1,6 @@
 """The `/dev/shm` of a training program, through which the processes of one host exchange data. A container has 64 MiB of its own. Pure.
 
-It is a volume in memory, and what is written to it counts as memory of the container, so the container's memory grows by as much.
+It is a volume in memory. What is written to it counts as memory of the container, so the container's memory grows by the volume's size.
 
 See docs/decisions/0099-pod-security-and-templates.md.
 """
@@ -24,8 +24,7 @@ _PER_ACCELERATOR = 1 << 30
 
 
 def shared_memory(pool: Pool) -> int:
-    """Return bytes of the volume that the operator adds to the pool's pods; 0: none, because the pool does without or the template has its
-    own."""
+    """Bytes of the volume that the operator adds to the pool's pods. 0 if the pool needs none, or its template has its own."""
     template = pool.template.spec
     container = main_container(template, names.LEARNER_CONTAINER)
     if container is None or template.get("hostIPC") is True or _mounts_its_own(container):
@@ -38,12 +37,12 @@ def shared_memory(pool: Pool) -> int:
 
 
 def counted(pool: Pool) -> Mapping[str, Any]:
-    """Return the pool's template, with the memory that its pods get."""
+    """The pool's template, with the larger memory that its pods get."""
     template, more = pool.template.spec, shared_memory(pool)
     if not more:
         return template
     main = main_container(template, names.LEARNER_CONTAINER)
-    containers = [_with_memory(main, more) if main is not None and each is main else each for each in template["containers"]]
+    containers = [_with_memory(main, more) if main is not None and container is main else container for container in template["containers"]]
     return {**_with_memory(template, more), "containers": containers}
 
 
@@ -54,21 +53,20 @@ def _mounts_its_own(container: Mapping[str, Any]) -> bool:
 
 
 def _with_memory(owner: Mapping[str, Any], more: int) -> Mapping[str, Any]:
-    """Return a container, or a pod, whose memory is larger by `more` bytes where it sets any. A malformed amount stays as it is."""
+    """Add `more` bytes to the memory that a container or pod sets. A malformed amount stays as it is."""
     resources = owner.get("resources")
     if not isinstance(resources, dict):
         return owner
-    found = dict(resources)
+    larger = dict(resources)
     for kind in ("requests", "limits"):
-        amounts = found.get(kind)
+        amounts = larger.get(kind)
         if isinstance(amounts, dict) and "memory" in amounts:
             with contextlib.suppress(ValueError):
-                found[kind] = {**amounts, "memory": _text(quantity(amounts["memory"]) + more)}
-    return {**owner, "resources": found}
+                larger[kind] = {**amounts, "memory": _text(quantity(amounts["memory"]) + more)}
+    return {**owner, "resources": larger}
 
 
 def size_text(size: int) -> str:
-    """Write a size as a quantity."""
     return _text(Fraction(size))
 
 

@@ -30,25 +30,25 @@ class PodStartup:
     """How far a pod is whose main container has not run yet."""
 
     bound_at: float | None
-    """When a scheduler bound it to its node, by the control plane's clock; None: it is not bound."""
+    """When a scheduler bound it to its node, by the control plane's clock. None if it is not bound."""
     unschedulable_since: float | None
-    """When a scheduler first found no place for it, by the control plane's clock; None: no scheduler has said so, or when."""
+    """When a scheduler first found no node for it, by the control plane's clock. None if no scheduler has said so, or not when."""
     gated: bool
     """It is held back from the schedulers (spec.schedulingGates)."""
     claim_templates: tuple[str, ...]
-    """Its ResourceClaimTemplates of which it has no ResourceClaim yet. No scheduler looks at a pod that lacks one."""
+    """Its ResourceClaimTemplates that have no ResourceClaim for it yet. No scheduler looks at a pod that lacks a claim."""
     nominated: bool
     """A scheduler takes pods of lower priority away from a node to make room for it."""
     network_at: float | None
-    """When its volumes and network were ready (condition PodReadyToStartContainers), by the node's clock; None: they are not."""
+    """When its volumes and network were ready (condition PodReadyToStartContainers), by the node's clock. None if they are not."""
     seen: bool
     """Its kubelet has reported its containers."""
     image_problem: str
-    """Why an image cannot be pulled now, such as `ErrImagePull: …`; "": nothing is known of a problem."""
+    """Why an image cannot be pulled now, such as `ErrImagePull: …`, "" if no problem is known."""
     init_runs: str
-    """Name of the init container that runs now, sidecars left out; "": none."""
+    """Name of the init container that runs now, sidecars left out. "" if none runs."""
     init_ran: bool
-    """Some init container runs or has run, so images were pulled before."""
+    """An init container runs or has run, so the kubelet has pulled images."""
 
 
 def project_startup(obj: Obj) -> PodStartup:
@@ -60,12 +60,12 @@ def project_startup(obj: Obj) -> PodStartup:
     bound = bool(spec.get("nodeName"))
     bound_at = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "True" else None
     unschedulable_since = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "False" else None
-    initial = objects(spec, "initContainers", "spec")
-    sidecars = {string(each, "name", "spec.initContainers[]") for each in initial if each.get("restartPolicy") == "Always"}
-    init = [_Container.of(each) for each in objects(status, "initContainerStatuses", "status")]
-    containers = [*init, *(_Container.of(each) for each in objects(status, "containerStatuses", "status"))]
+    init_containers = objects(spec, "initContainers", "spec")
+    sidecars = {string(each, "name", "spec.initContainers[]") for each in init_containers if each.get("restartPolicy") == "Always"}
+    init_statuses = [_Container.of(each) for each in objects(status, "initContainerStatuses", "status")]
+    containers = [*init_statuses, *(_Container.of(each) for each in objects(status, "containerStatuses", "status"))]
     problem = next((each.waiting for each in containers if text(each.waiting, "reason", in_container) in _IMAGE_PROBLEMS), {})
-    ran = [each for each in init if each.runs or each.ended]
+    started = [each for each in init_statuses if each.runs or each.ended]
     return PodStartup(
         bound_at=(bound_at if bound_at is not None else moment(meta, "creationTimestamp", "metadata") or 0.0) if bound else None,
         unschedulable_since=None if bound else unschedulable_since,
@@ -75,8 +75,8 @@ def project_startup(obj: Obj) -> PodStartup:
         network_at=moment(network, "lastTransitionTime", in_condition) if network.get("status") == "True" else None,
         seen=bool(containers),
         image_problem=": ".join(filter(None, (text(problem, "reason", in_container), text(problem, "message", in_container)))),
-        init_runs=next((each.name for each in ran if each.runs and each.name not in sidecars), ""),
-        init_ran=bool(ran),
+        init_runs=next((each.name for each in started if each.runs and each.name not in sidecars), ""),
+        init_ran=bool(started),
     )
 
 

@@ -1,6 +1,6 @@
 """What one reconcile reads: the job, its pods and children, the fleet, the syncer's report. Plain data.
 
-The operator keeps the parts in its caches (`observe.job`, `observe.pods`, `observe.children`), and assembles an `ObservedState` for every
+The operator keeps the parts in its caches (`observe.job`, `observe.pods`, `observe.children`) and assembles an `ObservedState` for each
 reconcile. Times are seconds since the epoch.
 """
 
@@ -24,42 +24,43 @@ from diloco_operator.report import Report, ReportFault
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """Everything that a reconcile decides on, besides the time."""
+    """Everything that a reconcile decides by, except the time."""
 
     job: Job
     fleet: Fleet
-    """As this job may use it: of the free slices it offers those that the allotment has granted to the job. It does not change during a
-    reconcile; `Plan.reservations` goes into the inventory right after."""
+    """The fleet as this job may use it: its free slices are only those that the allotment has granted to the job. It does not change during
+    a reconcile; `Plan.reservations` goes into the inventory right after."""
     config: OperatorConfig
     pods: tuple[PodView, ...] = ()
-    """All with the label of this job in its namespace."""
+    """All pods in the job's namespace with its label."""
     children: Children = field(default_factory=Children)
     rejected_writes: Mapping[WriteKey, RejectedWrite] = field(default_factory=dict)
     """Objects of the job whose last creation or change the API server rejected."""
     pod_answers: Mapping[str, PodAnswer] = field(default_factory=dict)
-    """Pool -> what the API server said last of its pods, to a dry run or to a create."""
+    """Pool -> the API server's last answer about its pods, to a dry run or to a create."""
     admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
-    """Pool -> `Plan.admissions` of the last plan, and what dry runs have answered since."""
+    """Pool -> `Plan.admissions` of the last plan, or what a dry run has answered since."""
     allotted: Allotted = NOTHING_ALLOTTED
     """What the job gets and gives, by what it had and wanted last."""
     default_class: bool = False
-    """The last claim seen in the job's namespace, of a job that names no StorageClass, got the default one. False: the cluster has none, or
-    no claim was seen. Not of other namespaces: who may make claims there could give one a class, and learners here would start early."""
+    """The default StorageClass was given to the last claim, seen in this namespace, of a job that names no class. False if the cluster has
+    no default, or no claim was seen. Claims of other namespaces do not count: whoever writes one with a class there would make learners
+    start early here."""
     slices_since: Mapping[str, float] = field(default_factory=dict)
-    """Unit -> when it got its slice; 0: before this operator started. Not there: it has just got it."""
+    """Unit -> when it got its slice; 0 if before this operator started. A unit that has just got its slice is absent."""
     missing_rights: tuple[str, ...] = ()
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
     without: Mapping[Resource, str] = field(default_factory=dict)
-    """Resources that a grantor of nodes needs and that cannot be read in the job's namespace, and why."""
+    """Resource that a grantor of nodes needs but that cannot be read in the job's namespace -> why."""
     grantor_events: Mapping[str, str] = field(default_factory=dict)
-    """Name of a pod that waits for its node -> what an autoscaler said of it last."""
+    """Name of a pod that waits for its node -> what an autoscaler said last about the pod."""
     priority: int = 0
     """The value of the job's PriorityClass."""
     non_preempting: Collection[str] = frozenset()
     """Names of the PriorityClasses whose pods never pre-empt others."""
     listening_since: float = 0.0
-    """Since when this operator has listened to the syncer's reports, in seconds since the epoch."""
+    """Since when this operator has listened to the syncer's reports."""
     report: Report | None = None
-    """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not reported yet."""
+    """The last report; its `received_at` is by the operator's clock. None if the syncer has not reported yet."""
     report_fault: ReportFault | None = None
-    """What is wrong with the syncer's reports, so that the operator leaves it alone; None: nothing is known to be wrong."""
+    """Why the operator cannot read the syncer's reports, and asks for them only now and then. None if no fault is known."""

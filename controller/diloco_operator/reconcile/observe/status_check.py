@@ -1,8 +1,7 @@
 """Checks the status of a job before anything reads it. Pure.
 
-The operator writes the status, but it is not alone: every user with the right to write `dilocojobs/status` can put anything into it that
-the CRD allows, and an API server with another CRD allows more. What is malformed is left out, as if it had never been written; the
-rest counts.
+The operator is not the only writer of status: every user with the right to write `dilocojobs/status` can put anything into it that the CRD
+allows, and an API server with another CRD allows more. Malformed parts are left out, as if they had never been written; the rest counts.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -21,14 +20,14 @@ from diloco_operator.api.status import Status
 from diloco_operator.kube.fields import clip, kind_of_json
 
 _NAMED = 3
-"""So many malformed parts are named one by one."""
+"""Malformed parts that a message names."""
 
 type _Part = tuple[str, int | str | None]
-"""A field of status, and the item of it that is malformed; None: the whole field."""
+"""A field of status, and its malformed item. None if the whole field is malformed."""
 
 
 def check_status(raw: object) -> tuple[bytes, str]:
-    """Return the status as JSON, without its malformed parts; and what these are, "" if there are none."""
+    """Return the status as JSON without its malformed parts, and a text that names these parts, "" if there are none."""
     status: Mapping[str, Any] = raw if isinstance(raw, dict) else {}
     problems = [] if raw is None or isinstance(raw, dict) else [f"status must be an object, not {kind_of_json(raw)}"]
     while True:
@@ -38,11 +37,12 @@ def check_status(raw: object) -> tuple[bytes, str]:
             return data, _summary(problems)
         problems += bad.values()
         left = _without(status, bad)
-        status = left if left != status else {}  # a text that is no JSON of any part, such as half a surrogate pair
+        # No part to leave out if the JSON as a whole is malformed, for example by half a surrogate pair: then nothing of it counts.
+        status = left if left != status else {}
 
 
 def _malformed_parts(data: bytes) -> dict[_Part, str]:
-    """Return the parts that are malformed, with what is wrong with each."""
+    """Malformed part -> what is wrong with it."""
     try:
         checked = Status.model_validate_json(data, strict=True, context={"from": "api"})
     except ValidationError as error:
@@ -50,13 +50,13 @@ def _malformed_parts(data: bytes) -> dict[_Part, str]:
             _part(problem["loc"]): f"{field_path(('status', *problem['loc']))}: {problem['msg']}"
             for problem in error.errors(include_input=False)
         }
-    found: dict[_Part, str] = {}
+    malformed: dict[_Part, str] = {}
     for index, unit in enumerate(checked.units):
         if names.unit_index(unit.pool, unit.name) is None:
-            found["units", index] = f"status.units[{index}].name: must be the pool's name, a dash and a number"
+            malformed["units", index] = f"status.units[{index}].name: must be the pool's name, a dash and a number"
         elif max(unit.attempt, unit.ended_attempt) > names.MAX_ATTEMPT:
-            found["units", index] = f"status.units[{index}].attempt: must be {names.MAX_ATTEMPT} at most"
-    return found
+            malformed["units", index] = f"status.units[{index}].attempt: must be {names.MAX_ATTEMPT} at most"
+    return malformed
 
 
 def _part(location: tuple[int | str, ...]) -> _Part:

@@ -1,8 +1,8 @@
-"""The fields of a pod template that would break the contract, each by its path. Pure.
+"""Finds the fields of a pod template that would break the contract. Pure.
 
-What a cluster may forbid (host paths, privileged containers, users) is not checked here: Pod Security, quotas and admission decide on
-the pods, and the unit's message quotes them. A field that is checked here would make the job misbehave on any cluster: the operator
-rejects the job, and does not change the template without its author's knowledge.
+Checked are the fields that would make a job misbehave on every cluster: the operator rejects the job, and does not change the template
+behind its author's back. What some clusters forbid (host paths, privileged containers, users) is not checked: Pod Security, quotas and
+admission decide on the pods, and the unit's message quotes them.
 
 See docs/decisions/0099-pod-security-and-templates.md.
 """
@@ -38,17 +38,17 @@ type _Problems = Iterator[Cause]
 
 
 def template_problems(spec: Spec) -> list[Cause]:
-    """Find the problems of all templates; empty: pods can be made from them."""
-    found = list(_own_keys("spec.podLabels", spec.pod_labels))
+    """The problems of all templates. If there are none, pods can be made from them."""
+    problems = list(_own_keys("spec.podLabels", spec.pod_labels))
     for index, pool in enumerate(spec.pools):
-        found += _learner(f"spec.pools[{index}].template", pool, spec)
+        problems += _learner(f"spec.pools[{index}].template", pool, spec)
     if spec.syncer.template is not None:
-        found += _syncer("spec.syncer.template", spec.syncer.template, spec)
-    return found
+        problems += _syncer("spec.syncer.template", spec.syncer.template, spec)
+    return problems
 
 
 def is_malformed(template: PodTemplate) -> bool:
-    """Return whether a value of the template has another type than a PodSpec's."""
+    """Whether a value of the template has another type than in a PodSpec."""
     return any(_malformed("", template.spec))
 
 
@@ -73,7 +73,7 @@ def _learner(where: str, pool: Pool, spec: Spec) -> _Problems:
     try:
         unit = pool.shape
     except ValueError:
-        return  # reported elsewhere
+        return  # `kind_problems` reports it
     yield from _devices(at, container, unit)
     yield from _hardware_labels(f"{where}.spec.nodeSelector", template, unit)
 
@@ -104,7 +104,7 @@ def _own_keys(at: str, given: Iterable[str]) -> _Problems:
             yield Cause(f"{at}[{key}]", f"keys of {_OWN_KEYS} are the operator's own")
 
 
-# --- what both have in common ----------------------------------------------------------------------------------------------
+# --- what templates of learners and syncer have in common ----------------------------------------------------------------
 def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart: str) -> _Problems:
     for kind, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
         yield from _own_keys(f"{where}.metadata.{kind}", given)
@@ -139,14 +139,14 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
     for where, container in containers:
         yield from _amounts(where, container)
         yield from _mounted(where, container, volumes)
-        # Sidecars are not the contract's: they may have variables and mounts of these names.
+        # The contract is with the main container: sidecars may use its variables and mount paths for themselves.
         if container["name"] == main:
             yield from _environment(where, container)
             yield from _mounts(where, container)
 
 
 def _repeated(named: Iterable[tuple[str, str]]) -> _Problems:
-    """Find what has the value of an earlier one. `named`: field and value."""
+    """A field that has the value of an earlier field. `named`: pairs of field and value."""
     seen: dict[str, str] = {}
     for field, value in named:
         if value in seen:
@@ -180,7 +180,7 @@ def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
     ours = [value for key, value in vars(contract).items() if key.startswith("MOUNT_")]
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         path = posixpath.normpath(mount["mountPath"])
-        # Below them too: a mount there would hide files of the contract.
+        # A mount below one of the contract's paths would hide its files.
         taken = next((own for own in ours if path == own or path.startswith(f"{own}/")), None)
         if taken is not None:
             yield Cause(f"{at}.volumeMounts[{index}].mountPath", f"{taken} is mounted by the operator; mount the volume elsewhere")
@@ -188,15 +188,15 @@ def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
 
 # --- requests and limits ------------------------------------------------------------------------------------------------
 def _amounts(at: str, holder: Mapping[str, Any]) -> _Problems:
-    """Check what a container, or the pod as a whole, asks for."""
+    """Check requests and limits of a container, or of the pod as a whole."""
     known: dict[str, dict[str, Fraction]] = {"requests": {}, "limits": {}}
-    for kind, found in known.items():
+    for kind, amounts in known.items():
         for name, text in ((holder.get("resources") or {}).get(kind) or {}).items():
             if text is None:
                 continue
             field = f"{at}.resources.{kind}[{name}]"
             try:
-                found[name] = amount = quantity(text)
+                amounts[name] = amount = quantity(text)
             except ValueError as error:
                 yield Cause(field, str(error))
                 continue
@@ -214,10 +214,10 @@ _IN_BYTES = ("memory", "ephemeral-storage", "hugepages-")
 
 # --- hardware ---------------------------------------------------------------------------------------------------------
 def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """Check the accelerators: the pool defines how many of a host a unit uses; a template may repeat that, but not contradict it."""
+    """Check the accelerators: the pool says how many of each host a unit uses. A template may only repeat that."""
     for kind in ("requests", "limits"):
         amount = ((container.get("resources") or {}).get(kind) or {}).get(unit.resource)
-        # As text: YAML has the number with quotes or without.
+        # Compared as text, because YAML may have the number in quotes.
         if unit.resource and amount is not None and str(amount) != str(unit.accelerators_per_host):
             yield Cause(
                 f"{at}.resources.{kind}[{unit.resource}]",
@@ -226,7 +226,7 @@ def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problem
 
 
 def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """Check the nodeSelector: the operator selects nodes by the accelerator's labels; a template may repeat them, not contradict them."""
+    """Check the nodeSelector: the operator selects nodes by the accelerator's labels. A template may only repeat them."""
     for label, value in CATALOGUE[unit.accelerator].node_selector(unit.topology).items():
         chosen = (template.get("nodeSelector") or {}).get(label)
         if chosen is not None and chosen != value:
@@ -235,17 +235,17 @@ def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _
 
 # --- shape ------------------------------------------------------------------------------------------------------------
 def main_container(template: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the container of this name, or None."""
+    """None if the template has no container of this name."""
     containers = template.get("containers")
-    found = containers if isinstance(containers, list) else ()
-    return next((c for c in found if isinstance(c, dict) and c.get("name") == name), None)
+    known = containers if isinstance(containers, list) else ()
+    return next((container for container in known if isinstance(container, dict) and container.get("name") == name), None)
 
 
 _TEXT, _NAME = "text", "name"
-"""Shapes of a value: a string, and one that is needed. `[shape]` is a list of such values; `{field: shape}` an object, whose other fields
-are free."""
+"""Shapes of a value: a string, and a string that is required. `[shape]` is a list of such values; `{field: shape}` is an object that may
+have other fields."""
 _EACH = "each"
-"""In the place of a field: all fields have the shape."""
+"""Stands for all fields of an object."""
 _SELECTION = {"key": _NAME, "operator": _NAME, "values": [_TEXT]}
 _CONTAINER = {
     "name": _NAME,
@@ -270,9 +270,9 @@ _POD = {
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
 }
-"""What pods are made from. A template is stored as it came: only its pods are checked by the API server."""
+"""The fields that the operator reads. The API server stores a template as it came, and checks only the pods that are made from it."""
 _LEVELS = 64
-"""No PodSpec has 20. Copying something of a thousand would end a reconcile."""
+"""Nesting that is allowed. No PodSpec has 20 levels; to copy a value with a thousand would raise RecursionError in a reconcile."""
 
 
 def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
@@ -289,7 +289,7 @@ def _deeper_than(levels: int, value: object) -> bool:
 
 
 def _misshapen(at: str, value: Any, shape: Any) -> _Problems:
-    """Find what does not have the shape. A field that is absent or null is missed only if it is a name."""
+    """Values that do not have the shape. A field may be absent or null unless its shape is `_NAME`."""
     if shape == _NAME:
         if not isinstance(value, str) or not value:
             yield Cause(at, "is needed, as a string")

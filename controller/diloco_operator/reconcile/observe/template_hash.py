@@ -1,8 +1,8 @@
-"""What pods and the job file are judged by: hashes of what the user wrote, so that another version of the operator finds them up to date.
+"""Hashes that tell whether pods and the job file are up to date. Another version of the operator finds the same hashes.
 
 A hash covers the templates and those fields of the spec that reach a pod, as the user wrote them. It covers nothing that the operator adds
 or derives: images, environment, security context, the catalogue, defaults of fields that did not exist yet. Its form has a number and does
-not change: the pods of the version before are judged by it.
+not change, because it judges the pods that an older version made.
 
 See docs/decisions/0136-upgrades-restart-nothing.md.
 """
@@ -31,13 +31,13 @@ FIRST_DEFAULTS: Mapping[str, Any] = {
     "checkpoint": {"everySteps": 240, "keep": 3, "uri": "", "learners": "Never"},
     "tokens": None,
 }
-"""For every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a
-new version adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
+"""The first default of each field of spec.training. A field with this value counts as not written, so a field that a new version adds
+changes no hash. Add a line for each new field with a default. Never change a line, even if the default changes."""
 
 
 def learner_hash(pool: Pool, priority_class: str = "") -> str:
     """Hash the learner pods of a pool. `priority_class`: see `hashed_classes`."""
-    # Their hosts are part of it: a change of the pool's hardware is a change of its pods.
+    # Hardware is hashed, too: if a pool changes its hardware, its pods are outdated.
     hardware: dict[str, object] = {
         "accelerator": pool.accelerator,
         "topology": pool.topology,
@@ -45,7 +45,7 @@ def learner_hash(pool: Pool, priority_class: str = "") -> str:
         "hosts": pool.hosts or 1,
         "acceleratorsPerHost": pool.accelerators_per_host,
     }
-    if (pool.processes_per_host or 1) > 1:  # one is what a host has where nothing is written
+    if (pool.processes_per_host or 1) > 1:  # 1 is the default, and counts as not written
         hardware["processesPerHost"] = pool.processes_per_host
     if pool.shared_memory is not None:
         hardware["sharedMemory"] = pool.shared_memory
@@ -53,7 +53,7 @@ def learner_hash(pool: Pool, priority_class: str = "") -> str:
 
 
 def syncer_hash(spec: Spec, priority_class: str = "") -> str:
-    """Hash the syncer's pod, the job file included: a syncer reads it once. `priority_class`: see `hashed_classes`."""
+    """Hash the syncer's pod, and with it the job file, which a syncer reads only once. `priority_class`: see `hashed_classes`."""
     template = spec.syncer.template
     training = _as_written(spec.training.model_dump(mode="json", by_alias=True), FIRST_DEFAULTS)
     written: dict[str, object] = {
@@ -67,25 +67,25 @@ def syncer_hash(spec: Spec, priority_class: str = "") -> str:
 
 
 def hashed_classes(spec: Spec) -> frozenset[str]:
-    """Return what stands for the PriorityClass in hashes of pods that are up to date: nothing, since it orders jobs and pods that run need
-    not have it; or the class, in those of an operator that replaced pods with it."""
+    """The values of `priority_class` in hashes of pods that are up to date. Normally "", because a class orders jobs, and pods that run
+    need no change for it. Pods of an older operator, which replaced pods for it, have the class itself in their hash."""
     return frozenset(("", spec.priority_class_name))
 
 
 def job_file_digest(data: Mapping[str, Any]) -> str:
-    """Digest what the job file in a ConfigMap's data says. Job files that say the same have the same digest, whatever version wrote them.
-    Data without a job file has a digest that no job file has."""
+    """Digest what the job file in a ConfigMap's data says. Files that say the same have one digest, whatever version wrote them. Data that
+    is no job file has a digest that no job file has."""
     try:
-        said = json.loads(data[contract.JOB_FILE_KEY]) if data.keys() == {contract.JOB_FILE_KEY} else None
-        if isinstance(said, dict) and isinstance(said.get("training"), dict):
-            return digest({**said, "training": _as_written(said["training"], FIRST_DEFAULTS)})
+        job_file = json.loads(data[contract.JOB_FILE_KEY]) if data.keys() == {contract.JOB_FILE_KEY} else None
+        if isinstance(job_file, dict) and isinstance(job_file.get("training"), dict):
+            return digest({**job_file, "training": _as_written(job_file["training"], FIRST_DEFAULTS)})
     except (ValueError, RecursionError):
-        pass  # no JSON, text that is no Unicode, or nested without end: not written by the operator
+        pass  # no JSON, no valid Unicode, or nested too deep: the operator did not write this
     return f"unreadable-{digest(data)}"
 
 
 def digest(value: object) -> str:
-    """Return a short stable hash of JSON-like data."""
+    """A short stable hash of JSON-like data."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -95,19 +95,19 @@ def _in_form(written: object) -> str:
 
 
 def _template(template: PodTemplate) -> dict[str, Any]:
-    """Write a template without maps that are empty: whether an API server fills them in depends on its CRD."""
+    """The template without empty maps: whether an API server fills them in depends on its CRD."""
     meta = {key: value for key, value in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)) if value}
     return {"spec": template.spec, "metadata": meta}
 
 
 def _as_written(values: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that differ from their first default."""
-    found = {}
+    """The fields that differ from their first default."""
+    written = {}
     for key, value in values.items():
         default = first.get(key)
         if isinstance(value, dict) and isinstance(default, dict):
             value = _as_written(value, default)
             default = {}
         if value != default:
-            found[key] = value
-    return found
+            written[key] = value
+    return written

@@ -1,7 +1,7 @@
-"""The throughput of one unit in each pool of a job: what is on record of it in `status.pools[]`, and what the syncer's report adds. Pure.
+"""The throughput of one unit in each pool of a job: the record in `status.pools[]`, updated by the syncer's report. Pure.
 
 The record is an average over about ten minutes of training, of all units and attempts. It stays while the pool has no unit. A report counts
-for the time since status was written last. So it does not matter how often a reconcile reads it, or whether the operator is a new one.
+for the time since status was written last, so it does not matter how often a reconcile reads it, or whether the operator is a new one.
 
 See docs/decisions/0213-values-and-moves.md.
 """
@@ -26,7 +26,7 @@ from diloco_operator.report import Report, UnitPhase, UnitReport
 AVERAGED = 600.0
 """Seconds of training that the average remembers."""
 COUNTS_AFTER = 120.0
-"""Seconds of training after which it decides. Before, the prior does: a unit that has just started compiles, loads and fills its caches."""
+"""Seconds of training after which the average replaces the prior: a unit that has just started compiles, loads and fills its caches."""
 _LONGEST = 60.0
 """Seconds for which one report counts at most."""
 POOL_FIGURES = ("tokensPerSecond", "measuredSeconds")
@@ -37,7 +37,7 @@ class PoolRecord(NamedTuple):
     """Fields as in `api.status.PoolStatus`."""
 
     tokens_per_second: float = 0.0
-    """Tokens per second of one unit while it trains; 0: never measured."""
+    """Tokens per second of one unit while it trains, 0 if never measured."""
     measured_seconds: float = 0.0
     """At most `AVERAGED`."""
     value: int = MEAN
@@ -45,17 +45,17 @@ class PoolRecord(NamedTuple):
 
     @property
     def measured(self) -> float | None:
-        """Tokens/s, once they decide."""
+        """Tokens/s; None before `COUNTS_AFTER` seconds were measured."""
         return self.tokens_per_second if self.measured_seconds >= COUNTS_AFTER and self.tokens_per_second > 0 else None
 
     @property
     def averaged(self) -> bool:
-        """The average is as long as it gets."""
+        """The average covers its full time."""
         return self.measured_seconds >= AVERAGED
 
 
 def read_pools(status: Mapping[str, Any]) -> dict[str, PoolRecord]:
-    """Read what status says, by pool."""
+    """Pool -> its record in status."""
     return {
         raw["name"]: PoolRecord(
             min(raw.get("tokensPerSecond") or 0.0, MOST_TOKENS_PER_SECOND),
@@ -67,13 +67,13 @@ def read_pools(status: Mapping[str, Any]) -> dict[str, PoolRecord]:
 
 
 def write_pool(record: PoolRecord) -> dict[str, Any]:
-    """Return the fields of a pool's status. What was never measured is absent, and so is the value of an average pool."""
-    found: dict[str, Any] = {}
+    """The record as fields of `status.pools[]`. Figures that were never measured are absent, and so is the value of an average pool."""
+    entry: dict[str, Any] = {}
     if record.measured_seconds:
-        found |= {"tokensPerSecond": record.tokens_per_second, "measuredSeconds": record.measured_seconds}
+        entry |= {"tokensPerSecond": record.tokens_per_second, "measuredSeconds": record.measured_seconds}
     if record.value != MEAN:
-        found["value"] = record.value / MEAN
-    return found
+        entry["value"] = record.value / MEAN
+    return entry
 
 
 def measure_pools(
@@ -84,15 +84,15 @@ def measure_pools(
     status: Mapping[str, Any],
     now: float,
 ) -> dict[str, PoolRecord]:
-    """Update the records of these pools. `units`: on record; `report`: the syncer's, if it is recent."""
+    """Update the records of these pools. `report`: the syncer's, None if it is old."""
     pools = tuple(pools)
     before = read_pools(status)
     written = (status.get("progress") or {}).get("updatedAt")
     elapsed = min(_LONGEST, max(0.0, now - parse_timestamp(written))) if written else 0.0
     rates = _rates(units, report) if report is not None and elapsed else {}
-    found = {pool.name: _averaged(before.get(pool.name, PoolRecord()), rates.get(pool.name, ()), elapsed) for pool in pools}
-    exact = exact_values({pool.name: _throughput(shapes[pool.name], found[pool.name], accepted=pool.learners.max > 0) for pool in pools})
-    return {name: record._replace(value=settled_value(exact[name], record.value)) for name, record in found.items()}
+    records = {pool.name: _averaged(before.get(pool.name, PoolRecord()), rates.get(pool.name, ()), elapsed) for pool in pools}
+    exact = exact_values({pool.name: _throughput(shapes[pool.name], records[pool.name], accepted=pool.learners.max > 0) for pool in pools})
+    return {name: record._replace(value=settled_value(exact[name], record.value)) for name, record in records.items()}
 
 
 def _throughput(shape: Shape, record: PoolRecord, *, accepted: bool) -> PoolThroughput:
@@ -101,23 +101,23 @@ def _throughput(shape: Shape, record: PoolRecord, *, accepted: bool) -> PoolThro
 
 
 def _rates(units: Mapping[str, UnitStatusRecord], report: Report) -> dict[str, list[float]]:
-    """Collect the tokens/s of units that train, by pool."""
-    found: dict[str, list[float]] = {}
+    """Pool -> tokens/s of each unit that trains."""
+    rates: dict[str, list[float]] = {}
     for name, record in units.items():
         seen = report.units.get(name)
         if seen is not None and seen.attempt == record.attempt and record.running and _trains(seen):
-            found.setdefault(record.pool, []).append(min(seen.tokens_per_second, MOST_TOKENS_PER_SECOND))
-    return found
+            rates.setdefault(record.pool, []).append(min(seen.tokens_per_second, MOST_TOKENS_PER_SECOND))
+    return rates
 
 
 def _trains(seen: UnitReport) -> bool:
-    """Say whether it trains: not while it pauses, or rests because others are missing, when its rate says nothing about its hardware."""
+    """Whether the unit trains. While it pauses, or rests because others are missing, its rate says nothing about its hardware."""
     return seen.phase is UnitPhase.CONTRIBUTING and seen.tokens_per_second > 0 and not seen.pause and not seen.resting_seconds
 
 
 def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> PoolRecord:
-    """Average all that was measured, and from `AVERAGED` seconds on a moving one. Of several units the middle one counts: a slow host
-    says nothing about the kind."""
+    """The mean of all that was measured; after `AVERAGED` seconds a moving average. The median of the units counts, because one slow host
+    says nothing about the kind of hardware."""
     rates = list(rates)
     if not rates:
         return record
@@ -127,5 +127,5 @@ def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> Poo
 
 
 def _rounded(figure: float) -> float:
-    """Round to six digits: less would swallow the small steps of a slow average."""
+    """Round to six digits. Fewer would swallow the small steps of a slow average."""
     return round(figure, 5 - math.floor(math.log10(figure))) if figure > 0 else 0.0

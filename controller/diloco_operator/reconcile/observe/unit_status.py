@@ -1,4 +1,4 @@
-"""What is on record of a unit: `status.units[]`, read without building models, because every reconcile reads all of them."""
+"""The records of units, `status.units[]`. They are read without pydantic models, because every reconcile reads all of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, Uni
 
 
 class UnitStatusRecord(NamedTuple):
-    """Fields as in `api.status.UnitStatus`. Times are seconds since the epoch. A tuple, because a reconcile of a big job makes thousands: a
-    changed copy of a frozen dataclass with so many fields takes five times as long."""
+    """Fields as in `api.status.UnitStatus`; times are seconds since the epoch. This is a tuple because a reconcile of a big job makes
+    thousands of changed copies, and a copy of a frozen dataclass with as many fields takes five times as long."""
 
     name: str
     pool: str
@@ -43,66 +43,67 @@ class UnitStatusRecord(NamedTuple):
     began_with: str = ""
     template_hash: str = ""
     figures: Mapping[str, Any] = DEFAULTS
-    """By their fields in status; one that is absent there is absent here."""
+    """Field in status -> figure. A figure that is absent in status is absent here."""
 
     @property
     def running(self) -> bool:
-        """The current attempt's end is not on record."""
+        """The end of the current attempt is not on record."""
         return self.attempt > self.ended_attempt
 
     @property
     def failed_last(self) -> bool:
-        """Whether its newest attempt failed, or has not trained and follows one that failed."""
+        """The newest attempt failed, or it has not trained yet and the attempt before failed."""
         begun = self.state in (UnitState.STARTING, UnitState.JOINING)
         return self.failed_attempt > 0 and self.failed_attempt == (self.attempt - 1 if begun else self.attempt)
 
     @property
     def steps(self) -> int:
-        """Local steps that were committed, all attempts."""
+        """Local steps of all attempts that were committed."""
         steps: int = self.figures.get("steps", 0)
         return steps
 
     @property
     def number(self) -> int:
-        """In its pool: that of `v5p-2` is 2."""
+        """Its number in the pool: 2 for `v5p-2`."""
         index = names.unit_index(self.pool, self.name)
         assert index is not None, "checked where status and pods come in"
         return index
 
 
 def read_units(status: Mapping[str, Any]) -> dict[str, UnitStatusRecord]:
-    """Read the units by name, in the order of status."""
+    """Name -> record, in the order of status."""
     return {raw["name"]: _read(raw) for raw in status.get("units") or ()}
 
 
 def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
-    found = {name: raw[key] for name, key in _FIELDS.items() if raw.get(key) is not None}
-    for name in _TIMES & found.keys():
-        found[name] = parse_timestamp(found[name])
-    found["failures"] = tuple(parse_timestamp(moment) for moment in found.get("failures", ()))
+    values = {name: raw[key] for name, key in _FIELDS.items() if raw.get(key) is not None}
+    for name in _TIMES & values.keys():
+        values[name] = parse_timestamp(values[name])
+    values["failures"] = tuple(parse_timestamp(moment) for moment in values.get("failures", ()))
     figures = {key: raw[key] for key in KEYS.values() if key in raw}
-    record = UnitStatusRecord(**found, figures=figures)
+    record = UnitStatusRecord(**values, figures=figures)
     return record._replace(state=_state(UnitState(record.state), runs=record.running))
 
 
 def _state(state: UnitState, *, runs: bool) -> UnitState:
-    """Return the state as written, unless the attempts contradict it, which no operator writes: they decide which pods may go."""
+    """The state as written, unless the attempts contradict it. No operator writes such a status, but attempts decide which pods may go, so
+    they win."""
     if runs is (state in LIVE):
         return state
     return UnitState.STARTING if runs else UnitState.PENDING
 
 
 def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
-    """Return the fields of the record. Those that every unit has are there also at their defaults, so that what the API server gives back
-    equals what was written. The others are absent then, so that a new version need not write every job's status."""
+    """The record as fields of status. Fields that the API server would fill in are written even at their defaults, so that what it returns
+    equals what was written. Other fields are absent at their defaults, so that a new version need not write every job's status anew."""
     fields = {name: getattr(record, name) for name in _FIELDS}
     for name in _TIMES:
         if fields[name] is not None:
             fields[name] = format_timestamp(fields[name])
     fields["failures"] = [format_timestamp(moment) for moment in record.failures]
     fields["state"], fields["reason"] = record.state.value, str(record.reason)
-    found = {key: fields[name] for name, key in _FIELDS.items() if name in _ALWAYS or fields[name] != _DEFAULTS[name]}
-    return {**found, **DEFAULTS, **{key: value for key, value in record.figures.items() if value or key in DEFAULTS}}
+    written = {key: fields[name] for name, key in _FIELDS.items() if name in _ALWAYS or fields[name] != _DEFAULTS[name]}
+    return {**written, **DEFAULTS, **{key: value for key, value in record.figures.items() if value or key in DEFAULTS}}
 
 
 _FIELDS = {name: to_camel(name) for name in UnitStatusRecord._fields if name != "figures"}
@@ -112,4 +113,4 @@ _TIMES = frozenset({"since", "ended_at", "not_before", "paused_until"})
 _ALWAYS = frozenset(
     {"name", "pool", "slice", "state", "attempt", "restarts", "reason", "message", "failures", "ended_attempt", "template_hash"}
 )
-"""What every unit has in status."""
+"""Fields that every unit has in status, also at their defaults."""

@@ -24,7 +24,7 @@ from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.report import Report
 
 _MOST_COUNT = 2**53
-"""The CRD's maximum of `interruptions`."""
+"""JSON readers that take numbers as doubles are exact up to this."""
 
 
 def account(
