@@ -1,11 +1,11 @@
 """Which certificates a job must have, where they are kept, and when they are renewed. Pure: keys and signatures come later.
 
-The authority is in a Secret of its own that no pod mounts. The syncer has a Secret. Learners share Secrets, `PER_SECRET` units in each,
-so that many units cost few writes; a pod mounts its own items alone.
+The authority has a Secret of its own that no pod mounts. The syncer has a Secret. Learners share Secrets, `PER_SECRET` units in each,
+so that many units cost few writes; a pod mounts only its own items.
 
-An authority that is lost, or deleted so that it changes, is replaced without locking out running pods. A kubelet needs a while to bring
-new files to a pod (`OperatorConfig.secret_propagation`). So first all pods are told to trust the new authority beside the old one; one
-such while later all get a certificate of the new one; yet another later the old one is trusted no more.
+An authority that is lost, or deleted so that it changes, is replaced without locking out running pods. A kubelet needs up to
+`OperatorConfig.secret_propagation` seconds to bring new files to a pod. So the operator first tells all pods to trust the new authority
+beside the old one. That time later all pods get certificates of the new authority, and after the same time again the old one is dropped.
 
 See docs/decisions/0095-certificates.md.
 """
@@ -34,20 +34,19 @@ _RENEW = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class CertificateCheck:
-    """What prevents certificates, before any is issued."""
+    """What prevents the job from having its certificates."""
 
     ready: bool
-    """Pods may be created."""
+    """Nothing does: pods may be created."""
     taken: Sequence[str]
     """`Secret <name>` of objects that do not belong to the job."""
     deletes: Sequence[Delete]
     rejected: Sequence[Rejection]
-    """Secrets that the API server rejected, and that it is too early to try again."""
+    """Secrets that the API server rejected and whose retry is not due yet."""
 
 
 def check_certificates(context: ReconcileContext) -> CertificateCheck:
-    """Check for Secrets under the job's names that do not belong to it or are being deleted, and for an authority that can no longer
-    sign."""
+    """Look for Secrets under the job's names that are not the job's or are being deleted, and for an authority that can no longer sign."""
     job, children = context.observed.job, context.observed.children
     secrets = [*([children.authority] if children.authority else []), *children.certificates.values()]
     named = [secret for secret in secrets if names.holds_certificates(secret.name, job.name)]
@@ -75,15 +74,15 @@ class CertificatesToIssue(NamedTuple):
 
 
 def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create]) -> CertificatesToIssue:
-    """Return what must be issued before the pods in `learners` are created: for these, and for every pod that runs."""
+    """What must be issued for the pods in `learners`, before they are created, and for every pod that runs."""
     job, children = context.observed.job, context.observed.children
     own = children.authority
     if own is not None and (own.owner != job.uid or own.deleting or _unusable(own, context.now)):
         return CertificatesToIssue()
-    found: list[IssueCertificates] = []
+    all_secrets: list[IssueCertificates] = []
     if own is None:
         secret = _secret(job, names.authority_secret_name(job.name))
-        found.append(IssueCertificates(secret, job.uid, create_authority=True, wave=WAVE_CONFIGURATION))
+        all_secrets.append(IssueCertificates(secret, job.uid, create_authority=True, wave=WAVE_CONFIGURATION))
     trust = _trust(context, own)
     deadlines = list(trust.deadlines)
     identity = contract.syncer_identity(job.uid)
@@ -101,14 +100,14 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     for name, leaves in wanted.items():
         wave = WAVE_CERTIFICATES if name == syncers else WAVE_LEARNERS
         to_issue, renewals = _issue(context, trust, name, leaves, children.certificates.get(name), wave)
-        found += [to_issue] if to_issue is not None else []
+        all_secrets += [to_issue] if to_issue is not None else []
         deadlines += renewals
     allowed = []
-    for each in found:
-        rejection = context.rejection((names.SECRETS.kind, each.obj["metadata"]["name"]))
+    for secret_to_issue in all_secrets:
+        rejection = context.rejection((names.SECRETS.kind, secret_to_issue.obj["metadata"]["name"]))
         if rejection is None:
-            allowed.append(each)
-        elif each.create_authority:
+            allowed.append(secret_to_issue)
+        elif secret_to_issue.create_authority:
             return CertificatesToIssue((), [*deadlines, rejection.retry_at])  # without an authority nothing can be signed
         else:
             deadlines.append(rejection.retry_at)
@@ -116,14 +115,14 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
 
 
 def _attempts(context: ReconcileContext, learners: Iterable[Create]) -> set[tuple[str, str, int]]:
-    """Return (pool, unit, attempt) of every learner pod that runs, will run, or has not ended yet."""
-    found = {(pod.pool, pod.unit, pod.attempt) for pods in context.learners.values() for pod in pods if not pod.ended}
+    """(pool, unit, attempt) of every learner pod that has not ended or is in `learners`."""
+    attempts = {(pod.pool, pod.unit, pod.attempt) for pods in context.learners.values() for pod in pods if not pod.ended}
     for create in learners:
         if create.resource != names.PODS:
             continue
         labels: Mapping[str, str] = create.obj["metadata"]["labels"]
-        found.add((labels[names.LABEL_POOL], labels[names.LABEL_UNIT], int(labels[names.LABEL_ATTEMPT])))
-    return found
+        attempts.add((labels[names.LABEL_POOL], labels[names.LABEL_UNIT], int(labels[names.LABEL_ATTEMPT])))
+    return attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +130,11 @@ class _Trust:
     """The authorities that the job's pods trust at this moment."""
 
     present: Root | None
-    """None: the authority is made by this plan."""
+    """None if this plan makes the authority."""
     earlier: tuple[Root, ...]
-    """Still to be trusted."""
+    """Earlier authorities that are still trusted."""
     signed: frozenset[str]
-    """Ids of the authorities whose certificates are good enough for now."""
+    """Ids of the authorities whose certificates need not be replaced yet."""
     deadlines: tuple[float, ...] = ()
     """When the next step of a rotation is due."""
 
@@ -144,8 +143,13 @@ def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
     job, now = context.observed.job, context.now
     present = own.authority.root if own is not None and own.authority is not None else None
     spread = context.observed.config.secret_propagation
-    mine = [secret for secret in context.observed.children.certificates.values() if secret.owner == job.uid]
-    others = {r.id: r for secret in mine for r in secret.roots if (present is None or r.id != present.id) and r.expires > now}
+    own_secrets = [secret for secret in context.observed.children.certificates.values() if secret.owner == job.uid]
+    others = {
+        other.id: other
+        for secret in own_secrets
+        for other in secret.roots
+        if (present is None or other.id != present.id) and other.expires > now
+    }
     earlier = tuple(sorted(others.values(), key=lambda root: (root.made, root.id)))
     if present is None:
         return _Trust(None, earlier, frozenset(others))
@@ -161,13 +165,13 @@ def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
 def _issue(
     context: ReconcileContext, trust: _Trust, name: str, leaves: list[Leaf], secret: CertificateSecret | None, wave: int
 ) -> tuple[IssueCertificates | None, list[float]]:
-    """Return what to issue in one Secret (None: it is complete, or does not belong to the job), and when its certificates must be
-    renewed."""
+    """Return what to issue in one Secret, and when its certificates must be renewed. Nothing (None) is issued if the Secret is complete or
+    is not the job's."""
     observed = context.observed
     if secret is not None and (secret.owner != observed.job.uid or secret.deleting):
         return None, []
-    there = secret.certificates if secret is not None else {}
-    renewals = [_renewal(context, trust, leaf, there.get(leaf.key)) for leaf in leaves]
+    existing = secret.certificates if secret is not None else {}
+    renewals = [_renewal(context, trust, leaf, existing.get(leaf.key)) for leaf in leaves]
     missing = tuple(leaf for leaf, renewal in zip(leaves, renewals, strict=True) if renewal is None)
     deadlines = [renewal for renewal in renewals if renewal is not None]
     roots = tuple(root.id for root in secret.roots) if secret is not None else ()
@@ -181,7 +185,7 @@ def _issue(
         version=secret.version if secret is not None else "",
         authority=observed.children.authority.authority if observed.children.authority is not None else None,
         leaves=missing,
-        drop=tuple(key for key in there if key not in keep),
+        drop=tuple(key for key in existing if key not in keep),
         roots=tuple(root.pem for root in trust.earlier),
         wave=wave,
     )
@@ -189,7 +193,7 @@ def _issue(
 
 
 def _renewal(context: ReconcileContext, trust: _Trust, leaf: Leaf, there: Certificate | None) -> float | None:
-    """Return when this certificate must be renewed; None: now, or it is missing or wrong."""
+    """When the certificate `there` must be renewed. None if it must be issued now: it is due, missing or wrong."""
     if there is None or (there.identity, there.host_names) != (leaf.identity, leaf.host_names) or there.authority not in trust.signed:
         return None
     due = there.expires - context.observed.config.certificate_lifetime * _RENEW

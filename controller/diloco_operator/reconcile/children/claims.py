@@ -1,4 +1,5 @@
-"""The claims by which learner pods get the GPUs of hosts that only DRA offers, in the place of a request of them. Pure.
+"""The claims with which learner pods get GPUs on hosts where only DRA offers them. A claim replaces the request for an extended resource.
+Pure.
 
 See docs/decisions/0269-dynamic-resource-allocation.md.
 """
@@ -27,20 +28,20 @@ def template_name(job: Job, pool: Pool) -> str:
 
 
 def claiming(resources: Mapping[str, Any]) -> Obj:
-    """Return the resources of a container that claims the accelerators which it requests here."""
+    """Replace the request for accelerators in a container's resources by the claim."""
     amounts = {kind: {name: amount for name, amount in (resources.get(kind) or {}).items() if name != NVIDIA_GPU} for kind in _AMOUNTS}
     claims = [*(resources.get("claims") or ()), {"name": names.ACCELERATOR_CLAIM}]
     return {**resources, **amounts, "claims": claims}
 
 
 def with_claim(job: Job, pool: Pool, spec: Mapping[str, Any]) -> Obj:
-    """Return a pod's spec with the claim."""
     claim = {"name": names.ACCELERATOR_CLAIM, "resourceClaimTemplateName": template_name(job, pool)}
     return {**spec, "resourceClaims": [*(spec.get("resourceClaims") or ()), claim]}
 
 
 def claim_templates(context: ReconcileContext, learners: Iterable[Create]) -> list[Create]:
-    """Return the templates of what these pods claim: one for each pool. They are not followed; one that is there already is success."""
+    """The ResourceClaimTemplates of these pods, one for each pool. The operator does not watch them: if one exists already, its create
+    counts as success."""
     job = context.observed.job
     claiming = {
         create.obj["metadata"]["labels"][names.LABEL_POOL]
@@ -60,8 +61,8 @@ def _claim_template(job: Job, pool: Pool) -> Obj:
         "allocationMode": "ExactCount",
         "count": pool.shape.accelerators_per_host,
     }
-    if products := product_names(CATALOGUE[pool.accelerator]):  # else the labels of the nodes alone tell the kind
-        written = ", ".join(f'"{each}"' for each in products)
+    if products := product_names(CATALOGUE[pool.accelerator]):  # without names, only the labels of the nodes tell the kind
+        written = ", ".join(f'"{product_name}"' for product_name in products)
         product = f'device.attributes["{names.GPU_DRIVER}"].productName.replace(" ", "-")'
         exactly["selectors"] = [{"cel": {"expression": f"{product} in [{written}]"}}]
     return {

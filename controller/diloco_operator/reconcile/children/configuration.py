@@ -1,4 +1,4 @@
-"""The objects beside pods and certificates: job file, Service and volume claim. Pure."""
+"""The objects of a job besides pods and certificates: job file, Services and volume claim. Pure."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ class ConfigurationChanges:
     deleting: Sequence[str]
     """`<kind> <name>` of objects that are being deleted, but not by the operator."""
     rejected: Sequence[Rejection]
-    """Objects that the API server rejected, and that it is too early to try again."""
+    """Objects that the API server rejected and whose retry is not due yet."""
     kept: str = ""
-    """The job's claim by its name, but of no job now: an earlier one kept it, or it came from a backup; "": there is none."""
+    """Name of a volume claim that has the job's name for it but belongs to no job: an earlier job kept it, or it came from a backup. "" if
+    there is none."""
 
 
 def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     """Create what is missing. A job file that no longer fits the spec is deleted, and created anew when it has gone.
 
-    Service and volume claim are created once; of the claim only the metadata changes (`retention`). A volume claim that is deleted stays
-    until the syncer's pod ends, and work goes on meanwhile.
+    Services and volume claim are created once; later only the claim's metadata changes (`retention`). If somebody deletes the claim, it
+    stays until the syncer's pod ends, and the job works on until then.
     """
     observed, job = context.observed, context.observed.job
     derived = job.derived
     assert derived is not None, "the derived values of a spec that can be read are there"
     data = {contract.JOB_FILE_KEY: derived.job_file}
-    external, there = external_service(job, context.spec), observed.children.external_service
+    external, existing = external_service(job, context.spec), observed.children.external_service
     wanted = (
         (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),
         (names.SERVICES, observed.children.service, _service(job)),
-        *([(names.SERVICES, there, external)] if external is not None else []),
+        *([(names.SERVICES, existing, external)] if external is not None else []),
         (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec, observed.config)),
     )
     creates: list[Create] = []
@@ -61,9 +62,9 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     taken: list[str] = []
     deleting: list[str] = []
     kept, ready = "", True
-    if external is None and there is not None and there.owner == job.uid and not there.deleting:
+    if external is None and existing is not None and existing.owner == job.uid and not existing.deleting:
         why = "spec.syncer.loadBalancer is not set any more"
-        deletes.append(Delete(names.SERVICES, job.namespace, there.name, there.uid, why=why))
+        deletes.append(Delete(names.SERVICES, job.namespace, existing.name, existing.uid, why=why))
     for resource, child, obj in wanted:
         if child is None:
             creates.append(Create(resource, obj))
@@ -98,7 +99,7 @@ def _config_map(job: Job, data: dict[str, str]) -> Obj:
 
 
 def _service(job: Job) -> Obj:
-    """Return headless, and with addresses before readiness: the hosts of a unit must find each other while they start."""
+    """The headless Service. It publishes pods that are not ready: the hosts of a unit must find each other while they start."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -108,7 +109,7 @@ def _service(job: Job) -> Obj:
             "publishNotReadyAddresses": True,
             "selector": {names.LABEL_JOB: job.name},
             "ports": [
-                # A service mesh takes the name grpc for plaintext. Pods encrypt themselves; a proxy can only pass it on:
+                # By the name grpc alone a service mesh would expect plaintext. Pods encrypt themselves, so a proxy can only pass bytes on:
                 # https://istio.io/latest/docs/ops/configuration/traffic-management/protocol-selection/
                 {"name": "grpc", "appProtocol": "tls", "port": contract.SYNCER_PORT, "targetPort": contract.SYNCER_PORT}
             ],

@@ -1,4 +1,4 @@
-"""The creates of learner pods: whole attempts, and what is missing of one that an operator began before it died. Pure.
+"""The creates of learner pods: whole attempts, and the missing pods of an attempt that an operator began before it died. Pure.
 
 See docs/decisions/0040-learner-pods.md.
 """
@@ -24,19 +24,19 @@ from diloco_operator.reconcile.observe.children import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 _MOST_LOOKED_AT = 64
-"""Hosts that tell what others of their kind are like."""
+"""Hosts that are looked at to tell what hosts of a kind are like."""
 
 
 class LearnerPods:
-    """Makes the pods of attempts. What the pods of a pool have in common is made once."""
+    """Makes the pods of attempts. The parts that the pods of a pool share are made once."""
 
     def __init__(self, context: ReconcileContext) -> None:
         self._context = context
         self._bases: dict[str, PodTemplateBase] = {}
 
     def of_attempt(self, record: UnitStatusRecord, hosts: Sequence[Host]) -> list[Create]:
-        """Return all pods of the record's attempt, each pinned to its host, and before them the list of their hosts; none is created before
-        its certificate is written."""
+        """The host list and all pods of the record's attempt, each pinned to its host. No pod is created before its certificate is
+        written."""
         views = [self._context.observed.fleet.node(host.node) for host in hosts]
         locality = shared_place(view.labels if view is not None else {} for view in views)
         affinity = self._base(record.pool).spec.get("affinity") or {}
@@ -47,7 +47,7 @@ class LearnerPods:
         return self._attempt(record, places, locality)
 
     def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
-        """Return the same of an attempt for which this grantor brings the nodes."""
+        """The host list and all pods of an attempt for which this grantor brings the nodes."""
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
@@ -57,7 +57,7 @@ class LearnerPods:
         return self._attempt(record, grantor.places(context, record, places))
 
     def _all_claim(self, shape: Shape) -> bool:
-        """Return whether the hosts of this shape are there, and DRA alone offers their accelerators. Nodes to come are taken to be like
+        """Whether hosts of this shape exist and only DRA offers their accelerators. Nodes that are still to come are taken to be like
         them."""
         fleet = self._context.observed.fleet
         views = [fleet.node(slice_.hosts[0].node) for slice_ in itertools.islice(fleet.slices(shape.one), _MOST_LOOKED_AT)]
@@ -77,10 +77,10 @@ class LearnerPods:
         return [*self.host_list(record, len(places)), *(Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods)]
 
     def host_list(self, record: UnitStatusRecord, hosts: int) -> list[Create]:
-        """Return the list of the hosts of the record's attempt, if its pods need one and it is not there."""
-        job, there = self._context.observed.job, self._context.observed.children.host_lists
+        """The host list of the record's attempt, if its pods need one and it does not exist."""
+        job, existing = self._context.observed.job, self._context.observed.children.host_lists
         obj = Peers(job, self._context.pools[record.pool], record.name, record.attempt, hosts).host_list()
-        return [Create(names.CONFIG_MAPS, obj)] if obj is not None and obj["metadata"]["name"] not in there else []
+        return [Create(names.CONFIG_MAPS, obj)] if obj is not None and obj["metadata"]["name"] not in existing else []
 
     def _base(self, pool: str) -> PodTemplateBase:
         if pool not in self._bases:
@@ -95,31 +95,31 @@ class LearnerPods:
 def missing_pods(
     context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord], adopted: Iterable[str]
 ) -> list[Create]:
-    """Return pods of attempts that an operator had begun to make when it died."""
+    """The missing pods of attempts that an operator had begun to create when it died."""
     creates: list[Create] = []
     for name in sorted(adopted):
         record = records[name]
         shape = context.shapes.get(record.pool)
         if record.state is not UnitState.STARTING or shape is None or not context.up_to_date(record):
             continue
-        mine = [pod for pod in context.learners[name] if pod.attempt == record.attempt]
-        if len(mine) >= shape.hosts:
+        existing = [pod for pod in context.learners[name] if pod.attempt == record.attempt]
+        if len(existing) >= shape.hosts:
             continue
-        there = {str(pod.host) for pod in mine}
-        grantor = grantor_named(next((pod.grantor for pod in mine if pod.grantor), ""))
+        existing_hosts = {str(pod.host) for pod in existing}
+        grantor = grantor_named(next((pod.grantor for pod in existing if pod.grantor), ""))
         if grantor is not None:
-            made = pods.of_delegated(record, grantor)
+            attempt = pods.of_delegated(record, grantor)
         else:
             hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
-            made = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []
-        creates += [create for create in made if create.obj["metadata"]["labels"].get(names.LABEL_HOST) not in there]
+            attempt = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []
+        creates += [create for create in attempt if create.obj["metadata"]["labels"].get(names.LABEL_HOST) not in existing_hosts]
     return creates
 
 
 def missing_host_lists(
     context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord], adopted: Iterable[str]
 ) -> list[Create]:
-    """Return lists that were deleted while pods that need them have not started. Those of `adopted` units come with their pods."""
+    """Host lists that were deleted before the pods that need them started. The lists of `adopted` units come with their pods."""
     creates: list[Create] = []
     for name in context.learners.keys() - set(adopted):
         record = records[name]
@@ -130,7 +130,7 @@ def missing_host_lists(
 
 
 def outdated_host_lists(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Delete]:
-    """Return lists of attempts that have ended, or never began, given the records as they will be once this plan's status is written."""
+    """Deletes of the host lists of attempts that have ended or never began. `records`: as this plan's status will have them."""
     job = context.observed.job
     return [
         Delete(names.CONFIG_MAPS, job.namespace, child.name, child.uid, why=f"no pod of {child.unit} needs it")
@@ -143,5 +143,5 @@ def _is_needed(context: ReconcileContext, host_list: Child, record: UnitStatusRe
     if record is None or not record.running or record.attempt != host_list.attempt:
         return False
     if not context.up_to_date(record):
-        return True  # how many hosts the attempt has follows from a template that is gone
+        return True  # the template that tells how many hosts the attempt has is gone, so keep whatever list there is
     return names.lists_hosts(host_list.name, context.shapes[record.pool].hosts)

@@ -36,8 +36,8 @@ class Address(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """Read `host`, `host:port`, an IPv6 address, or `[address]:port`. Raises ValueError."""
-    found = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)
-    host, port = (found["host"], int(found["port"] or contract.SYNCER_PORT)) if found is not None else (text, contract.SYNCER_PORT)
+    match = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)
+    host, port = (match["host"], int(match["port"] or contract.SYNCER_PORT)) if match is not None else (text, contract.SYNCER_PORT)
     if not 1 <= port <= _LAST_PORT or (":" in host and not _is_ipv6(host)) or not host:
         raise ValueError(f"{text!r} is no address such as syncer.example.com, 203.0.113.7:7077 or [2001:db8::7]:7077")
     return Address(host, port)
@@ -51,24 +51,24 @@ def _is_ipv6(text: str) -> bool:
 
 
 def external_address(configured: str, ingress: tuple[str, ...]) -> Address | None:
-    """Return where learners outside find it: what `spec.syncer.externalAddress` says, else where the load balancer is; None: neither is
-    known. Raises ValueError."""
+    """Where learners outside find the syncer: `spec.syncer.externalAddress`, else the load balancer. None if neither is known. Raises
+    ValueError."""
     if configured:
         return parse_address(configured)
     return Address(ingress[0], contract.SYNCER_PORT) if ingress else None
 
 
 def external_hosts(spec: Spec, service: Child | None) -> tuple[str, ...]:
-    """Return host names and addresses for the syncer's certificate, besides its own name."""
-    found = list(service.ingress) if service is not None and spec.syncer.load_balancer is not None else []
+    """Host names and addresses for the syncer's certificate, besides its name in the cluster."""
+    hosts = list(service.ingress) if service is not None and spec.syncer.load_balancer is not None else []
     if spec.syncer.external_address:
-        with contextlib.suppress(ValueError):  # the rules of the CRD let none through
-            found.insert(0, parse_address(spec.syncer.external_address).host)
-    return tuple(dict.fromkeys(found))
+        with contextlib.suppress(ValueError):  # the CRD's rules refuse what does not parse; another CRD may let it through
+            hosts.insert(0, parse_address(spec.syncer.external_address).host)
+    return tuple(dict.fromkeys(hosts))
 
 
 def external_service(job: Job, spec: Spec) -> Obj | None:
-    """Make the Service of type LoadBalancer before the syncer; None: the job wants none."""
+    """The Service of type LoadBalancer before the syncer. None if the job wants none."""
     wanted = spec.syncer.load_balancer
     if wanted is None:
         return None
@@ -81,7 +81,7 @@ def external_service(job: Job, spec: Spec) -> Obj | None:
             "type": "LoadBalancer",
             **({"loadBalancerClass": wanted.class_name} if wanted.class_name else {}),
             "selector": {names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_SYNCER},
-            # The syncer encrypts itself: a load balancer can only pass bytes on.
+            # The syncer encrypts, so a load balancer can only pass bytes on.
             "ports": [{"name": "grpc", "appProtocol": "tls", "port": contract.SYNCER_PORT, "targetPort": contract.SYNCER_PORT}],
         },
     }

@@ -22,9 +22,9 @@ from diloco_operator.reconcile.observe.job import Job
 
 TPU_PROCESS_PORT = 8476
 _HOST_NAMES, _PROCESS_ADDRESSES = "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"
-"""The variables with a list of all hosts, and their keys in the ConfigMap."""
+"""Variables that list all hosts. They are also the keys of the lists in the ConfigMap."""
 _FIRST_PORT, _PORTS = 20000, 10000
-"""Below the ports that a kernel gives to connections (32768) and those of NodePort Services (30000)."""
+"""Ports below those of NodePort Services (from 30000) and those that a kernel gives to connections (from 32768)."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Peers:
 
     @property
     def coordinator_port(self) -> int:
-        """Where the ranks meet: MASTER_PORT of torch, the coordinator of jax.distributed. Both listen on every address of the machine, so
-        each attempt has its own: pods with `hostNetwork`, and all pods under `diloco up`, share one machine."""
+        """Where the ranks meet: MASTER_PORT of torch, the coordinator of jax.distributed. Each attempt has a port of its own, because both
+        listen on every address of the machine, and pods with `hostNetwork` or under `diloco up` share one machine."""
         key = f"{self.job.uid}/{self.unit}/{self.attempt}"
         return _FIRST_PORT + zlib.crc32(key.encode()) % (_PORTS // 2) * 2
 
@@ -54,15 +54,11 @@ class Peers:
         return self.coordinator_port + 1 if self.pool.template.spec.get("hostNetwork") else contract.LEADER_PORT
 
     def counts(self) -> tuple[str, str, str]:
-        """Return hosts of the unit, processes and accelerators of each of them."""
+        """Hosts of the unit, processes of each host, accelerators of each host."""
         return str(self.hosts), str(self.pool.processes_per_host or 1), str(self.pool.shape.accelerators_per_host)
 
     def environment(self) -> list[Obj]:
-        """Return what all pods of the attempt have in common. Never MEGASCALE_*, which would fuse the slices.
-
-        Lists of all hosts are in a ConfigMap (`host_list`). They hold `hostname.subdomain`, which a pod's search domains complete: the
-        names of two thousand hosts must fit into one variable.
-        """
+        """Variables that all pods of the attempt share. MEGASCALE_* are never among them: they would fuse the slices into one program."""
         processes = self.pool.processes_per_host or 1
         env = [_value("PET_NPROC_PER_NODE", str(processes))] if processes > 1 else []
         if self.hosts == 1:
@@ -80,7 +76,7 @@ class Peers:
             _value("JAX_COORDINATOR_ADDRESS", f"{first}:{port}"),
             _value("JAX_NUM_PROCESSES", ranks),
         ]
-        if processes == 1:  # else only the launcher can tell the ranks of a host apart
+        if processes == 1:  # with several, only the launcher can tell the ranks of a host apart
             env += [_value("WORLD_SIZE", ranks), _value("LOCAL_RANK", "0"), _value("LOCAL_WORLD_SIZE", "1")]
         if self._tpu:
             source = names.host_list_name(self.job.name, self.unit, self.attempt, self.hosts)
@@ -91,7 +87,7 @@ class Peers:
         return env
 
     def rank_environment(self, index: int) -> list[Obj]:
-        """Return which of the hosts one pod is."""
+        """Variables that tell a pod which host of the unit it is."""
         if self.hosts == 1:
             return []
         host = str(index)
@@ -101,8 +97,8 @@ class Peers:
         return [*env, *([_value("TPU_WORKER_ID", host)] if self._tpu else [])]
 
     def ports(self, own: Sequence[Mapping[str, Any]]) -> list[Obj]:
-        """Return the ports of the first host's container, after the template's `own`; [] if it needs no more. With `hostNetwork` the
-        scheduler then puts no other pod with one of them on its node."""
+        """The template's `own` ports and those at which the hosts meet the first one; [] for a unit of one host. They are declared so that
+        with `hostNetwork` the scheduler puts no other pod with one of them on the node."""
         if self.hosts == 1:
             return []
         taken = {port.get("containerPort") for port in own}
@@ -110,10 +106,11 @@ class Peers:
         return [*map(dict, own), *({"name": name, "containerPort": port} for name, port in wanted if port not in taken)]
 
     def host_list(self) -> Obj | None:
-        """Return the ConfigMap from which the pods of an attempt take the names of all hosts, so that not each of them carries the list;
-        None: they need none. It never changes: a later attempt has a list of its own."""
+        """The ConfigMap with the names of all hosts, so that not every pod carries the list. None if the pods need none. It never changes;
+        a later attempt has its own."""
         if self.hosts == 1 or not self._tpu:
             return None
+        # Short names, which a pod's search domains complete: two thousand of them must fit into one variable.
         job, peers = self.job, [f"{peer}.{names.service_name(self.job.name)}" for peer in self.names]
         labels = {names.LABEL_UNIT: self.unit, names.LABEL_POOL: self.pool.name, names.LABEL_ATTEMPT: str(self.attempt)}
         return {

@@ -1,6 +1,6 @@
-"""Where the pods of an attempt may run: each on its node, or, of a delegated unit, on any that fits. Pure.
+"""Where the pods of an attempt may run: each on its node, or, if the unit is delegated, on any node that fits. Pure.
 
-Pods of a delegated unit say all that the unit needs of its nodes, because an autoscaler and a scheduler know nothing else: kind and
+Pods of a delegated unit state everything that the unit needs of its nodes, because autoscaler and scheduler know nothing else: kind and
 topology by the labels of the nodes, how near to each other they must be, and that no other unit shares them.
 
 See docs/decisions/0171-delegated-units.md. See docs/decisions/0130-what-occupies-a-node.md.
@@ -26,15 +26,16 @@ from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
 
 
 def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[Host]) -> list[PodPlace]:
-    """Return each pod on its host, in the order of the hosts. `affinity`: of the template."""
-    everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
-    found = []
+    """Pin each pod to its host, in the order of the hosts. `affinity`: the template's."""
+    # The name of a group is the names of all its hosts, too long to be on every pod.
+    everywhere = GROUP_SEPARATOR not in slice_name
+    places = []
     for index, host in enumerate(hosts):
         annotations = {names.ANNOTATION_NODE: host.node}
         if everywhere or index < names.HOSTS_WITH_SLICE:
             annotations[names.ANNOTATION_SLICE] = slice_name
-        found.append(PodPlace(pinned(affinity, host.node), annotations))
-    return found
+        places.append(PodPlace(pinned(affinity, host.node), annotations))
+    return places
 
 
 def delegated_places(
@@ -47,8 +48,15 @@ def delegated_places(
     signs: Collection[Sign],
     claims: bool = False,
 ) -> list[PodPlace]:
-    """Return the same place for all pods of an attempt. `template`: the PodSpec; `gang`: see `gang_label`; `avoid`: host names on which no
-    pod may start; `signs`: which dialects of labels the nodes of the cluster speak; `claims`: see `PodPlace`."""
+    """Return the same place for all pods of an attempt.
+
+    Args:
+        template: the PodSpec
+        gang: see `gang_label`
+        avoid: host names on which no pod may start
+        signs: the dialects of labels that the nodes of the cluster speak
+        claims: see `PodPlace`
+    """
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
     selector, terms = _wanted(template, pool, shape, avoid, signs, claims)
     affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
@@ -57,22 +65,22 @@ def delegated_places(
 
 
 def gang_label(job_uid: str, unit: str, attempt: int) -> str:
-    """Return value of `names.LABEL_GANG`."""
+    """The value of `names.LABEL_GANG`."""
     return hashlib.sha256(f"{job_uid}/{unit}/{attempt}".encode()).hexdigest()[:20]
 
 
 def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
-    """Return the template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
-    may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
+    """Restrict the template's affinity to this node, by the name of the Node object: the label kubernetes.io/hostname may be missing, may
+    differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
     only = {"key": "metadata.name", "operator": "In", "values": [node]}
     return _with_terms(affinity, [{"matchFields": [only]}])
 
 
 def _with_terms(affinity: Mapping[str, Any], more: Sequence[Obj]) -> Obj:
-    """Return the affinity, of which each alternative must also meet one of the terms `more`, which are alternatives as well."""
+    """Require one of the terms `more`, too, in each of the affinity's own alternative terms."""
     nodes = affinity.get("nodeAffinity") or {}
     required = nodes.get(REQUIRED) or {}
-    # A term without any expression matches nothing and stays out.
+    # A term without expressions matches no node. Joined with another it would match some, so it stays out.
     terms = [term for term in required.get("nodeSelectorTerms") or () if term.get("matchExpressions") or term.get("matchFields")]
     joined = [_joined(term, other) for term, other in itertools.product(terms, more)] if terms else list(more)
     return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {**required, "nodeSelectorTerms": joined}}}
@@ -80,16 +88,16 @@ def _with_terms(affinity: Mapping[str, Any], more: Sequence[Obj]) -> Obj:
 
 def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
     lists = {key: [*(term.get(key) or ()), *(other.get(key) or ())] for key in ("matchExpressions", "matchFields")}
-    return {**term, **{key: found for key, found in lists.items() if found}}
+    return {**term, **{key: requirements for key, requirements in lists.items() if requirements}}
 
 
 # --- delegated units ---------------------------------------------------------------------------------------------------
 def _wanted(
     template: Mapping[str, Any], pool: Pool, shape: Shape, avoid: Collection[str], signs: Collection[Sign], claims: bool
 ) -> tuple[dict[str, str], list[Obj]]:
-    """Labels that the node must have, and terms of affinity, of which it must meet one."""
+    """Labels that the node must have, and terms of affinity that are alternatives."""
     without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
-    # Where no label of a node tells the kind, the claim does.
+    # If no label of the nodes tells the kind, the claim selects it.
     labelled = not claims or any(sign.accelerator == shape.accelerator for sign in signs)
     kinds = [_hardware(labels, shape) for labels in (spoken_labels(shape.accelerator, signs) if labelled else ())] or [[]]
     cloud = only_cloud(signs)
@@ -99,7 +107,7 @@ def _wanted(
     if len(wanted) == 1:  # Autopilot and node auto-provisioning of GKE take no alternatives, and make nodes for plain selectors
         own = template.get("nodeSelector") or {}
         plain = {each["key"]: each["values"][0] for each in wanted[0] if _is_plain(each)}
-        # What the template selects otherwise stays an expression: both must hold, and kube-scheduler says that no node has both.
+        # If the template selects another value, ours stays an expression: both must hold then, and kube-scheduler reports the conflict.
         other = {key for key, value in plain.items() if own.get(key, value) != value}
         wanted = [[each for each in wanted[0] if each["key"] not in plain or each["key"] in other]]
         selector = {key: value for key, value in plain.items() if key not in own}
@@ -107,22 +115,22 @@ def _wanted(
 
 
 def _is_plain(expression: Obj) -> bool:
-    """Whether it says that a label has one value."""
+    """Whether the expression says that a label has one certain value."""
     return expression["operator"] == "In" and len(expression["values"]) == 1
 
 
 def _with_neighbours(affinity: Mapping[str, Any], terms: Sequence[Obj], pool: Pool, shape: Shape, gang: str) -> Obj:
-    found = _with_terms(affinity, terms) if terms else dict(affinity)
+    extended = _with_terms(affinity, terms) if terms else dict(affinity)
     together, apart = _neighbours(pool, shape, gang)
     for key, more in (("podAffinity", together), ("podAntiAffinity", apart)):
         if more:
-            rules = found.get(key) or {}
-            found[key] = {**rules, REQUIRED: [*(rules.get(REQUIRED) or ()), *more]}
-    return found
+            rules = extended.get(key) or {}
+            extended[key] = {**rules, REQUIRED: [*(rules.get(REQUIRED) or ()), *more]}
+    return extended
 
 
 def _hardware(labels: NodeLabels, shape: Shape) -> list[Obj]:
-    """Return the labels of the shape's nodes in one dialect."""
+    """Expressions for the labels of the shape's nodes in one dialect."""
     wanted = {labels.key: list(labels.values)}
     if labels.qualifier:
         wanted[labels.dialect.qualifier] = [labels.qualifier]
@@ -134,17 +142,17 @@ def _hardware(labels: NodeLabels, shape: Shape) -> list[Obj]:
 
 
 def _neighbours(pool: Pool, shape: Shape, gang: str) -> tuple[list[Obj], list[Obj]]:
-    """Return near which pods the pods of this unit must run, and near which they must not."""
+    """Pod affinity terms: near which pods the pods of this unit must run, and near which they must not."""
     own = {"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}}
     together: list[Obj] = []
     apart: list[Obj] = []
-    if shape.topology and shape.hosts > 1:  # a node pool is one slice, and the unit takes all of it
+    if shape.topology and shape.hosts > 1:  # the node pool is one slice, and the unit takes all of it
         others = [{"key": names.LABEL_GANG, "operator": "Exists"}, {"key": names.LABEL_GANG, "operator": "NotIn", "values": [gang]}]
         together.append({**own, "topologyKey": names.NODE_POOL})
         apart.append({"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}, "topologyKey": names.NODE_POOL})
     elif shape.hosts > 1 and pool.locality is not Locality.ANY:
         together.append({**own, "topologyKey": names.NODE_ZONE})
-    if not shape.topology and not shape.divides:  # its hosts are its own
+    if not shape.topology and not shape.divides:  # the unit shares its hosts with no other
         learners = {"matchLabels": {names.LABEL_COMPONENT: names.COMPONENT_LEARNER}}
         apart.append({"labelSelector": learners, "namespaceSelector": {}, "topologyKey": names.NODE_HOSTNAME})
     return together, apart

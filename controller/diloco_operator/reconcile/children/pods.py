@@ -1,8 +1,8 @@
-"""Pods from a template and the contract. Pure; the unchanged parts of a template are shared, never copied or written to.
+"""Makes pods from a template and the contract. Pure; unchanged parts of a template are shared, never copied or written to.
 
 The user's template wins wherever it does not break the contract: its image, command, security context, resources, affinity,
 volumes and environment stay; identity, mounts, restart policy, host and accelerators are the operator's. A template that
-would break the contract never comes here: `template` rejects it.
+would break the contract never comes here, because `observe.template` rejects it.
 
 See docs/decisions/0040-learner-pods.md.
 """
@@ -46,42 +46,42 @@ _IDENTITY = (
     contract.ENV_LOCALITY,
     contract.ENV_HOST,
 )
-"""Variables that identify the host of the unit that a pod is."""
+"""Variables that tell a pod which host of which unit it is."""
 _PRIORITY = ("priorityClassName", "priority", "preemptionPolicy")
-"""What of a pod says how important it is. The API server accepts the others only as they follow from the class."""
+"""Fields for a pod's importance. They go together: the API server accepts the last two only as they follow from the class."""
 _UNSTEADY = values_of(CapacityType.SPOT, CapacityType.FLEX_START)
-"""Labels, with their values, of nodes that may be taken away or that end."""
+"""Label -> values of nodes that may be taken away, or that run for a limited time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodTemplateBase:
-    """What the learner pods of a pool have in common, made once for all of them."""
+    """The parts that all learner pods of a pool share, made once for all of them."""
 
     job: Job
     pool: Pool
     labels: Mapping[str, str]
-    """Those of the job, and of the pool's template."""
+    """Labels from the job's spec and the pool's template."""
     spec: Obj
-    """Without what differs from pod to pod."""
+    """The PodSpec without the fields that differ from pod to pod."""
     containers: Sequence[Obj]
     learner: Obj
-    """The one of `containers` that trains, without its environment."""
+    """The container among `containers` that trains, without its environment."""
     env: tuple[Sequence[Obj], Sequence[Obj]]
-    """What comes before and after the identity of the host."""
+    """Its variables before and after those of `_IDENTITY`."""
     chosen: frozenset[str]
-    """Names of the variables that the template sets itself."""
+    """Names of the variables that the template sets."""
     volumes: Sequence[Obj]
-    """Besides those with the job file and the certificate."""
+    """Volumes besides those of the job file and the certificate."""
     keep: Mapping[str, str]
-    """Annotations by which autoscalers leave the pods where they are."""
+    """Annotations that make autoscalers leave the pods where they are."""
     preempts: bool
-    """Its PriorityClass lets schedulers end pods of lower priority to make room."""
+    """The PriorityClass lets schedulers end pods of lower priority to make room."""
 
 
 def learner_template_base(
     job: Job, spec: Spec, pool: Pool, config: OperatorConfig, non_preempting: Collection[str] = ()
 ) -> PodTemplateBase:
-    """Return the pool's template with all of the contract but the identity of the hosts. `non_preempting`: PriorityClasses that never
+    """The pool's template with the whole contract except the identity of the hosts. `non_preempting`: PriorityClasses that never
     pre-empt."""
     template, memory = counted(pool), shared_memory(pool)
     kind = CATALOGUE[pool.accelerator]
@@ -124,7 +124,7 @@ def learner_template_base(
 def learner_pods(
     template_base: PodTemplateBase, *, unit: str, attempt: int, places: Sequence[PodPlace], locality: str, template_hash: str
 ) -> list[Obj]:
-    """Return one pod for every host of one attempt, in the order of the places. `locality`: where they all are, see
+    """One pod for every host of an attempt, in the order of the places. `locality`: where all of them are, see
     `contract.ENV_LOCALITY`."""
     job, pool = template_base.job, template_base.pool
     peers = Peers(job, pool, unit, attempt, len(places))
@@ -142,7 +142,7 @@ def learner_pods(
     annotations = {**template_base.keep, **pool.template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job), locality)
     shared_env = peers.environment()
-    made = []
+    pods = []
     for index, (peer, place) in enumerate(zip(peers.names, places, strict=True)):
         name = names.learner_pod_name(job.name, unit, attempt, index)
         before, after = template_base.env
@@ -169,13 +169,13 @@ def learner_pods(
             spec = {key: value for key, value in spec.items() if key not in _PRIORITY}
         if place.gates:
             spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), *place.gates]
-        own = {**labels, names.LABEL_HOST: str(index), **place.labels}
-        made.append(_pod(job, name, own, {**annotations, **place.annotations}, spec))
-    return made
+        pod_labels = {**labels, names.LABEL_HOST: str(index), **place.labels}
+        pods.append(_pod(job, name, pod_labels, {**annotations, **place.annotations}, spec))
+    return pods
 
 
 def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
-    """Set the same request and limit of an extended resource, as Kubernetes wants them."""
+    """Set request and limit of an extended resource to the same count: Kubernetes accepts nothing else."""
     return {
         **resources,
         "requests": {**(resources.get("requests") or {}), resource: str(count)},
@@ -189,13 +189,13 @@ def _shared_memory_volumes(size: int) -> list[Obj]:
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 def syncer_image(spec: Spec, config: OperatorConfig) -> str:
-    """Return what the job's syncer runs: of its template, or of the configuration."""
+    """The image of the job's syncer: its template's, else the configured one."""
     template = spec.syncer.template or PodTemplate()
     return str(_container(template.spec, names.SYNCER_CONTAINER).get("image") or config.syncer_image)
 
 
 def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
-    """Return the job's syncer. restartPolicy OnFailure: after a crash the kubelet restarts it on the same volume."""
+    """The syncer's pod. Its restartPolicy is OnFailure: after a crash the kubelet restarts it on the same volume."""
     template = spec.syncer.template or PodTemplate()
     container = _container(template.spec, names.SYNCER_CONTAINER)
     env = [
@@ -242,29 +242,32 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
 
 
 def _syncer_resources(config: OperatorConfig) -> Obj:
-    """Return requests and limits of a syncer whose template sets none."""
+    """Requests and limits of a syncer whose template sets none."""
     requests = {"cpu": config.syncer_cpu, "memory": config.syncer_memory}
     limits = {"cpu": config.syncer_cpu_limit, "memory": config.syncer_memory_limit}
-    found = {"requests": {k: v for k, v in requests.items() if v}, "limits": {k: v for k, v in limits.items() if v}}
-    return {key: amounts for key, amounts in found.items() if amounts}
+    resources = {
+        "requests": {name: amount for name, amount in requests.items() if amount},
+        "limits": {name: amount for name, amount in limits.items() if amount},
+    }
+    return {key: amounts for key, amounts in resources.items() if amounts}
 
 
 def memory_of_syncer(spec: Spec, config: OperatorConfig) -> int | None:
-    """Return the bytes of memory that the syncer's container asks for or is limited to, the smaller of the two; None: it says neither, or
-    nothing that is a quantity."""
+    """Bytes of memory that the syncer's container requests or is limited to, the smaller of the two. None if it has neither, or nothing
+    that is a quantity."""
     template = spec.syncer.template or PodTemplate()
     resources = _container(template.spec, names.SYNCER_CONTAINER).get("resources") or _syncer_resources(config)
-    said = []
+    amounts = []
     for key in ("requests", "limits"):
         if (memory := (resources.get(key) or {}).get("memory")) is not None:
             with contextlib.suppress(ValueError):  # the API server refuses the pod, and its message names the field
-                said.append(int(quantity(memory)))
-    return min(said, default=None)
+                amounts.append(int(quantity(memory)))
+    return min(amounts, default=None)
 
 
 def _steady_nodes() -> Obj:
-    """Prefer nodes, and no more than that: where all nodes have accelerators, or all are spot, it runs there."""
-    expressions: list[Obj] = [{"key": label, "operator": "DoesNotExist"} for label in ACCELERATOR_LABELS]  # these are for learners
+    """Prefer nodes without accelerators that nobody takes away. It is only a preference: a syncer runs elsewhere if there are none."""
+    expressions: list[Obj] = [{"key": label, "operator": "DoesNotExist"} for label in ACCELERATOR_LABELS]
     expressions += [{"key": label, "operator": "NotIn", "values": list(values)} for label, values in _UNSTEADY.items()]
     return {
         "nodeAffinity": {
@@ -279,12 +282,12 @@ def syncer_address(job: Job) -> str:
 
 # --- shared -----------------------------------------------------------------------------------------------------------
 def _container(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = next((c for c in template.get("containers") or () if c.get("name") == name), None)
-    return found if found is not None else {}
+    container = next((each for each in template.get("containers") or () if each.get("name") == name), None)
+    return container if container is not None else {}
 
 
 def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
-    """Put the contract's variables first, so that the user's can refer to them; only the operator sets a name of the contract."""
+    """Put the contract's variables first, so that the user's can refer to them. Only the operator sets a variable of the contract."""
     contract_env = [
         _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
         _value(contract.ENV_TLS_DIR, contract.MOUNT_TLS),
@@ -310,27 +313,28 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
 
 
 def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], config: OperatorConfig) -> Obj:
-    found = {
+    pod_spec = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **({"dnsPolicy": "ClusterFirstWithHostNet"} if template.get("hostNetwork") else {}),  # or the syncer's name is not found
+        # With a host's own DNS a pod would not find the syncer by its name.
+        **({"dnsPolicy": "ClusterFirstWithHostNet"} if template.get("hostNetwork") else {}),
         **template,
         "subdomain": names.service_name(job.name),
     }
     if template.get("initContainers"):
-        found["initContainers"] = [restricted(each) for each in template["initContainers"]]
+        pod_spec["initContainers"] = [restricted(each) for each in template["initContainers"]]
     if config.image_pull_secrets:
         own = [*(template.get("imagePullSecrets") or ())]
-        there = {each.get("name") for each in own}
-        found["imagePullSecrets"] = [*own, *({"name": name} for name in config.image_pull_secrets if name not in there)]
+        own_names = {each.get("name") for each in own}
+        pod_spec["imagePullSecrets"] = [*own, *({"name": name} for name in config.image_pull_secrets if name not in own_names)]
     if spec.priority_class_name:
-        found["priorityClassName"] = spec.priority_class_name
-    return found
+        pod_spec["priorityClassName"] = spec.priority_class_name
+    return pod_spec
 
 
 def _volumes(job: Job, secret: str, key: str) -> list[Obj]:
-    """Mount `key` of the Secret `secret`, the pod's certificate; it sees no other key of it. Every user may read it: only this pod mounts
-    it, and the user of another's image is not known."""
+    """The volumes of the job file and of the pod's certificate, which is only `key` of the Secret `secret`. All users may read the files:
+    only this pod mounts them, and the user of a foreign image is not known."""
     items = [
         {"key": contract.TLS_ROOTS_FILE, "path": contract.TLS_ROOTS_FILE},
         {"key": key, "path": contract.TLS_IDENTITY_FILE},
@@ -350,7 +354,7 @@ def _pod(job: Job, name: str, labels: Mapping[str, str], annotations: Mapping[st
             "namespace": job.namespace,
             "labels": labels,
             "annotations": annotations,
-            # A job that is deleted in the foreground goes once none of its processes runs any more.
+            # So a job that is deleted in the foreground is gone only once none of its processes runs.
             "ownerReferences": [owner_reference(job) | {"blockOwnerDeletion": True}],
         },
         "spec": spec,

@@ -1,8 +1,8 @@
 """What becomes of the volume claim when its job is deleted: `syncer.storage.retain`. Pure.
 
 With Delete the claim has an owner reference to the job, and the garbage collector deletes it with the job. With Keep it has none: an
-annotation says whose claim it is, and a label finds it. An existing claim follows the field at any time. Another annotation names the image
-that reads what is on it, for `kubectl diloco export` when the job is gone.
+annotation says whose claim it is, and a label finds it. If the field changes, so does an existing claim. Another annotation names the image
+that can read the volume, for `kubectl diloco export` when the job is gone.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -25,20 +25,20 @@ from diloco_operator.reconcile.observe.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Whether the claim says what the spec says."""
+    """Whether the claim has the retention of the spec, and what changes it."""
 
     patches: tuple[Patch, ...] = ()
     settled: bool = True
-    """The claim is as the spec wants it, or there is none of this job. Before that the job must not be deleted: its deletion would take a
-    claim that shall stay, or leave one that shall go."""
+    """The claim is as the spec wants it, or the job has none. Before that the job must not be deleted: its deletion would take a claim that
+    should stay, or leave one that should go."""
     refused: str = ""
-    """Why the API server rejects the change; "": it does not."""
+    """Why the API server rejects the change, "" if it does not."""
     retry_at: float | None = None
     """When a rejected change is tried again."""
 
 
 def claim_metadata(job: Job, name: str, retain: Retain, image: str) -> dict[str, Any]:
-    """Return metadata of a new claim. `image`: of the syncer."""
+    """Metadata of a new claim. `image`: the syncer's."""
     meta = owned(job, name)
     meta["annotations"] = {names.ANNOTATION_SYNCER_IMAGE: image}
     if retain is Retain.KEEP:
@@ -49,23 +49,24 @@ def claim_metadata(job: Job, name: str, retain: Retain, image: str) -> dict[str,
 
 
 def is_claim_of(claim: Child, job: Job) -> bool:
-    """Recognize a claim by the controller among its owner references; without one by the annotation."""
+    """A claim belongs to the controller among its owner references; without a controller, to the job in the annotation."""
     return (claim.owner or claim.kept_for) == job.uid
 
 
 def retained(claim: Child, job: Job) -> Retain:
-    """Return what happens to a claim of the job now when the job is deleted."""
+    """What happens to the job's claim if the job is deleted now."""
     return Retain.DELETE if claim.owner == job.uid or any(_is_to(owner, job) for owner in _others(claim)) else Retain.KEEP
 
 
 def claim_retention(context: ReconcileContext) -> Retention:
-    """Return how the claim must change to follow the spec."""
+    """How the claim must change to follow the spec."""
     job, claim, wanted = context.observed.job, context.observed.children.volume_claim, context.spec.syncer.storage.retain
     if claim is None:
         unseen = wanted is Retain.KEEP and bool(context.observed.missing_rights)
         return Retention(settled=not unseen)
     follows, image = _follows(claim, job, wanted), syncer_image(context.spec, context.observed.config)
-    named = wanted is Retain.DELETE or claim.syncer_image == image  # who exports from a claim with a job can ask the job
+    # A claim that goes with its job needs no current image in its annotation: whoever exports the model can ask the job.
+    named = wanted is Retain.DELETE or claim.syncer_image == image
     if claim.deleting or not is_claim_of(claim, job) or (follows and named):
         return Retention()
     if (rejection := context.rejection((names.VOLUME_CLAIMS.kind, claim.name))) is not None:
@@ -91,8 +92,8 @@ def _follows(claim: Child, job: Job, wanted: Retain) -> bool:
 
 
 def _others(claim: Child) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(claim.other_owners) if claim.other_owners else []
-    return found
+    owners: list[dict[str, Any]] = json.loads(claim.other_owners) if claim.other_owners else []
+    return owners
 
 
 def _is_to(owner: dict[str, Any], job: Job) -> bool:

@@ -1,6 +1,6 @@
 """The objects that all units of a job share: configuration, certificates, volume and syncer. Pure.
 
-They come with the first unit that has hardware, and stay from then on.
+The operator creates them with the first unit that gets hardware, and they stay from then on.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -23,7 +23,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 @dataclass(frozen=True, slots=True)
 class SharedObjects:
-    """What to create and delete of them, once they are needed, and whether units may start then."""
+    """Which shared objects to create and delete once they are needed, and whether units may start then."""
 
     configuration: ConfigurationChanges
     certificates: CertificateCheck
@@ -33,17 +33,18 @@ class SharedObjects:
 
     @property
     def blocks_units(self) -> str | None:
-        """Why no learner pod may be created yet; None when they may."""
+        """Why no learner pod may be created yet. None if they may be."""
         return self._blocked_by(self.volume)
 
     @property
     def frees_hardware(self) -> bool:
-        """Whether units wait for what only a person can mend: they keep no hardware from others meanwhile."""
+        """Whether units wait for something that only a person can mend. Meanwhile they keep no hardware from other jobs."""
         return bool(self.rejected or self.taken or self.syncer.predecessor or self.configuration.kept or self.volume.certain)
 
     @property
     def may_come(self) -> bool:
-        """Whether nothing is known that keeps them from being there in a moment. Whether a claim gets a volume shows when it is made."""
+        """Whether nothing is known that keeps the shared objects from existing in a moment. A claim that does not exist yet is no obstacle:
+        only once it is made does it show whether it gets a volume."""
         return self._blocked_by(Volume(self.volume.problem)) is None
 
     def _blocked_by(self, volume: Volume) -> str | None:
@@ -64,7 +65,7 @@ class SharedObjects:
 
     @property
     def rejected(self) -> Sequence[Rejection]:
-        """Objects that the API server rejected, and that it is too early to try again."""
+        """Objects that the API server rejected and whose retry is not due yet."""
         return (*self.certificates.rejected, *self.configuration.rejected, *self.syncer.rejected)
 
     @property
@@ -78,22 +79,22 @@ class SharedObjects:
 
 
 def shared_objects(context: ReconcileContext) -> SharedObjects:
-    """Return one step towards what the spec wants of them. The syncer's pod comes when the rest is there, or planned."""
+    """One step towards the shared objects that the spec wants. The syncer's pod comes once the other objects exist or are planned."""
     configuration, certificates = configuration_changes(context), check_certificates(context)
     syncer = syncer_changes(context, may_create=configuration.ready and certificates.ready and not context.spec_refused)
     return SharedObjects(configuration, certificates, claim_retention(context), syncer, syncer_volume(context))
 
 
 def are_needed(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], learners: Iterable[Create]) -> bool:
-    """Return whether they should be there: some are, units have slices or pods, or get them now, slices would be given to the job, or
-    learners outside the cluster are expected. `learners`: what is created for units."""
+    """Whether the shared objects should exist: some do, units have slices or pods or get them now, the allotment would give slices to the
+    job, or learners outside the cluster are expected. `learners`: the creates for units."""
     if context.spec.learners.outside or context.observed.allotted.prepares or _are_there(context) or context.learners:
         return True
     return any(record.slice for record in records.values()) or any(create.resource == names.PODS for create in learners)
 
 
 def _are_there(context: ReconcileContext) -> bool:
-    """Return whether any of them is. Then the others are made as well: an operator may have died before it had made them all."""
+    """Whether any shared object exists. Then the others are made as well: an operator may have died before it had made all."""
     job, children = context.observed.job, context.observed.children
     if context.syncer is not None or (children.volume_claim is not None and is_claim_of(children.volume_claim, job)):
         return True

@@ -19,33 +19,33 @@ from diloco_operator.reconcile.observe.rejected_writes import explain
 
 @dataclass(frozen=True, slots=True)
 class SyncerChanges:
-    """What to create and delete of the syncer's pod."""
+    """How the syncer's pod changes, and what learners may expect of it."""
 
     creates: Sequence[Create] = ()
     deletes: Sequence[Delete] = ()
     ready_for_learners: bool = False
-    """Its pod exists and stays, or this plan creates it before theirs: learners that start now will find it."""
+    """Learners that start now will find the syncer: its pod exists and stays, or this plan creates it before theirs."""
     down: str | None = None
-    """Why it does not serve; None when its container runs."""
+    """Why the syncer does not serve. None if its container runs."""
     taken: Sequence[str] = ()
-    """`Pod <name>`, when a pod of this name does not belong to the job."""
+    """`Pod <name>`, if the pod of this name does not belong to the job."""
     predecessor: str = ""
-    """The same of one that is being deleted: what the job waits for, and what to do; "": there is none."""
+    """If a foreign pod of this name is being deleted: what the job waits for, and what to do. Else ""."""
     rejected: Sequence[Rejection] = ()
-    """The pod, if the API server rejected it and it is too early to try again."""
+    """The pod, if the API server rejected it and a retry is not due yet."""
     deadlines: Sequence[float] = ()
     checks: Sequence[PodCheck] = ()
-    """A dry run of the pod that would take the place of the one that serves."""
+    """A dry run of the pod that would replace the one that serves."""
     stopped: str = ""
-    """Why it is not replaced, although its template changed; "": it is, or need not be."""
+    """Why the pod is not replaced although its template changed. "" if it is, or need not be."""
 
 
 SYNCER = ""
-"""The syncer's pod among the answers to dry runs, which are by pool."""
+"""Stands for the syncer among the answers to dry runs, whose key is a pool."""
 
 
 def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChanges:
-    """Return one step towards one running syncer that was made from the present spec. `may_create`: what its pod needs is there, or
+    """One step towards a syncer that runs and was made from the present spec. `may_create`: the objects that its pod needs exist, or are
     planned."""
     job = context.observed.job
     pod = context.syncer
@@ -58,9 +58,10 @@ def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChan
     if (why := _why_replace(pod, health)) is not None:
         return _replaced(context, pod, why)
     deadlines = [health.recheck_at] if health.recheck_at is not None else []
-    found = SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
+    unchanged = SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
     if not may_create or context.finishing or _up_to_date(context, pod):
-        return found
+        return unchanged
+    # Outdated. A syncer that serves goes only once a dry run has shown that the API server admits its successor.
     observed = context.observed
     answer, generation = observed.pod_answers.get(SYNCER), job.generation
     if down is not None or admits(answer, generation, context.now):
@@ -68,7 +69,7 @@ def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChan
     rejected, due = refusal(answer, generation), ask_at(answer, generation, observed.config)
     checks = [PodCheck(SYNCER, _successor(context))] if context.now >= due else []
     stopped = explain(rejected, observed.config) if rejected is not None else ""
-    return replace(found, checks=checks, stopped=stopped, deadlines=[*deadlines, *([due] if not checks else [])])
+    return replace(unchanged, checks=checks, stopped=stopped, deadlines=[*deadlines, *([due] if not checks else [])])
 
 
 def _replaced(context: ReconcileContext, pod: PodView, why: str) -> SyncerChanges:
@@ -77,7 +78,7 @@ def _replaced(context: ReconcileContext, pod: PodView, why: str) -> SyncerChange
 
 
 def _successor(context: ReconcileContext) -> Obj:
-    """Return the syncer's pod of the present spec under a name that is free, for a dry run."""
+    """The syncer's pod of the present spec, under a free name for a dry run."""
     job = context.observed.job
     assert job.derived is not None, "the derived values of a spec that can be read are there"
     pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
@@ -87,10 +88,10 @@ def _successor(context: ReconcileContext) -> Obj:
 def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges:
     job = context.observed.job
     name = names.syncer_pod_name(job.name)
-    if (there := next((pod for pod in context.observed.pods if pod.name == name), None)) is not None:
-        if there.deletion is None:
+    if (foreign := next((pod for pod in context.observed.pods if pod.name == name), None)) is not None:
+        if foreign.deletion is None:
             return SyncerChanges(down=syncer_words.POD_IS_CREATED, taken=[f"Pod {name}"])
-        return SyncerChanges(down=syncer_words.POD_IS_CREATED, predecessor=syncer_words.old_one_goes(name, there.node))
+        return SyncerChanges(down=syncer_words.POD_IS_CREATED, predecessor=syncer_words.old_one_goes(name, foreign.node))
     if not may_create:
         return SyncerChanges(down=syncer_words.POD_IS_CREATED)
     assert job.derived is not None, "the derived values of a spec that can be read are there"
@@ -102,7 +103,7 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
 
 
 def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> str | None:
-    """Return why no learner pod may be created yet; None when they may. `ready`: configuration and certificates are there, or planned."""
+    """Why no learner pod may be created yet. None if they may be. `ready`: configuration and certificates exist, or are planned."""
     if rejected:
         return "; ".join(rejection.text for rejection in rejected)
     if not ready:
@@ -119,7 +120,7 @@ def _why_replace(pod: PodView, health: NodeHealth) -> str | None:
 
 
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
-    """Return whether the pod was made from what the user wrote."""
+    """Whether the pod was made from the present spec."""
     derived = context.observed.job.derived
     assert derived is not None, "the derived values of a spec that can be read are there"
     return pod.template_hash in derived.known_syncer_hashes

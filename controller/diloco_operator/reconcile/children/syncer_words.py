@@ -22,7 +22,7 @@ def node_does_not_answer(node: str) -> str:
 
 
 def old_one_goes(pod: str, node: str) -> str:
-    """Say what the job waits for. Two syncers must not write one volume, so nothing forces the old one."""
+    """The operator does not force-delete the old pod, because two syncers must not write to one volume."""
     return (
         f"Pod {pod} of an earlier job of this name is being deleted and has not gone yet. If it stays, look at its node {node}; if that "
         f"machine is off for good: kubectl delete node {node}"
@@ -30,7 +30,7 @@ def old_one_goes(pod: str, node: str) -> str:
 
 
 def pod_failed(pod: PodView) -> str:
-    """Say how it failed; one that succeeded ends the job."""
+    """A pod that succeeded does not come here: it ends the job."""
     end = f" ({pod.termination.text})" if pod.termination else ""
     return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
 
@@ -71,7 +71,7 @@ def class_is_tried(claim: str, storage_class: str) -> str:
 
 
 def claim_not_bound(claim: str, storage_class: str, why: str) -> str:
-    """Say what to check. `why`: in the words of kube-scheduler."""
+    """`why`: in the words of kube-scheduler."""
     return (
         f"{names.VOLUME_CLAIMS.kind} {claim} of StorageClass {storage_class} is not bound: {why}. Check that the class "
         f"exists and that its provisioner runs: kubectl describe pvc {claim}"

@@ -1,4 +1,4 @@
-"""The syncer's volume: whether its claim can be bound, before learners take hardware that would wait for it. Pure.
+"""The syncer's volume: whether its claim can be bound. Asked before learners take hardware, which would wait for the volume. Pure.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -16,7 +16,7 @@ from diloco_operator.reconcile.observe.children import Child
 from diloco_operator.timeouts import RECONCILE
 
 _OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
-"""Parts of what kube-scheduler says of a pod whose volumes keep it from every node:
+"""Parts of kube-scheduler's message about a pod whose volumes keep it from every node:
 https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/framework/plugins/volumebinding/volume_binding.go."""
 
 
@@ -24,32 +24,32 @@ class Volume(NamedTuple):
     """What the syncer's claim means for the job's start."""
 
     wait: str | None = None
-    """Why no learner may start; None: they may."""
+    """Why no learner may start. None if they may."""
     problem: str | None = None
-    """What is wrong with the claim, and what to do; None while nothing is known to be wrong."""
+    """What is wrong with the claim, and what to do. None if nothing is known to be wrong."""
     certain: bool = False
     """The problem does not end by itself."""
     certain_at: float | None = None
-    """When it will be certain, if it lasts."""
+    """When the problem will be certain, if it lasts."""
 
 
 def names_class(spec: Spec, config: OperatorConfig) -> bool:
-    """Return whether the syncer's claim names its StorageClass, so that it depends on no default."""
+    """Whether the syncer's claim names its StorageClass, and so needs no default one."""
     return bool(spec.syncer.storage.class_name or config.storage_class_name)
 
 
 def lacks_class(claim: Child) -> bool:
-    """Return whether nothing binds the claim, because it names no StorageClass and the cluster has no default one."""
+    """Whether nothing binds the claim, because it names no StorageClass and the cluster has no default one."""
     return claim.phase == "Pending" and not claim.storage_class
 
 
 def syncer_volume(context: ReconcileContext) -> Volume:
-    """Judge the claim. One that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes
-    bind it only once the syncer's pod has a node."""
+    """A bound claim stays bound. An unbound one is no reason to wait while it may still be bound in time: some classes bind it only once
+    the syncer's pod has a node."""
     claim, named = context.observed.children.volume_claim, context.spec.syncer.storage.class_name
     name = names.volume_claim_name(context.observed.job.name)
     if claim is None:
-        # The API server fills in the default class as it creates the claim. So it is known at once whether there is one.
+        # The API server fills in the default class when it creates the claim, so the claim shows at once whether there is a default.
         known = not named and (context.observed.config.storage_class_name or context.observed.default_class)
         return Volume() if known else Volume(syncer_words.claim_is_created(name))
     if claim.phase != "Pending":
@@ -60,9 +60,9 @@ def syncer_volume(context: ReconcileContext) -> Volume:
     syncer = context.syncer
     if syncer is not None and any(part in syncer.unschedulable.lower() for part in _OF_VOLUMES):
         problem = syncer_words.claim_not_bound(name, claim.storage_class, syncer.unschedulable)
-        # A volume may also be on its way.
+        # The scheduler says the same while a volume is being made, so the problem is certain only after a while.
         due = syncer.created + RECONCILE.hold_in_vain
         return Volume(syncer_words.waits_for_volume(problem), problem, certain=context.now >= due, certain_at=due)
-    # A user may have mistyped the class: it exists once a scheduler has found a node for the claim.
+    # The user may have mistyped the class. It exists if a scheduler has found a node for the claim.
     seen = not named or claim.taken_up or (syncer is not None and syncer.node)
     return Volume() if seen else Volume(syncer_words.waits_for_volume(syncer_words.class_is_tried(name, claim.storage_class)))
