@@ -1,4 +1,4 @@
-"""Run DiLoCoJobs from Python: `Client.connect()` creates, awaits, reads, suspends and exports jobs of a cluster.
+"""Runs DiLoCoJobs of a cluster from Python: a `Client` creates, awaits, reads, suspends and exports them.
 
     from diloco_client import Client
 

@@ -39,11 +39,11 @@ from diloco_client.loop import LoopThread
 from diloco_client.progress import ProgressLine
 
 _GIVEN = "the job"
-"""How errors name a job that came from no file."""
+"""How errors name a job that did not come from a file."""
 _WRITTEN = ("name", "namespace", "labels", "annotations")
-"""Fields of metadata that belong to a job that is created; the others are of one that exists."""
+"""Fields of metadata that a user writes; the API server sets the others."""
 _LINES_AHEAD = 1000
-"""So many lines of logs are read before the caller takes them."""
+"""Lines of logs that are read ahead of the caller."""
 
 
 class ClientError(Exception):
@@ -51,7 +51,7 @@ class ClientError(Exception):
 
 
 class JobFailed(ClientError):
-    """A job that was waited for failed. `job` is how it ended."""
+    """The job that `Client.wait` waited for has failed. `job` has its last status."""
 
     def __init__(self, job: DiLoCoJob) -> None:
         self.job = job
@@ -73,8 +73,8 @@ class Exported:
 
 
 class Client:
-    """The jobs of one namespace. Its methods wait for their result, in a notebook too, and raise `ClientError`. Made by `connect`, and a
-    context manager."""
+    """The jobs of one namespace. Its methods wait for their result, in a notebook too, and raise `ClientError`. `connect` makes one; as a
+    context manager it closes itself."""
 
     def __init__(self, loop: LoopThread, connection: contextlib.AsyncExitStack, api: RestClient, namespace: str, source: str) -> None:
         self.namespace = namespace
@@ -85,15 +85,15 @@ class Client:
 
     @classmethod
     def connect(cls, *, namespace: str = "", context: str = "", kubeconfig: str = "") -> Self:
-        """Connect as kubectl does: with $KUBECONFIG or ~/.kube/config, in a pod with its service account. "" means the default of each.
-        Raises ClientError without usable credentials; the first method reaches the server."""
+        """Connect as kubectl does: with $KUBECONFIG or ~/.kube/config, in a pod with its service account. "" stands for kubectl's default.
+        Raises ClientError if no credentials can be used. Only the first call of a method reaches the server."""
         with _errors(kubeconfig or "the cluster"):
             config = load_config(kubeconfig, context)
             loop = LoopThread(PYTHON_CLIENT)
             connection = contextlib.AsyncExitStack()
             try:
                 api = loop.run(connection.enter_async_context(RestClient.connect(config, user_agent=PYTHON_CLIENT)))
-            # Ctrl-C too: nothing else knows of the thread, so nothing could end it.
+            # After Ctrl-C, too, the thread must end here: nobody else knows of it.
             except BaseException:
                 loop.close()
                 raise
@@ -113,8 +113,8 @@ class Client:
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
     def create(self, job: DiLoCoJob | Mapping[str, Any] | str | Path) -> DiLoCoJob:
-        """Create a job: in its typed form, as an object, or the one in a YAML file. It is checked as `diloco validate` does, and belongs to
-        the client's namespace unless it names another."""
+        """Create a job: a `DiLoCoJob`, the API object as a mapping, or the path of a YAML file with one job. It is checked as by `diloco
+        validate`, and gets the client's namespace unless it names another."""
         with _errors(self._source):
             [manifest] = validate_jobs([self._manifest(job)])
             return load(self._loop.run(self._create(manifest.obj)))
@@ -127,14 +127,14 @@ class Client:
 
     def _manifest(self, job: DiLoCoJob | Mapping[str, Any] | str | Path) -> Manifest:
         if isinstance(job, str | Path):
-            found = load_manifests([job])
-            if len(found) != 1:
-                raise ClientError(f"{job} has {len(found)} jobs; create takes one: give them one by one, as objects")
-            return Manifest(self._placed(found[0].obj), found[0].file, found[0].document, found[0].lines)
+            manifests = load_manifests([job])
+            if len(manifests) != 1:
+                raise ClientError(f"{job} has {len(manifests)} jobs; create takes one: give them one by one, as objects")
+            return Manifest(self._placed(manifests[0].obj), manifests[0].file, manifests[0].document, manifests[0].lines)
         return Manifest(self._placed(_object(job) if isinstance(job, DiLoCoJob) else dict(job)), _GIVEN, 0)
 
     def _placed(self, obj: Obj) -> Obj:
-        """Return the object in the client's namespace, unless it names one."""
+        """Put the object into the client's namespace unless it names one."""
         metadata = obj.get("metadata")
         if not isinstance(metadata, Mapping):
             return obj
@@ -155,8 +155,11 @@ class Client:
     ) -> DiLoCoJob:
         """Return the job as soon as its condition is True: Accepted, Placed, Training, Degraded, Suspended, Complete or Failed.
 
-        `seconds`: raise TimeoutError after so many; None: wait without end. `progress`: one line on standard output says how it goes,
-        and is written anew with each change. Raises JobFailed if the job fails, and ClientError if it completes or is deleted, before.
+        Raises JobFailed if the job fails first, ClientError if it completes or is deleted first, and TimeoutError after `seconds`.
+
+        Args:
+            seconds: how long to wait; None for any time
+            progress: show on standard output how the job goes, in one line that is written anew with each change
         """
         wanted = _condition(condition)
         if seconds is not None:
@@ -177,7 +180,7 @@ class Client:
         return reached
 
     def suspend(self, name: str) -> DiLoCoJob:
-        """Set spec.suspend: learners end, their state is kept. `wait(name, "Suspended")` waits for the end of the last pod."""
+        """Set spec.suspend: learners end, and their state is kept. `wait(name, "Suspended")` waits until the last pod has ended."""
         return self._set_suspend(name, suspend=True)
 
     def resume(self, name: str) -> DiLoCoJob:
@@ -190,16 +193,16 @@ class Client:
         return self.get(name)
 
     def delete(self, name: str) -> None:
-        """Delete a job with its pods. `spec.syncer.storage` says whether its snapshots stay."""
+        """Delete a job with its pods. `spec.syncer.storage.retain` says whether its snapshots stay."""
         with _errors(self._source):
             self._loop.run(self._delete(name))
 
     async def _delete(self, name: str) -> None:
-        found = await find_job(self._api, self.namespace, name)
-        # By uid: a job of this name that was created since must stay.
-        await self._api.delete(DILOCO_JOBS, self.namespace, name, uid=found["metadata"]["uid"])
+        job = await find_job(self._api, self.namespace, name)
+        # Deleted by uid, because a new job of this name must stay.
+        await self._api.delete(DILOCO_JOBS, self.namespace, name, uid=job["metadata"]["uid"])
 
-    # --- what it wrote ------------------------------------------------------------------------------------------------
+    # --- what a job wrote ---------------------------------------------------------------------------------------------
     def logs(
         self,
         name: str,
@@ -210,8 +213,15 @@ class Client:
         previous: bool = False,
         host: int | None = None,
     ) -> Iterator[str]:
-        """Yield the lines of the log of a unit's newest attempt, by default of the syncer. `follow`: also those to come, until the pod
-        ends. `tail`: only so many at first. `previous`: of the attempt before. Lines of a unit of several hosts begin with `[host N]`."""
+        """Yield the lines of the log of a unit's newest attempt, by default of the syncer. Lines of a unit of several hosts begin with
+        `[host N]`.
+
+        Args:
+            follow: go on with new lines until the pod ends
+            tail: begin with the last so many lines; None for all
+            previous: of the attempt before the newest
+            host: of this host only; None for all
+        """
         with _errors(self._source):
             chosen = self._loop.run(logs_of(self._api, self.namespace, name, unit, host=host, previous=previous, container=""))
             yield from self._loop.each((self._lines_as_they_come if follow else self._lines)(chosen.sources, tail))
@@ -223,7 +233,7 @@ class Client:
                     yield line
 
     async def _lines_as_they_come(self, sources: Sequence[Source], tail: int | None) -> AsyncIterator[str]:
-        # Not a bounded queue: the note of the end must find room in it, also when nothing is taken any more.
+        # The semaphore bounds the lines, not the queue: the None at the end must find room even if the caller takes no more lines.
         queue: asyncio.Queue[str | None] = asyncio.Queue()
         room = asyncio.Semaphore(_LINES_AHEAD)
 
@@ -254,8 +264,8 @@ class Client:
 
     async def _lines_of(self, source: Source, tail: int | None, *, follow: bool) -> AsyncIterator[str]:
         lines = LineSplitter()
-        found = log_pieces(self._api, self.namespace, source, follow=follow, tail=tail)
-        async with contextlib.aclosing(found) as pieces:  # type: ignore[type-var]
+        log = log_pieces(self._api, self.namespace, source, follow=follow, tail=tail)
+        async with contextlib.aclosing(log) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 for line in lines.feed(piece):
                     yield line.decode(errors="replace")
@@ -273,13 +283,13 @@ class Client:
         image: str = "",
         seconds: float = EXPORT.whole,
     ) -> Exported:
-        """Write the model of a job's newest snapshot, or of the one of an outer step or a name, as one safetensors file; of a folder:
-        model.safetensors in it. A pod reads the claim of the syncer, as for `kubectl diloco export`."""
+        """Write the model of a job's newest snapshot, or of the snapshot with this outer step or name, as one safetensors file. If `output`
+        is a folder, the file is model.safetensors in it. A pod reads the syncer's claim, as for `kubectl diloco export`."""
         _check_seconds(seconds)
         request, output = ClaimRequest(name, image=image, seconds=seconds), Path(output)
         with _errors(self._source):
             written = self._loop.run(fetch_model(self._api, self.namespace, request, output, step, snapshot, dtype))
-            # A bucket: read in the caller's thread, as the loop must serve other calls meanwhile.
+            # The claim is gone, and this is the URI of its copies: read them in the caller's thread, so that the loop can serve other calls.
             if isinstance(written, str):
                 written = write_model(written, "", output, step, snapshot, dtype)
         target, about = written
@@ -287,7 +297,7 @@ class Client:
 
 
 def _object(job: DiLoCoJob) -> Obj:
-    """Return what to create: without status, and of the metadata only what a user writes."""
+    """The object to create: without status, and with only the metadata that a user writes."""
     obj = dump(job)
     del obj["status"]
     # An API server creates no object with a resourceVersion, and a job that was read has one.
@@ -308,18 +318,18 @@ def _check_seconds(seconds: float) -> None:
 
 
 def _is_reached(job: DiLoCoJob, wanted: ConditionType) -> bool:
-    """Return whether the condition is True, also for the spec as it is now. Raises JobFailed or ClientError if it cannot become so."""
+    """Whether the condition is True for the present spec. Raises JobFailed or ClientError if it cannot become True."""
     true = {
         condition.type
         for condition in job.status.conditions
-        # Right after a change the conditions are still those of the spec before: the wait would end at once.
+        # Right after a change of the spec the conditions are still about the old one, and would end the wait at once.
         if condition.status is ConditionStatus.TRUE and (condition.observed_generation or 0) >= job.metadata.generation
     }
     if wanted in true:
         return True
     if ConditionType.FAILED in true:
         raise JobFailed(job)
-    if over := [each for each in TERMINAL if each in true]:
+    if over := [terminal for terminal in TERMINAL if terminal in true]:
         raise ClientError(f'job "{job.metadata.name}" is {over[0]}, so {wanted} will not become True')
     if job.spec.managed_by != MANAGER:
         raise ClientError(f'spec.managedBy of job "{job.metadata.name}" is {job.spec.managed_by}: this operator does not act on it')
@@ -328,7 +338,7 @@ def _is_reached(job: DiLoCoJob, wanted: ConditionType) -> bool:
 
 @contextlib.contextmanager
 def _errors(source: str) -> Iterator[None]:
-    """Raise `ClientError` for the errors of commands, clusters, manifests and exports."""
+    """Turn the errors of commands, clusters, manifests and exports into `ClientError`."""
     try:
         with cluster_errors(source):
             yield

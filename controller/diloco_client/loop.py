@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that a caller without one, or in a notebook with a running one, can wait for its work."""
+"""An event loop in a thread of its own. Callers without a loop can wait for its work, and so can a notebook, whose loop already runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LoopThread:
         self._thread.start()
 
     def run[T](self, work: Coroutine[object, object, T]) -> T:
-        """Return what `work` returns, or raise what it raises. An interrupt of the caller cancels it."""
+        """Return what `work` returns, or raise what it raises. If the caller is interrupted, `work` is cancelled."""
         if not self._thread.is_alive():
             work.close()
             raise RuntimeError("the client is closed")
@@ -28,7 +28,7 @@ class LoopThread:
             raise
 
     def each[T](self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items as the caller asks for them. A caller that stops early ends their source."""
+        """Yield the items as the caller asks for them. If the caller stops early, their source is closed."""
 
         async def next_one() -> tuple[T] | None:
             async for item in items:

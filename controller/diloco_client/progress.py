@@ -1,4 +1,4 @@
-"""One line that says how a job goes, written anew with each change: in a terminal, and below a cell of a notebook."""
+"""A line that says how a job goes, written anew with each change: in a terminal, or below a notebook's cell."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from diloco_cli.view_model import JobView
 
 
 class ProgressLine:
-    """A context manager, which ends the line."""
+    """A context manager; its exit ends the line."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output = output or sys.stdout
         self._shown = 0
 
     def show(self, view: JobView) -> None:
-        """Write the line over the one before."""
+        """Write a line over the one before."""
         text = " ".join(f"{view.name}: {headline(view)}".split())[: shutil.get_terminal_size().columns - 1]
         self._output.write("\r" + text.ljust(self._shown))
         self._output.flush()

@@ -1,4 +1,4 @@
-"""What all types of the API have in common."""
+"""The base of all types of the API."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class ApiModel(BaseModel):
 
 
 def field_path(location: Sequence[int | str]) -> str:
-    """Return pydantic's location of a field in Kubernetes' notation: spec.pools[0].name."""
+    """Write pydantic's location of a field in Kubernetes' notation: `spec.pools[0].name`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")

@@ -1,4 +1,4 @@
-"""Rows of the accelerator catalogue, and incidental resources, that a cluster adds to the built-in ones, from the content of a file. Pure.
+"""Reads the file with which a cluster adds rows to the accelerator catalogue, and incidental resources. Pure.
 
     apiVersion: config.diloco.dev/v1alpha1
     kind: AcceleratorCatalogue
@@ -29,10 +29,10 @@ from diloco_operator.api.names import CONFIG_API_VERSION
 
 KIND = "AcceleratorCatalogue"
 MOST_ROWS = 100
-# Powers of two: shares of hosts are sums of such fractions, and exact for no others.
+# Powers of two only: shares of hosts are fractions that floats add exactly for no other sizes.
 _HOST_SIZES = (1, 2, 4, 8, 16)
 _MOST_CHIPS_PER_HOST = 8
-"""As spec.pools[].chipsPerHost."""
+"""The bound of spec.pools[].chipsPerHost."""
 _MOST_TOPOLOGIES = 1000
 _KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -44,7 +44,7 @@ _Value = Annotated[str, Field(pattern=_VALUE)]
 
 
 class BadCatalogue(ValueError):
-    """`problems`: one sentence each, which begins with the row and the field."""
+    """`problems`: a sentence each, which begins with the row and the field."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -56,12 +56,12 @@ class _Part(BaseModel):
 
 
 class Labels(_Part):
-    """Labels of nodes that mean the kind."""
+    """A label by which nodes of the kind are known."""
 
     key: _Key
     values: list[_Value] = Field(min_length=1, max_length=100)
     also: dict[_Key, _Value] = Field(default_factory=dict, max_length=1)
-    """A second label, for values of `key` that stand for several kinds."""
+    """A second label that tells the kinds apart, if values of `key` stand for several."""
     topology_key: _Key | None = None
     count_key: _Key | None = None
 
@@ -106,38 +106,38 @@ class _File(_Part):
 
 
 class CatalogueFile(NamedTuple):
-    """What a file adds."""
-
     rows: tuple[Accelerator, ...]
     incidental: tuple[str, ...]
     """Names of extended resources, or `domain/*`."""
 
 
 def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> CatalogueFile:
-    """Return what a file adds, of which `content` is the YAML as Python objects. Raises `BadCatalogue` with every mistake."""
+    """Read a catalogue file. `content`: its YAML as Python objects. Raises `BadCatalogue` with every mistake."""
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
         raise BadCatalogue(_sentence(content, each["loc"], _text(each)) for each in error.errors()) from error
     problems: list[str] = []
     rows: list[Accelerator] = []
-    # With one label for two kinds, the order of rows would decide what a node is.
+    # If one label stood for two kinds, the order of rows would decide the kind of a node.
     taken = {_claim(labels, value): kind.name for kind in built_in.values() for labels in kind.labels for value in labels.values}
     names = dict.fromkeys(built_in, "is built in; rows that are built in cannot be changed, choose another name")
     for index, row in enumerate(file.accelerators):
-        found = [*_wrong(row, names.get(row.name, ""))]
-        # A wrong row is not made: its topologies may not even be numbers.
-        made = None if found else _made(row)
-        for at, labels in enumerate(made.labels if made is not None else ()):
+        mistakes = [*_wrong(row, names.get(row.name, ""))]
+        # No accelerator is made from a wrong row: its topologies may not even be numbers.
+        accelerator = None if mistakes else _made(row)
+        for label_index, labels in enumerate(accelerator.labels if accelerator is not None else ()):
             for value in labels.values:
                 other = taken.setdefault(_claim(labels, value), row.name)
                 if other != row.name:
-                    found.append((f"labels[{at}]", f"{labels.key}={value} already stands for {other}; a label means one accelerator"))
-        problems += [f"accelerators[{index}] ({row.name}): {field}: {text}" for field, text in found]
+                    mistakes.append(
+                        (f"labels[{label_index}]", f"{labels.key}={value} already stands for {other}; a label means one accelerator")
+                    )
+        problems += [f"accelerators[{index}] ({row.name}): {field}: {text}" for field, text in mistakes]
         names.setdefault(row.name, "stands twice in this file; names are unique")
-        rows += [made] if made is not None else []
+        rows += [accelerator] if accelerator is not None else []
     for index, pattern in enumerate(file.incidental_resources):
-        # Incidental resources do not tell nodes apart: the kind's nodes would be free CPU hosts.
+        # Nodes that have nothing but incidental resources count as CPU hosts: so would the nodes of this kind.
         hidden = next((kind for kind in (*built_in.values(), *rows) if kind.resource and covers({pattern: None}, kind.resource)), None)
         if hidden is not None:
             problems.append(f"incidentalResources[{index}]: pods request {hidden.name} as {hidden.resource}, which {pattern} would hide")
@@ -151,7 +151,7 @@ def _claim(labels: NodeLabels, value: str) -> tuple[str, str, str]:
 
 
 def _wrong(row: Row, name: str) -> Iterator[tuple[str, str]]:
-    """Yield (field, what is wrong): what types cannot say."""
+    """Yield (field, what is wrong) for rules that types cannot express. `name`: what is wrong with the row's name, or ""."""
     if name or row.name == CPU:
         yield "name", name or "is the kind of machines without accelerators; choose another name"
     for index, labels in enumerate(row.labels):
@@ -228,7 +228,7 @@ def _made(row: Row) -> Accelerator:
         Family.TPU if tpu else Family.HOST,
         resource=row.resource,
         labels=tuple(_node_labels(labels) for labels in row.labels),
-        # The resource first, as the admission plugin ExtendedResourceToleration expects it.
+        # Pods always tolerate a taint with the resource's name, as with the admission plugin ExtendedResourceToleration.
         taints=tuple(dict.fromkeys([row.resource, *row.taints])),
         host_sizes=tuple(sorted(sizes)),
         peak_tflops=row.peak_tflops,
@@ -240,7 +240,7 @@ def _made(row: Row) -> Accelerator:
 
 
 def _node_labels(labels: Labels) -> NodeLabels:
-    """Sort labels by the dialect that has the key; a key that none has is a dialect of its own."""
+    """Find the dialect of the key. A key that no dialect has is a dialect of its own."""
     second, value = next(iter(labels.also.items()), ("", ""))
     known = _dialect(labels.key)
     dialect = known or LabelDialect(
@@ -251,7 +251,7 @@ def _node_labels(labels: Labels) -> NodeLabels:
 
 # --- in words ----------------------------------------------------------------------------------------------------------
 def _sentence(content: object, location: tuple[int | str, ...], text: str) -> str:
-    """Return `accelerators[1] (acme-npu): hostSizes[0]: …`."""
+    """`accelerators[1] (acme-npu): hostSizes[0]: …`."""
     rows = content.get("accelerators") if isinstance(content, dict) else None
     place = field_path(location)
     of_row = len(location) > 1 and location[0] == "accelerators"

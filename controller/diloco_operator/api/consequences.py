@@ -1,7 +1,7 @@
-"""What follows from a reason: the columns of the tables in `api.reasons` by which code decides. Pure.
+"""What follows from a reason: the columns of the tables in `api.reasons` that code decides by. Pure.
 
-A reason is a word of the API, for people and scripts. Code reads what follows from it, never which one it is, so that a new reason is one
-line of a table. A test keeps it so.
+A reason is a word of the API, for people and scripts. Code asks what follows from a reason and never compares it with a name, so a new
+reason is one line of a table. A test makes sure of that.
 
 See docs/decisions/0231-states-reasons-words.md.
 """
@@ -35,30 +35,30 @@ class Follows(enum.Enum):
 
 
 class Told(enum.Enum):
-    """What an Event tells of the attempt of a unit."""
+    """What an Event says about the end of a unit's attempt."""
 
     NO_END = enum.auto()
     FAILURE = enum.auto()
-    """It failed, which is on the record of the unit too."""
+    """The attempt failed. The unit's record says so, too."""
     OTHER_END = enum.auto()
-    """It ended, and nothing of it had failed: no record of the unit keeps that."""
+    """The attempt ended without a failure. The unit's record does not keep that."""
 
 
 class Lack(enum.Enum):
     """What keeps a pool from more units."""
 
     NOTHING = enum.auto()
-    """It has as many as it may have."""
+    """Nothing: the pool has as many units as it may have."""
     SWITCHED_ON = enum.auto()
-    """It is switched off."""
+    """The pool is switched off."""
     ROOM_IN_JOB = enum.auto()
     """The job has as many units as it may have."""
     SLICES = enum.auto()
-    """No slice is free that fits."""
+    """No fitting slice is free."""
     GRANT = enum.auto()
-    """No slice is free that fits, and a grantor has been asked."""
+    """No fitting slice is free, and a grantor has been asked."""
     ADMISSION = enum.auto()
-    """The API server refuses its pods."""
+    """The API server refuses pods of the pool."""
 
     @property
     def of_slices(self) -> bool:
@@ -67,20 +67,20 @@ class Lack(enum.Enum):
 
 
 class Concern(enum.Enum):
-    """What a condition with this reason is about, where a page about the job tells it apart."""
+    """What a condition with this reason is about, as far as code and pages about the job tell it apart."""
 
     NONE = enum.auto()
     OBSTACLE = enum.auto()
     """Something that the job needs cannot be made."""
     SUSPENSION = enum.auto()
-    """The job is suspended, which another condition says."""
+    """The job is suspended; the condition Suspended says so."""
     HARDWARE = enum.auto()
-    """Hardware is missing: the message of Placed says what."""
+    """Hardware is missing; the message of Placed says what."""
     QUORUM = enum.auto()
-    """Learners are missing: if Degraded holds, its message says which."""
+    """Learners are missing; if Degraded is True, its message says which."""
     SYNCER = enum.auto()
-    """The syncer does not serve, or is not heard."""
+    """The syncer does not serve, or the operator does not hear of it."""
     MISSING_UNITS = enum.auto()
-    """The message names each unit that is missing, and why."""
+    """The message names the units that are missing, and why."""
     WARNING = enum.auto()
     """The job goes on, and a person should act."""

@@ -22,8 +22,8 @@ type Schema = dict[str, Any]
 
 _COPIED = ("format", "enum", "pattern", "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "minimum", "maximum")
 _LIST_MAP_KEYS = {"spec.pools": "name", "status.conditions": "type"}
-"""status.units and status.pools are atomic: the operator alone writes them, always whole. As maps their managedFields, one entry for each
-field of each unit, would be larger than the status itself and with 1,000 units bring the object near etcd's limit of 1.5 MB."""
+"""status.units and status.pools are atomic lists, because only the operator writes them, and always whole. As maps, their managedFields
+would have an entry for each field of each unit: more than the status itself, and with 1,000 units near etcd's limit of 1.5 MB."""
 _POD_SPECS = ("spec.pools[].template.spec", "spec.syncer.template.spec")
 _HEADER = "# Generated from the types by `diloco crd`; change controller/diloco_operator/api and run `make crds`.\n"
 
@@ -49,7 +49,7 @@ _COLUMNS = [
 
 
 def build_crd() -> dict[str, Any]:
-    """Return the CRD as an object for `kubectl apply` and for `diloco_local.memory`; the caller's own copy."""
+    """The CRD as an object for `kubectl apply` and for `diloco_local.memory`. The caller may change it."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -88,18 +88,18 @@ def build_crd() -> dict[str, Any]:
 
 
 _SELECTABLE = (".status.state", ".spec.suspend", ".spec.queueName", ".spec.priorityClassName", ".spec.managedBy")
-"""What `kubectl get dlj --field-selector` may ask for; an API server allows eight."""
+"""Fields that `kubectl get dlj --field-selector` can select by; an API server allows eight."""
 
 
 def job_schema() -> Schema:
-    """Return the structural schema of a DiLoCoJob; the caller's own copy."""
+    """The structural schema of a DiLoCoJob. The caller may change it."""
     schema: Schema = json.loads(_job_schema())
     return schema
 
 
 @functools.cache
 def _job_schema() -> str:
-    """Return the schema as JSON, made once: pydantic takes 25 ms for it."""
+    """The schema as JSON. It is made once, because pydantic takes 25 ms for it."""
     document = DiLoCoJob.model_json_schema(by_alias=True)
     schema = _Converter(document["$defs"]).convert(document, "")
     properties = schema["properties"]
@@ -112,19 +112,19 @@ def _job_schema() -> str:
 
 
 def crd_yaml() -> str:
-    """Return the content of crds/, byte for byte."""
+    """The content of the file in crds/, byte for byte."""
     return _HEADER + yaml.dump(build_crd(), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: the API server can read them, but they make the file hard to read."""
+    """Writes no anchors: an API server can read them, but they make the file hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 class _Converter:
-    """Pydantic's JSON schema (2020-12, with references) to Kubernetes' structural schema (OpenAPI 3.0 subset, in one piece)."""
+    """Converts pydantic's JSON schema (2020-12, with references) to Kubernetes' structural schema (OpenAPI 3.0 subset, in one piece)."""
 
     def __init__(self, definitions: dict[str, Schema]) -> None:
         self._definitions = definitions
@@ -152,13 +152,14 @@ class _Converter:
             result["additionalProperties"] = self.convert(node["additionalProperties"], f"{place}{{}}")
         if "items" in node:
             result["items"] = self.convert(node["items"], f"{place}[]")
-        if place.startswith("spec.") and optional and not nullable:  # status is the operator's, it has no defaults
+        if place.startswith("spec.") and optional and not nullable:  # only the operator writes status, so it needs no defaults
             _default(node, result)
         _extensions(node, result, place)
         return result
 
     def _resolve(self, node: Schema) -> tuple[Schema, bool]:
-        """Follow references and strip the null of an optional field; what stands beside a reference wins over its target."""
+        """Follow references, and strip the null of an optional field. Keywords beside a reference win over those of its target. Return the
+        schema, and whether the field may be null."""
         nullable = False
         while "$ref" in node or "anyOf" in node:
             if "$ref" in node:
@@ -178,13 +179,13 @@ def _default(node: Schema, result: Schema) -> None:
         default = node["default"]
         result["default"] = format_duration(default) if "x-diloco-duration" in node else default
     elif "properties" in result and "required" not in result:
-        # An object that is left out gets its fields' defaults. Written out in full, because an API server evaluates the rules on a
-        # default as it stands, before the defaults within are filled in.
+        # An object that is left out gets its fields' defaults. They are written out in full, because an API server checks the rules on a
+        # default before it fills in the defaults within it.
         result["default"] = {name: child["default"] for name, child in result["properties"].items() if "default" in child}
 
 
 def _bounds(node: Schema, result: Schema) -> None:
-    """Translate exclusive bounds, which are numbers in JSON schema and flags in Kubernetes'."""
+    """Translate exclusive bounds: JSON schema has them as numbers, Kubernetes as flags."""
     for key, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if exclusive in node:
             result[key] = node[exclusive]
@@ -208,7 +209,7 @@ def _extensions(node: Schema, result: Schema, place: str) -> None:
 
 
 def _containers() -> Schema:
-    """Return the part of a PodSpec that rules read; the rest passes through to the pod, where the API server checks it."""
+    """The part of a PodSpec that rules read. The rest passes through to the pod, where the API server checks it."""
     return {
         "type": "array",
         "description": "Containers of the pod.",

@@ -1,4 +1,4 @@
-"""Durations as a job has them, in Go's style, `5s`, `1h30m`, `0.5s`, `250ms`. Pure."""
+"""Durations as a job has them, in Go's style: `5s`, `1h30m`, `0.5s`, `250ms`. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 DURATION_PATTERN = r"^([0-9]{1,6}(\.[0-9]{1,3})?(ms|s|m|h))+$"
-"""What the CRD accepts. At most six digits a number and 20 characters in all, so that no sum overflows Go's int64 nanoseconds."""
+"""The form that the CRD accepts: at most six digits a number and 20 characters in all, so that no sum overflows Go's int64 nanoseconds."""
 DURATION_MAX_LENGTH = 20
 
 _WHOLE = re.compile(DURATION_PATTERN)
@@ -19,7 +19,7 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 @functools.lru_cache(maxsize=4096)
 def parse_duration(text: str) -> float:
-    """Return seconds of a duration such as `1h30m`. Raises ValueError with the form of a duration."""
+    """Return seconds. Raises ValueError with the form of a duration."""
     if len(text) > DURATION_MAX_LENGTH or not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m")
     return sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)) / 1000
@@ -27,9 +27,9 @@ def parse_duration(text: str) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def format_duration(seconds: float) -> str:
-    """Return the shortest form of a duration, to the millisecond: 5400 -> `1h30m`, 0.25 -> `250ms`, 0 -> `0s`.
+    """Write the shortest form of a duration, to the millisecond: 5400 -> `1h30m`, 0.25 -> `250ms`, 0 -> `0s`.
 
-    Raises ValueError for negative and non-finite values, which no field of a job can hold.
+    Raises ValueError for values that no field of a job can hold: negative, infinite or not a number.
     """
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"a duration cannot be {seconds}")

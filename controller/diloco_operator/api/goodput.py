@@ -15,7 +15,7 @@ from diloco_operator.api.base import ApiModel
 from diloco_operator.kube.timestamps import Timestamp
 
 _MOST = 1e15
-"""Seconds; 2,048 units need 15,000 years for as many."""
+"""Seconds. 2,048 units take 15,000 years to reach this."""
 
 
 class UnitSeconds(ApiModel):
@@ -38,12 +38,10 @@ class UnitSeconds(ApiModel):
     )
 
     def of(self, use: Use) -> float:
-        """Return seconds of this use."""
         return float(getattr(self, field_of(use)))
 
     @property
     def total(self) -> float:
-        """Return the total of all uses."""
         return sum(self.of(use) for use in Use)
 
 
@@ -60,17 +58,17 @@ class GoodputStatus(ApiModel):
 
     @property
     def badput(self) -> dict[Use, float]:
-        """Shares of all time, 0..1, of the classes that are not 0, the largest first."""
+        """Use -> its share of all time, 0..1. Only uses other than training whose share is not 0, the largest first."""
         seconds, total = self.unit_seconds, self.unit_seconds.total
-        found = {use: seconds.of(use) / total for use in BADPUT if seconds.of(use) > 0}
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
+        shares = {use: seconds.of(use) / total for use in BADPUT if seconds.of(use) > 0}
+        return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
 def field_of(use: Use) -> str:
-    """Return the name of the use in Python: `lost_work`."""
+    """The name of the use in Python: `lost_work`."""
     return use.name.lower()
 
 
 def key_of(use: Use) -> str:
-    """Return its name in the API: `lostWork`."""
+    """The name of the use in the API: `lostWork`."""
     return to_camel(field_of(use))

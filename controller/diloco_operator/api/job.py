@@ -46,16 +46,16 @@ class DiLoCoJob(ApiModel):
     )
 
     def pool(self, name: str) -> Pool | None:
-        """Return the pool of this name, if the spec has it."""
+        """None if the spec has no pool of this name."""
         return next((pool for pool in self.spec.pools if pool.name == name), None)
 
     def condition(self, type: str) -> Condition | None:
-        """Return the condition of this type, if status has it."""
+        """None if status has no condition of this type."""
         return next((condition for condition in self.status.conditions if condition.type == type), None)
 
 
 class InvalidJob(ValueError):
-    """An object that is no DiLoCoJob of this version; `causes` names every field."""
+    """The object is no DiLoCoJob of this version. `causes` has every wrong field."""
 
     def __init__(self, name: str, causes: tuple[Cause, ...]) -> None:
         self.causes = causes
@@ -63,9 +63,9 @@ class InvalidJob(ValueError):
 
 
 def load(obj: Obj) -> DiLoCoJob:
-    """Return the typed form of an API object, absent fields with their defaults. Raises `InvalidJob`.
+    """Return the typed form of an API object; absent fields get their defaults. Raises `InvalidJob`.
 
-    Checks types only; the rules of the CRD hold for whatever an API server accepted (`diloco_local.memory.schema` checks them).
+    Only types are checked. An API server has checked the CRD's rules before (`diloco_local.memory.schema` does, too).
     """
     try:
         return DiLoCoJob.model_validate(obj)
@@ -76,5 +76,5 @@ def load(obj: Obj) -> DiLoCoJob:
 
 
 def dump(job: DiLoCoJob) -> Obj:
-    """Return the API object of a job; absent optional fields are left out. `load(dump(job)) == job`."""
+    """Return the API object of a job, without the fields that are None. `load(dump(job)) == job`."""
     return job.model_dump(mode="json", by_alias=True, exclude_none=True)

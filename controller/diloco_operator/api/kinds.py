@@ -1,4 +1,4 @@
-"""What the CRD's rules say of pools of built-in kinds, for the kinds of a catalogue file, which the CRD does not know. Pure.
+"""Checks pools whose kind is from a catalogue file, which the CRD does not know, by the same rules as the CRD has for built-in kinds. Pure.
 
 See docs/decisions/0126-accelerator-catalogue.md.
 """
@@ -13,7 +13,7 @@ from diloco_operator.kube.client import Cause
 
 
 def has_shape(pool: Pool) -> bool:
-    """Return whether the hardware of a unit of this pool is known."""
+    """Whether the hardware of a unit of this pool is known."""
     try:
         return bool(pool.shape)
     except ValueError:
@@ -21,7 +21,7 @@ def has_shape(pool: Pool) -> bool:
 
 
 def kind_problems(pool: Pool, where: str) -> Iterator[Cause]:
-    """Yield what is wrong with a pool, at `where` in the job: an unknown kind, or a shape that its kind does not have."""
+    """Yield what is wrong with a pool: its kind is unknown, or does not have its shape. `where`: the pool's path in the job."""
     kind = CATALOGUE.get(pool.accelerator)
     try:
         shape = pool.shape
@@ -29,7 +29,7 @@ def kind_problems(pool: Pool, where: str) -> Iterator[Cause]:
         yield Cause(f"{where}.{'accelerator' if kind is None else 'topology'}", str(error))
         return
     if kind is None or pool.accelerator in BUILT_IN:
-        return
+        return  # the CRD's rules have checked the rest
     processes = pool.processes_per_host or 1
     if kind.family is Family.TPU:
         given = {

@@ -1,4 +1,4 @@
-"""How the last attempt of a unit failed, as `status.units[].lastFailure` has it: written and read here only. Pure.
+"""How the last attempt of a unit failed: `status.units[].lastFailure`. Only this module writes and reads its text. Pure.
 
 See docs/decisions/0231-states-reasons-words.md.
 """
@@ -15,17 +15,17 @@ _BETWEEN = ": "
 
 
 class LastFailure(NamedTuple):
-    """Both are "" where there was none, or where a long status has no room for it."""
+    """Both are "" if no attempt failed, or if a long status has no room for the failure."""
 
     reason: str
     message: str
 
     def written(self) -> str:
-        """For a status. It stays when the unit's message speaks of something else, and when the Events have expired."""
+        """The text for status. It outlives the unit's message and the Events about the failure."""
         return clip(f"{self.reason}{_BETWEEN}{self.message}", _LIMIT)
 
 
 def read_last_failure(text: str) -> LastFailure:
-    """From a status."""
+    """Read the text from a status."""
     reason, _, message = text.partition(_BETWEEN)
     return LastFailure(reason, message)

@@ -1,4 +1,4 @@
-"""Losses over outer steps as a job has them: `1:5.5452 8:3.25`, one line for people, and far shorter than a list of objects. Pure."""
+"""Losses over outer steps as status has them: `1:5.5452 8:3.25`. People can read it, and it is far shorter than a list of objects. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from diloco_operator.kube.fields import MOST_COUNT
 
 _MOST = 1e300
-"""Five digits of the largest float are more than a float can hold."""
+"""Larger losses are written as this one: the largest float, rounded to five digits, would be more than a float can hold."""
 POINT_LENGTH = len(f"{MOST_COUNT}:-1.2345e-300 ")
-"""Characters that one point takes at most."""
+"""The most characters of one point."""
 
 
 class LossPoint(NamedTuple):
@@ -25,13 +25,13 @@ class LossPoint(NamedTuple):
 
 
 def format_losses(points: Iterable[tuple[int, float]]) -> str:
-    """Return `step:loss` of each point, five digits of the loss, with spaces between. No loss is beyond `_MOST`."""
+    """Write `step:loss` for each point, with spaces between and five digits of the loss."""
     return " ".join(f"{step}:{min(max(loss, -_MOST), _MOST):.5g}" for step, loss in points)
 
 
 def parse_losses(text: str) -> tuple[LossPoint, ...]:
-    """Return the points of such a text. Raises ValueError with the form that it must have."""
-    found = []
+    """Read the points of such a text. Raises ValueError with the form of a point."""
+    points = []
     for word in text.split(" ") if text else ():
         step, colon, loss = word.partition(":")
         try:
@@ -41,12 +41,12 @@ def parse_losses(text: str) -> tuple[LossPoint, ...]:
             point = LossPoint(0, 0.0)
         if not colon or not 0 <= point.step <= MOST_COUNT or not math.isfinite(point.loss):
             raise ValueError(f"{word[:40]!r} is not a loss at an outer step, such as 8:3.25")
-        found.append(point)
-    return tuple(found)
+        points.append(point)
+    return tuple(points)
 
 
 def losses_field(points: int) -> tuple[PlainValidator, PlainSerializer, WithJsonSchema]:
-    """Return what makes `tuple[LossPoint, ...]` of at most so many points a string in the API."""
+    """Annotations that make a `tuple[LossPoint, ...]` a string in the API. `points`: how many there may be."""
     longest = POINT_LENGTH * points
 
     def from_api(value: object) -> tuple[LossPoint, ...]:

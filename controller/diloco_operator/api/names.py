@@ -1,7 +1,7 @@
 """Every name that the control plane gives to something in a cluster: API group, resources, labels, annotations, objects.
 
-Names that a pod must know as well (environment, mount paths, ports) are in `diloco.contract`. No other module writes such a name
-out; tests/unit/diloco_operator/api/test_names.py finds the ones that do.
+Names that a pod must know as well (environment, mount paths, ports) are in `diloco.contract`. Other modules use these constants and write
+no such name themselves; tests/unit/diloco_operator/api/test_names.py checks that.
 
 See docs/decisions/0010-crd-and-limits.md. See docs/decisions/0040-learner-pods.md.
 """
@@ -22,9 +22,9 @@ type JobKey = tuple[str, str]
 """(namespace, name) of a job."""
 
 ENV_CATALOGUE = "DILOCO_CATALOGUE"
-"""The catalogue file, where no --catalogue is given."""
+"""The catalogue file if no --catalogue is given."""
 CONFIG_API_VERSION = f"config.{GROUP}/{VERSION}"
-"""API version of the operator's configuration file, with CONFIG_KIND."""
+"""API version of the operator's configuration file, whose kind is CONFIG_KIND."""
 CONFIG_KIND = "OperatorConfiguration"
 
 DILOCO_JOBS = Resource(GROUP, VERSION, KIND, "dilocojobs")
@@ -48,7 +48,7 @@ LIMIT_RANGES = Resource("", "v1", "LimitRange", "limitranges")
 EVENTS = Resource("", "v1", "Event", "events")
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 DRA = "resource.k8s.io"
-"""Dynamic resource allocation, in this version since Kubernetes 1.34."""
+"""Dynamic resource allocation. Kubernetes has its v1 since 1.34."""
 RESOURCE_SLICES = Resource(DRA, "v1", "ResourceSlice", "resourceslices", namespaced=False)
 RESOURCE_CLAIMS = Resource(DRA, "v1", "ResourceClaim", "resourceclaims")
 CLAIM_TEMPLATES = Resource(DRA, "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
@@ -63,11 +63,11 @@ FIELD_MANAGER = "diloco-operator"
 UP_MANAGER = "diloco-up"
 """Field manager of `diloco up`."""
 KUBECTL_PLUGIN = "kubectl-diloco"
-"""Field manager of `kubectl diloco`; its user agent too."""
+"""Field manager and user agent of `kubectl diloco`."""
 PYTHON_CLIENT = "diloco-client"
-"""The same of `diloco_client`."""
+"""Field manager and user agent of `diloco_client`."""
 OPERATOR_LEASE = "diloco-operator"
-"""Default name of the Lease by which the operator's replicas elect a leader."""
+"""Default name of the Lease with which the operator's replicas elect a leader."""
 
 # Labels. The operator sets LABEL_JOB on every object that it makes for a job, the others on pods.
 LABEL_JOB = f"{GROUP}/job"
@@ -88,18 +88,18 @@ LABEL_RETAIN = f"{GROUP}/retain"
 """`Keep` on a volume claim that outlives its job; other claims do not have it."""
 
 LOCAL_PREFIX = f"local.{GROUP}"
-"""Prefix of what only simulated nodes carry."""
+"""Prefix of labels and annotations that only simulated nodes and their pods have."""
 
 COMPONENT_LEARNER = "learner"
 COMPONENT_SYNCER = "syncer"
 COMPONENT_EXPORT = "export"
-"""A pod of `kubectl diloco export`. It belongs to a claim and not to a job, so it has no LABEL_JOB: the operator leaves it alone."""
+"""A pod of `kubectl diloco export`. It belongs to a claim and not to a job, so it has no LABEL_JOB, and the operator leaves it alone."""
 
 # Annotations.
 ANNOTATION_SLICE = f"{GROUP}/slice"
 """On a learner pod: the slice that placement chose; of a group of many hosts only on the first `HOSTS_WITH_SLICE` pods."""
 HOSTS_WITH_SLICE = 16
-"""So many pods of a unit name all hosts of a group. In each pod the list would grow with the square of the hosts."""
+"""Pods of a unit that name all hosts of a group. If every pod did, the names would grow with the square of the hosts."""
 ANNOTATION_NODE = f"{GROUP}/node"
 """On a learner pod: the name of the node that it is pinned to."""
 ANNOTATION_GRANTOR = f"{GROUP}/grantor"
@@ -121,24 +121,24 @@ ANNOTATION_ADDRESS = f"{LOCAL_PREFIX}/address"
 ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 """On a volume claim: the node that a scheduler has chosen for it."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-"""Annotation of the StorageClass that claims without one get."""
+"""Annotation of the StorageClass that claims get if they name none."""
 
 # Node labels and resources as clouds set them.
 NODE_POOL = "cloud.google.com/gke-nodepool"
 KEEP_PODS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of pods that autoscalers must not move to save a node."""
+"""Annotations that forbid autoscalers to move a pod in order to save a node."""
 NODE_HOSTNAME = "kubernetes.io/hostname"
 NODE_REGION = "topology.kubernetes.io/region"
 NODE_ZONE = "topology.kubernetes.io/zone"
 
 GPU_DRIVER = "gpu.nvidia.com"
-"""NVIDIA's DRA driver of GPUs, and the DeviceClass of whole ones that comes with it."""
+"""NVIDIA's DRA driver for GPUs, and the DeviceClass of whole GPUs that comes with it."""
 GPU_SLICES = f"spec.driver={GPU_DRIVER}"
-"""Field selector of its ResourceSlices."""
+"""Field selector of that driver's ResourceSlices."""
 EXTENDED_RESOURCE_CLAIM = f"{DRA}/extended-resource-claim"
-"""Annotation of a ResourceClaim that kube-scheduler made for a pod which requests the devices as an extended resource."""
+"""Annotation of a ResourceClaim that kube-scheduler made for a pod that requests its devices as an extended resource."""
 ACCELERATOR_CLAIM = "diloco-accelerators"
-"""What a learner pod calls the claim for its accelerators; a template with a claim of this name brings its own."""
+"""Name of the claim for accelerators in a learner pod. A template with a claim of this name brings its own."""
 
 LEARNER_CONTAINER = "learner"
 """The container of a pool's template that is the training program."""
@@ -157,25 +157,25 @@ KUEUE_GROUP = f"{KUEUE}/pod-group-name"
 KUEUE_GROUP_COUNT = f"{KUEUE}/pod-group-total-count"
 """Annotation: pods of the group."""
 KUEUE_ROLE = f"{KUEUE}/role-hash"
-"""Annotation: the pod set of the Workload that the pod belongs to."""
+"""Annotation: the pod's pod set in the Workload."""
 KUEUE_RETRIABLE = f"{KUEUE}/retriable-in-group"
-"""Annotation: with `false` on one of its pods a group is over once all of them have ended, and gives its quota back."""
+"""Annotation: if one pod of a group has `false`, the group is over once all its pods have ended, and gives its quota back."""
 KUEUE_PRIORITY = f"{KUEUE}/priority-class"
 """Label of a job and of its pods: the WorkloadPriorityClass."""
 KUEUE_GATE = f"{KUEUE}/admission"
 """Scheduling gate that Kueue removes when it admits the group."""
 KUEUE_FINALIZER = f"{KUEUE}/managed"
-"""Finalizer of pods by which Kueue counts them, until a successor has taken their place or the group is over."""
+"""Finalizer with which Kueue keeps a pod and counts it, until a successor has taken its place or the group is over."""
 
 OUTSIDE_ATTEMPT = 1
-"""The attempt of learners outside the cluster. The operator starts none of these: the syncer accepts one connected process of an attempt at
-a time, whichever comes first."""
+"""The attempt of every learner outside the cluster: the operator does not start these, so it cannot count. The syncer accepts one connected
+process of an attempt at a time, whichever comes first."""
 MAX_DNS_LABEL = 63
 MAX_NAME = 253
 _UNIT_DIGITS = 9
 MAX_CLAIMED_DIGITS = 3
 MAX_ATTEMPT = 100_000_000
-"""Attempts of a unit: their numbers are part of names. An attempt every second would take three years."""
+"""Attempts of a unit. It bounds names, which contain the number; with an attempt every second it lasts for three years."""
 
 
 def unit_name(pool: str, index: int) -> str:
@@ -183,26 +183,26 @@ def unit_name(pool: str, index: int) -> str:
 
 
 def unit_index(pool: str, unit: str) -> int | None:
-    """Return the number of a unit in its pool; None: no unit of this pool has this name."""
+    """The number of a unit in its pool. None if no unit of the pool can have this name."""
     number = unit.removeprefix(f"{pool}-")
     well_formed = pool and number != unit and len(number) <= _UNIT_DIGITS and number.isascii() and number.isdecimal()
     return int(number) if well_formed and str(int(number)) == number else None
 
 
 def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
-    """Return a DNS label, for it is a host name too. Where long names meet many attempts or hosts, the job's part is shortened."""
+    """A DNS label, because it is also a host name. If it would be too long, the job's part is shortened."""
     return _of_unit(job, unit, f"-a{attempt}-{host}")
 
 
 def is_learner_pod_name(name: str, job: str, unit: str, attempt: int, host: int) -> bool:
-    """Return whether the pod has this name, or had it from an operator that marked no pools with a dash: pods that run keep their names."""
+    """Whether `name` is this pod's. Earlier operators put no mark before pools with a dash, and pods that run keep their names: so the name
+    without the mark counts, too."""
     return name in (learner_pod_name(job, unit, attempt, host), _with_ending(job, f"-{unit}-a{attempt}-{host}", MAX_DNS_LABEL))
 
 
 def _of_unit(job: str, unit: str, ending: str, limit: int = MAX_DNS_LABEL) -> str:
-    """Return the name of an object of a unit. No two jobs of a namespace have the same: the pool's name is what stands before the unit's
-    number up to the next dash. One with a dash (`lm` and `v2-h100`) would read as that of another job (`lm-v2` and `h100`), so a hash of
-    the job's name comes before it."""
+    """The name of an object of a unit. No two jobs of a namespace may have the same, but job `lm` with pool `v2-h100` and job `lm-v2` with
+    pool `h100` would. So a hash of the job's name stands before a pool's name that has a dash."""
     clear = unit.count("-") == 1
     return _with_ending(job, f"-{unit}{ending}", limit) if clear else _with_mark(job, f"-{unit}{ending}", limit)
 
@@ -221,15 +221,15 @@ def _job_mark(job: str) -> str:
 
 
 def pod_group_name(job: str, job_uid: str, unit: str, attempt: int) -> str:
-    """Return the pod group of Kueue that begins with this attempt of a unit: at most 63 characters, and another one for another job of the
-    same name, because the pods of a deleted job may be in its groups for a while."""
+    """Kueue's pod group that begins with this attempt of a unit, at most 63 characters. It has a hash of the job's uid, because the pods of
+    a deleted job of the same name may stay in their groups for a while."""
     ending = f"-{unit}-a{attempt}-{_group_mark(job_uid)}"
     return job[: MAX_DNS_LABEL - len(ending)].rstrip("-") + ending
 
 
 def is_pod_group(name: str, job: str, job_uid: str, unit: str) -> bool:
-    """Return whether `pod_group_name` makes this name for some attempt of the unit: who writes pods may write any name into their
-    labels."""
+    """Whether `pod_group_name` makes this name for some attempt of the unit. Pods may have any other, because everyone who may create pods
+    can write labels."""
     number = name.removesuffix(f"-{_group_mark(job_uid)}").rpartition("-a")[2]
     return number.isascii() and number.isdecimal() and name == pod_group_name(job, job_uid, unit, int(number[:_UNIT_DIGITS]))
 
@@ -239,13 +239,13 @@ def _group_mark(job_uid: str) -> str:
 
 
 _LONGEST_LIST = 120 * 1024
-"""Characters of a list of hosts: Linux takes 128 KiB in one variable of a program."""
+"""The most characters of a list of hosts: Linux takes 128 KiB in one environment variable."""
 _PORT_DIGITS = 6
 
 
 def host_names(job: str, unit: str, attempt: int, hosts: int) -> list[str]:
-    """Return what the pods of an attempt call themselves: their names in the job's Service, in the order of their index. The name of the
-    pod, as long as a list of all of them fits into one variable; a short name else."""
+    """The host names of an attempt's pods in the job's Service, by index. They are the names of the pods if a list of all fits into one
+    environment variable, else short names."""
     last = learner_pod_name(job, unit, attempt, hosts - 1)
     if hosts * (len(last) + len(service_name(job)) + _PORT_DIGITS + 1) <= _LONGEST_LIST:
         return [learner_pod_name(job, unit, attempt, host) for host in range(hosts)]
@@ -254,23 +254,23 @@ def host_names(job: str, unit: str, attempt: int, hosts: int) -> list[str]:
 
 
 def host_list_name(job: str, unit: str, attempt: int, hosts: int) -> str:
-    """Return the ConfigMap with the host names of an attempt. Its name says all that its content depends on."""
+    """The ConfigMap with the host names of an attempt. Its content follows from its name."""
     return _of_unit(job, unit, f"-a{attempt}-hosts-{hosts}", MAX_NAME)
 
 
 def lists_hosts(name: str, hosts: int) -> bool:
-    """Return whether a ConfigMap with this name lists so many hosts."""
+    """Whether a host list of this name has this number of hosts."""
     return name.endswith(f"-hosts-{hosts}")
 
 
 def claim_template_name(job: str, job_uid: str, pool: str, accelerators: int) -> str:
-    """Return the ResourceClaimTemplate of a pool's hosts. Its name says all that its content depends on: none can be changed. Another job
-    has another one, be it of the same name: what a deleted one had goes later than it."""
+    """The ResourceClaimTemplate of a pool's hosts. Its content follows from its name, because no template can be changed. The name has a
+    hash of the job's uid, because the template of a deleted job of the same name may stay for a while."""
     return _with_ending(job, f"-{pool}-{_group_mark(job_uid)}-x{accelerators}", MAX_NAME)
 
 
 def accelerators_claimed(template: str) -> int:
-    """Return how many accelerators a template of `claim_template_name` claims; 0: it is none."""
+    """How many accelerators a template of `claim_template_name` claims. 0 if it has no such name."""
     _, mark, count = template.rpartition("-x")
     return int(count) if mark and count.isascii() and count.isdecimal() and len(count) <= MAX_CLAIMED_DIGITS else 0
 
@@ -280,12 +280,12 @@ def syncer_pod_name(job: str) -> str:
 
 
 def service_name(job: str) -> str:
-    """Return headless service of the job: gives every pod a name `<pod>.<job>.<namespace>.svc`."""
+    """The job's headless Service, which gives every pod a name `<pod>.<job>.<namespace>.svc`."""
     return job
 
 
 def external_service_name(job: str) -> str:
-    """Return the name of the Service of type LoadBalancer before the syncer."""
+    """The Service of type LoadBalancer before the syncer."""
     return f"{job}-syncer-external"
 
 
@@ -294,11 +294,11 @@ def config_map_name(job: str) -> str:
 
 
 UNITS_PER_SECRET = 64
-"""Learner units whose certificates share a Secret: so many cost one write, and some 100 KB to the kubelets that read it whole."""
+"""Learner units whose certificates share a Secret. More would save writes, but each kubelet reads the whole Secret, some 100 KB already."""
 
 
 def authority_secret_name(job: str) -> str:
-    """Return the job's certificate authority. No pod mounts it."""
+    """The Secret of the job's certificate authority. No pod mounts it."""
     return f"{job}-ca"
 
 
@@ -307,31 +307,30 @@ def syncer_secret_name(job: str) -> str:
 
 
 def learner_secret_name(job: str, pool: str, unit: str) -> str:
-    """Return the Secret with the certificates of a unit of `pool`. What stands before the last `-learners-` is the job; a pool's name that
-    has it (`lm` and `learners-h100`) would read as that of another job (`lm-learners` and `h100`), so a hash of the job's name comes before
-    it."""
+    """The Secret with the certificates of a unit of `pool`. Job `lm` with pool `learners-h100` and job `lm-learners` with pool `h100` would
+    share a name, so a hash of the job's name stands before such a pool's."""
     index = int(unit.removeprefix(f"{pool}-"))
     own = f"{_job_mark(job)}-{pool}" if "-learners-" in f"-{pool}" else pool
     return f"{job}-learners-{own}-{index // UNITS_PER_SECRET}"
 
 
 def outside_secret_name(job: str) -> str:
-    """Return the name of the Secret with the certificates of learners outside the job's cluster."""
+    """The Secret with the certificates of learners outside the job's cluster."""
     return f"{job}-outside-tls"
 
 
 def outside_key(learner: str) -> str:
-    """Return the key of the private key and certificate of one of them in that Secret."""
+    """The entry of `outside_secret_name` with a learner's private key and certificate."""
     return learner_secret_key(learner, OUTSIDE_ATTEMPT)
 
 
 def learner_secret_key(unit: str, attempt: int) -> str:
-    """Return the key of the private key and certificate of one attempt in that Secret."""
+    """The entry of `learner_secret_name` with the private key and certificate of an attempt."""
     return f"{unit}-a{attempt}.pem"
 
 
 def holds_certificates(secret: str, job: str) -> bool:
-    """Return whether a Secret's name is one that the job uses."""
+    """Whether the job uses this name for a Secret with certificates."""
     return secret in (authority_secret_name(job), syncer_secret_name(job), outside_secret_name(job)) or secret.startswith(
         f"{job}-learners-"
     )

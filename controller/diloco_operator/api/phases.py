@@ -1,6 +1,6 @@
 """What the hardware of a unit does, by the unit's status: for `status.goodput`, and for the record of a run. Pure.
 
-It is the list of goodput (`diloco.goodput.Use`), and two things more in which a unit has no time that could be used.
+The phases are the uses of goodput (`diloco.goodput.Use`), and two in which a unit has no time that could be used.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -16,7 +16,7 @@ from diloco_operator.api.status import UnitState
 
 
 class Phase(enum.StrEnum):
-    """In the order in which a unit goes through them, as a rule."""
+    """The phases, in the order in which a unit normally goes through them."""
 
     MISSING = Use.MISSING.value
     START = Use.START.value
@@ -25,22 +25,22 @@ class Phase(enum.StrEnum):
     WAITING = Use.WAITING.value
     PAUSE = Use.PAUSE.value
     LOST_WORK = Use.LOST_WORK.value
-    """No state of a unit says so. It is known afterwards, when the step that it was in has been lost."""
+    """No state shows this phase. It is known only afterwards, when a step has been lost."""
     RECOVERY = Use.RECOVERY.value
     RECONFIGURATION = Use.RECONFIGURATION.value
     FAILED = "failed"
-    """It will not start again."""
+    """The unit will not start again."""
     OVER = "over"
-    """Nothing of it is to run: the job is complete or suspended, or asks for fewer units."""
+    """The unit is not to run: the job is complete or suspended, or wants fewer units."""
 
     @property
     def use(self) -> Use | None:
-        """Return the use of its time; None: it has none."""
+        """The use of the unit's time. None if it has no time that could be used."""
         return None if self in (Phase.FAILED, Phase.OVER) else Use(self.value)
 
 
 class UnitFacts(Protocol):
-    """What the state of a unit follows from (`reconcile.units.states`): `api.status.UnitStatus`, or what reconcile reads of it."""
+    """The facts that decide the state of a unit (`reconcile.units.states`): of `api.status.UnitStatus`, or of reconcile's record of it."""
 
     @property
     def state(self) -> UnitState: ...

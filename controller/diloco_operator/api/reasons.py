@@ -1,7 +1,7 @@
-"""Every reason that a job's status and its Events can show: one table, from which code, reference and tests take them.
+"""Every reason that a job's status and its Events can show, in one table for code, reference and tests.
 
-A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change. What code decides by a
-reason is a column (`api.consequences`).
+A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change. Code does not compare
+reasons; it decides by the other columns of the table (`api.consequences`).
 
 See docs/decisions/0030-controller-loop.md.
 """
@@ -30,7 +30,7 @@ class Severity(enum.StrEnum):
 
 # --- status.conditions[].reason ---------------------------------------------------------------------------------------
 class ConditionReason(enum.StrEnum):
-    """Why a condition has its status. A reason of a condition always comes with the same status."""
+    """Why a condition has its status. A reason always comes with the same status."""
 
     status: str
     severity: Severity
@@ -331,7 +331,7 @@ CONDITION_REASONS: dict[ConditionType, type[ConditionReason]] = {
 
 # --- Events -----------------------------------------------------------------------------------------------------------
 class EventReason(enum.StrEnum):
-    """Reasons of Events beside those of conditions: a condition that takes another status is reported with its own reason."""
+    """Reasons of Events that are not about a condition. When a condition's status changes, the Event has the condition's reason."""
 
     severity: Severity
     meaning: str
@@ -568,7 +568,7 @@ class UnitReason(enum.StrEnum):
 
 
 class PoolReason(enum.StrEnum):
-    """Why a pool has not more units."""
+    """Why a pool does not have more units."""
 
     lack: Lack
     meaning: str
@@ -599,41 +599,38 @@ _LACKS: Mapping[str, Lack] = {"": Lack.NOTHING} | {reason.value: reason.lack for
 
 
 def concern_of(reason: str) -> Concern:
-    """Return what a condition with this reason in a status is about."""
+    """What a condition with this reason is about. Concern.NONE if the reason is of another release."""
     return _CONCERNS.get(reason, Concern.NONE)
 
 
 def told_by(reason: str) -> Told:
-    """Return what an Event with this reason tells of an attempt."""
+    """What an Event with this reason says about an attempt's end. Told.NO_END if the reason is of another release."""
     return _TELLS.get(reason, Told.NO_END)
 
 
 def follows(reason: str, what: Follows) -> bool:
-    """Whether this follows from the reason of a unit, as its status has it. From one of another release nothing follows."""
+    """Whether this follows from the reason of a unit. Nothing follows from a reason of another release."""
     return what in _FOLLOWS.get(reason, ())
 
 
 def lack_of(reason: str) -> Lack:
-    """Return what a pool lacks by the reason that its status has; of one of another release nothing is known."""
+    """What a pool with this reason lacks. Lack.NOTHING if the reason is of another release."""
     return _LACKS.get(reason, Lack.NOTHING)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 class ReasonRow(NamedTuple):
-    """One row."""
-
     subject: str
-    """A condition type, Event, Unit or Pool."""
+    """A condition type, "Event", "Unit" or "Pool"."""
     value: str
     status: str
-    """The status of the condition; "" for others."""
+    """The status of the condition, "" for other subjects."""
     severity: Severity | None
-    """None: a reason of a unit or pool, which has no Event of its own."""
+    """None for units and pools, whose reasons have no Event of their own."""
     meaning: str
 
 
 def all_reasons() -> Iterator[ReasonRow]:
-    """Yield the whole table."""
     for condition, reasons in CONDITION_REASONS.items():
         for reason in reasons:
             yield ReasonRow(condition.value, reason.value, reason.status, reason.severity, reason.meaning)

@@ -1,6 +1,6 @@
-"""The rules of a DiLoCoJob that types cannot say, as CEL. Pure data.
+"""The rules of a DiLoCoJob that types cannot express, in CEL. Pure data.
 
-They are part of the CRD, so that `kubectl apply`, `diloco validate` and the in-memory API refuse the same objects with the same words.
+They are part of the CRD, so `kubectl apply`, `diloco validate` and the in-memory API refuse the same objects with the same words.
 Every message names the field and the rule, and says what to do. Rules call only functions that a real API server has. Each list that
 a rule iterates over is bounded in the schema, so that the rule's estimated cost stays within the API server's limit.
 
@@ -20,24 +20,24 @@ from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
 MAX_JOB_NAME = 32
 MAX_POOL_NAME = 15
 MAX_ACCELERATORS_PER_HOST = 16
-"""Bound of the field acceleratorsPerHost. Hosts of a kind may have fewer: a rule says so."""
+"""Bound of the field acceleratorsPerHost. A rule bounds it further for kinds whose hosts have fewer."""
 MAX_PROCESSES_PER_HOST = 64
-"""Bound of the field processesPerHost; on hosts with accelerators, at most one for each of them."""
+"""Bound of the field processesPerHost. A rule allows at most one process for each accelerator of a host."""
 MAX_FAILURES_ON_RECORD = 10_000
-"""In the status of a job: 27 bytes each, 264 KiB of the 1.5 MiB that etcd takes."""
+"""Times of failures in the status of a job: 27 bytes each, 264 KiB of the 1.5 MiB that etcd takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationRule:
     rule: str
-    """CEL over `self`; with `oldSelf` it is a transition rule, checked on updates only."""
+    """CEL over `self`. With `oldSelf` it is a transition rule, which is checked on updates only."""
     message: str
     field_path: str = ""
-    """The field to blame, relative to where the rule stands, as `.min`; "": the place itself."""
+    """The field to blame, relative to the place of the rule, such as `.min`. "" for the place itself."""
 
 
 def _text(value: str) -> str:
-    """Return a CEL string literal. None of our strings contains a quote."""
+    """A CEL string literal. None of our strings contains a quote."""
     return "'" + value.replace("\\", "\\\\") + "'"
 
 
@@ -47,7 +47,7 @@ def _list(values: Iterable[str]) -> str:
 
 _TPU = _list(of_family(Family.TPU))
 _HOST = _list(of_family(Family.HOST))
-# Rules are about the built-in kinds. Of those of a catalogue file the CRD knows nothing; `api.kinds` has the same rules for them.
+# The CRD knows only the built-in kinds. `api.kinds` has the same rules for kinds of a catalogue file.
 _NO_TPU = _list(of_family(Family.HOST, Family.CPU))
 _NO_HOST = _list(of_family(Family.TPU, Family.CPU))
 _DURATION = _text(DURATION_PATTERN)
@@ -59,7 +59,7 @@ _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
 def duration_rule(field: str) -> ValidationRule:
-    """Return the form of every duration."""
+    """The form of every duration."""
     return ValidationRule(
         f"self.matches({_DURATION})",
         f"{field} must be a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m",
@@ -79,7 +79,7 @@ def _topology_rule(kind: Accelerator) -> ValidationRule:
 
 
 def _chips_per_host_rules() -> list[ValidationRule]:
-    """Return one rule for all TPUs, and one for each topology that several host sizes can make."""
+    """A rule for all TPUs, and one for each topology that hosts of several sizes can make."""
     exceptions: dict[str, tuple[int, ...]] = {}
     ambiguous: dict[str, tuple[tuple[int, ...], list[str]]] = {}
     for name in of_family(Family.TPU):
@@ -139,7 +139,7 @@ def _accelerators_per_host_rules() -> list[ValidationRule]:
 
 
 def _processes_per_host_rules() -> list[ValidationRule]:
-    """Return the rules for at most one process for each accelerator, and the same number of accelerators for each process."""
+    """At most one process for each accelerator, and the same number of accelerators for each process."""
     sizes: dict[int, list[str]] = {}
     for name in of_family(Family.HOST):
         sizes.setdefault(BUILT_IN[name].host_sizes[-1], []).append(name)
@@ -197,12 +197,12 @@ _POOL = [
 
 # --- changes of a job that has ended ----------------------------------------------------------------------------------
 FREE_AFTER_END = ("managedBy", "podLabels", "ttlSecondsAfterFinished", "retry")
-"""Fields of spec that may change after the end: they mean something then, have a rule of their own, or change nothing. `_AS_BEFORE`
-compares all others."""
+"""Fields of spec that may change after the end: they still have an effect, have a rule of their own, or change nothing. `_AS_BEFORE`
+compares all other fields."""
 
 
 def _same(field: str) -> str:
-    """Return a field that is always there has its old value."""
+    """The field has its old value. Only for fields that are always present."""
     return f"self.spec.{field} == oldSelf.spec.{field}"
 
 
@@ -219,7 +219,7 @@ _RETRY, _OLD_RETRY = _number_or_0("self.spec", "retry"), _number_or_0("oldSelf.s
 _AS_BEFORE = " && ".join(
     (
         *map(_same, ("suspend", "priorityClassName", "queueName", "learners", "pools", "placement", "training")),
-        # Everything else of the syncer has a rule of its own.
+        # The other fields of the syncer have rules of their own.
         "has(self.spec.syncer.template) == has(oldSelf.spec.syncer.template)",
         f"(!has(self.spec.syncer.template) || {_same('syncer.template')})",
         "has(self.spec.syncer.externalAddress) == has(oldSelf.spec.syncer.externalAddress)",
@@ -239,12 +239,12 @@ _HAS_MORE_TO_DO = (
     f"(self.spec.training.steps > {_DONE}.steps || (has({_DONE}.tokenBudget) && {_COMMITTED} >= {_DONE}.tokenBudget && "
     f"self.spec.training.steps > {_number_or_0(_DONE, 'step')}))"
 )
-"""Rule for a complete job: more steps than it was to take, or more tokens, if its budget has ended it.
-`reconcile.status.starting_again`."""
+"""A complete job has more to do: more steps than before, or more tokens if its token budget ended it. `reconcile.status.starting_again`
+decides the same way."""
 
 
 def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:
-    """Return the rule that a job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
+    """A job whose condition `ended` is True may change only `FREE_AFTER_END`, or anything if `unless` holds."""
     return ValidationRule(
         f"!has(oldSelf.status) || !has(oldSelf.status.conditions) || !{_is_true(ended)} || ({unless}) || ({_AS_BEFORE})", message, ".spec"
     )
@@ -469,4 +469,4 @@ RULES: Mapping[str, list[ValidationRule]] = {
         )
     ],
 }
-"""Rules by the place in the schema where they stand; `[]` is an array's item."""
+"""Place in the schema -> its rules. `[]` stands for the items of an array."""

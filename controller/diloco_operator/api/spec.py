@@ -21,11 +21,11 @@ from diloco_operator.api.names import MANAGER
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
 
 MAX_LEARNERS = 256
-"""Units of one job: what status says of twice as many fits into one object."""
+"""Units of one job. The status of twice as many fits into one object."""
 MAX_POOLS = 16
 MAX_POD_LABELS = 64
 MAX_OUTSIDE = 64
-"""Learners outside a job's cluster: their certificates share a Secret."""
+"""Learners outside a job's cluster. Their certificates share one Secret."""
 MAX_OUTSIDE_NAME = 32
 MAX_RETRY = 1_000_000
 
@@ -160,7 +160,7 @@ class Provisioning(ApiModel):
 
     @property
     def brings_nodes(self) -> bool:
-        """Something brings nodes that do not exist yet."""
+        """Whether something brings nodes that do not exist yet."""
         return self.mode is not ProvisioningMode.EXISTING
 
 

@@ -36,5 +36,5 @@ OVER = (JobState.COMPLETE, JobState.FAILED)
 
 
 def state_on_record(status: Mapping[str, Any]) -> JobState | None:
-    """Read the state from a checked status. None: nothing is on record."""
+    """Read the state from a checked status. None if it has none yet."""
     return JobState(status["state"]) if "state" in status else None

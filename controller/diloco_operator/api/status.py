@@ -1,4 +1,4 @@
-"""`status` of a DiLoCoJob as types: what the operator says of it. The CRD and docs/api.md are generated from them (`api.crd`).
+"""`status` of a DiLoCoJob as types: what the operator reports. The CRD and docs/api.md are generated from them (`api.crd`).
 
 camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. Everything is
 immutable: a changed status is a new object (`model_copy(update=...)`).
@@ -23,7 +23,7 @@ from diloco_operator.api.unit_figures import FiguresModel
 from diloco_operator.kube.timestamps import Timestamp
 
 MAX_UNSCHEDULABLE_NODES = 32
-"""Nodes that status remembers; of more, the oldest are forgotten."""
+"""Nodes that status remembers. If there are more, the oldest are forgotten."""
 SLICE_LIMIT = 131072
 """Characters of the name of a slice or group of hosts."""
 TEMPLATE_HASH_LIMIT = 64
@@ -153,9 +153,9 @@ class UnschedulableNode(ApiModel):
 
 
 MAX_CONDITIONS = 32
-"""Conditions of a job, with those that others have added."""
+"""Conditions of a job, including those that others have added."""
 MAX_REMEDIES = 8
-"""Remedies that a pool names."""
+"""Remedies of one pool."""
 
 
 class PoolStatus(ApiModel):
@@ -198,9 +198,9 @@ class HostFailure(ApiModel):
 
 
 MAX_HOSTS = 16
-"""Hosts that status names."""
+"""Hosts in status."""
 MAX_HOST_FAILURES = 3
-"""Failures that status keeps of each."""
+"""Failures that status keeps for each host."""
 
 
 class HostStatus(ApiModel):
@@ -221,15 +221,15 @@ class HostStatus(ApiModel):
 
     @property
     def last_failure(self) -> float:
-        """Seconds since the epoch."""
+        """When the last attempt failed on it, seconds since the epoch."""
         return max(failure.at for failure in self.failures)
 
     def avoided(self, now: float) -> bool:
-        """Return whether no attempt may start there now."""
+        """Whether no attempt may start on it now."""
         return self.avoided_until is not None and now < self.avoided_until
 
     def written(self) -> dict[str, Any]:
-        """Return every field, also those at their defaults, so that what the API server gives back equals what was written."""
+        """The fields for status. Defaults are written, so that what the API server returns equals what was written."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -1,7 +1,7 @@
-"""Figures of a unit that its syncer reports, each declared once. From here come the field of the report and how it is read from the wire,
-the field of `status.units[]`, what stays on record of it, the CRD, docs/api.md, and the columns of the tables.
+"""Figures of a unit that its syncer reports, each declared once. From this declaration come the field of the report and how it is read from
+the wire, the field of `status.units[]`, what stays on record, the CRD, docs/api.md, and the columns of the tables.
 
-A figure has the name that its field has in the wire's UnitReport.
+A figure has the same name as its field in the wire's UnitReport.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from diloco_operator.api.base import ApiModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What becomes of a figure on its way from the report to people."""
+    """How a figure gets from the report to people."""
 
     largest: int | float | bool | None
-    """The value of the longest text that is to be expected; a status has room for it. None: it is bounded by its own rule."""
+    """The value with the longest text that can be expected; a status keeps room for it. None if another rule bounds the figure."""
     heading: str = ""
-    """Heading of its column; "": it has none of its own."""
+    """Heading of its column, "" if it has no column of its own."""
     wide: bool = False
     """Its column is in wide tables only."""
     digits: int | None = None
-    """Decimal places in status; None: it is no fraction."""
+    """Decimal places in status. None if it is not a fraction."""
     stays: bool = False
-    """The last value of a unit whose job is complete stays, for the final account."""
+    """When the job is complete, a unit's last value stays for the final account."""
     speed: bool = False
-    """An attempt that does not run has 0 of it."""
+    """It is 0 for an attempt that does not run."""
     now: bool = False
-    """It says nothing of a unit that does not train: its column is empty then."""
+    """It says nothing about a unit that does not train: its column is empty then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFigures:
-    """The figures, as a report has them. A default of None: the field is absent while there is nothing to say, so that a new figure writes
-    no job's status."""
+    """The figures, as a report has them. A figure whose default is None is absent in status until it is reported, so a new figure does not
+    make the operator write every job's status."""
 
     tokens_per_second: Annotated[
         float,
@@ -98,15 +98,15 @@ _UNREPORTED = asdict(UnitFigures())
 FIGURES: Mapping[str, Figure] = MappingProxyType(
     {name: each for name, hint in _TYPES.items() for each in get_args(hint) if isinstance(each, Figure)}
 )
-"""By name, in the order of the tables."""
+"""Name -> figure, in the order of the tables."""
 KEYS: Mapping[str, str] = MappingProxyType({name: to_camel(name) for name in FIGURES})
 """Name -> field of status.units[]."""
 DEFAULTS: Mapping[str, Any] = MappingProxyType({KEYS[name]: value for name, value in _UNREPORTED.items() if value is not None})
-"""Field of status.units[] -> what it says of a unit of which nothing is reported yet; without those that are absent then."""
+"""Field of status.units[] -> its value before anything is reported. Figures that are absent then are left out."""
 FIGURES_BYTES = sum(len(f',"{KEYS[name]}":{json.dumps(figure.largest)}') for name, figure in FIGURES.items() if figure.largest is not None)
-"""Bytes that the figures of a unit take at most in a status, without those that their own rule bounds."""
+"""The most bytes that the figures of a unit take in a status, without figures that another rule bounds."""
 
 if TYPE_CHECKING:
     FiguresModel = UnitFigures
-else:  # what mypy cannot follow: a model with the fields of a dataclass
+else:  # a model with the fields of a dataclass, which mypy cannot follow
     FiguresModel = create_model("FiguresModel", __base__=ApiModel, **{name: (hint, _UNREPORTED[name]) for name, hint in _TYPES.items()})
