@@ -218,7 +218,7 @@ class Client:
 
         Args:
             follow: go on with new lines until the pod ends
-            tail: begin with the last so many lines; None for all
+            tail: how many of the existing lines to begin with, the last ones; None for all
             previous: of the attempt before the newest
             host: of this host only; None for all
         """
@@ -289,7 +289,7 @@ class Client:
         request, output = ClaimRequest(name, image=image, seconds=seconds), Path(output)
         with _errors(self._source):
             written = self._loop.run(fetch_model(self._api, self.namespace, request, output, step, snapshot, dtype))
-            # The claim is gone, and this is the URI of its copies: read them in the caller's thread, so that the loop can serve other calls.
+            # Without a claim this is the URI of its copies. They are read in the caller's thread, so that the loop can serve other calls.
             if isinstance(written, str):
                 written = write_model(written, "", output, step, snapshot, dtype)
         target, about = written

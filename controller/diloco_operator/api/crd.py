@@ -158,8 +158,8 @@ class _Converter:
         return result
 
     def _resolve(self, node: Schema) -> tuple[Schema, bool]:
-        """Follow references, and strip the null of an optional field. Keywords beside a reference win over those of its target. Return the
-        schema, and whether the field may be null."""
+        """Follow references, and strip the null of an optional field. Keywords beside a reference win over its target's. Return the schema,
+        and whether the field may be null."""
         nullable = False
         while "$ref" in node or "anyOf" in node:
             if "$ref" in node:

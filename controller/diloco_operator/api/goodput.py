@@ -1,6 +1,6 @@
 """`status.goodput`: the time of a job's units by what it was used for.
 
-The classes are those of `diloco.goodput.Use`; tests/unit/diloco_operator/api/test_goodput.py compares the two lists.
+The uses are the members of `diloco.goodput.Use`; tests/unit/diloco_operator/api/test_goodput.py compares the two lists.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """

@@ -310,8 +310,8 @@ def learner_secret_name(job: str, pool: str, unit: str) -> str:
     """The Secret with the certificates of a unit of `pool`. Job `lm` with pool `learners-h100` and job `lm-learners` with pool `h100` would
     share a name, so a hash of the job's name stands before such a pool's."""
     index = int(unit.removeprefix(f"{pool}-"))
-    own = f"{_job_mark(job)}-{pool}" if "-learners-" in f"-{pool}" else pool
-    return f"{job}-learners-{own}-{index // UNITS_PER_SECRET}"
+    marked_pool = f"{_job_mark(job)}-{pool}" if "-learners-" in f"-{pool}" else pool
+    return f"{job}-learners-{marked_pool}-{index // UNITS_PER_SECRET}"
 
 
 def outside_secret_name(job: str) -> str:

@@ -52,9 +52,9 @@ def check_certificates(context: ReconcileContext) -> CertificateCheck:
     named = [secret for secret in secrets if names.holds_certificates(secret.name, job.name)]
     taken = [f"{names.SECRETS.kind} {secret.name}" for secret in named if secret.owner != job.uid]
     deleting = any(secret.deleting for secret in named if secret.owner == job.uid)
-    own = children.authority
-    why = _unusable(own, context.now) if own is not None and own.owner == job.uid and not own.deleting else ""
-    deletes = [Delete(names.SECRETS, job.namespace, own.name, own.uid, why=why)] if own is not None and why else []
+    authority = children.authority
+    defect = _unusable(authority, context.now) if authority is not None and authority.owner == job.uid and not authority.deleting else ""
+    deletes = [Delete(names.SECRETS, job.namespace, authority.name, authority.uid, why=defect)] if authority is not None and defect else []
     keys = [key for key in context.observed.rejected_writes if key[0] == names.SECRETS.kind]
     rejected = [rejection for key in keys if (rejection := context.rejection(key)) is not None]
     return CertificateCheck(not (taken or deleting or deletes or rejected), taken, deletes, rejected)
@@ -76,14 +76,14 @@ class CertificatesToIssue(NamedTuple):
 def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create]) -> CertificatesToIssue:
     """What must be issued for the pods in `learners`, before they are created, and for every pod that runs."""
     job, children = context.observed.job, context.observed.children
-    own = children.authority
-    if own is not None and (own.owner != job.uid or own.deleting or _unusable(own, context.now)):
+    authority = children.authority
+    if authority is not None and (authority.owner != job.uid or authority.deleting or _unusable(authority, context.now)):
         return CertificatesToIssue()
     all_secrets: list[IssueCertificates] = []
-    if own is None:
+    if authority is None:
         secret = _secret(job, names.authority_secret_name(job.name))
         all_secrets.append(IssueCertificates(secret, job.uid, create_authority=True, wave=WAVE_CONFIGURATION))
-    trust = _trust(context, own)
+    trust = _trust(context, authority)
     deadlines = list(trust.deadlines)
     identity = contract.syncer_identity(job.uid)
     host_name = contract.syncer_host_name(job.name, job.namespace)

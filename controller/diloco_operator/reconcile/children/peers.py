@@ -24,7 +24,7 @@ TPU_PROCESS_PORT = 8476
 _HOST_NAMES, _PROCESS_ADDRESSES = "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"
 """Variables that list all hosts. They are also the keys of the lists in the ConfigMap."""
 _FIRST_PORT, _PORTS = 20000, 10000
-"""Ports below those of NodePort Services (from 30000) and those that a kernel gives to connections (from 32768)."""
+"""Ports below the range of NodePort Services (from 30000) and the ports that a kernel gives to connections (from 32768)."""
 
 
 @dataclass(frozen=True)

@@ -105,12 +105,12 @@ def _wanted(
     wanted = [[*kind, *how, *without] for kind, how in itertools.product(kinds, paid)]
     selector: dict[str, str] = {}
     if len(wanted) == 1:  # Autopilot and node auto-provisioning of GKE take no alternatives, and make nodes for plain selectors
-        own = template.get("nodeSelector") or {}
+        of_template = template.get("nodeSelector") or {}
         plain = {each["key"]: each["values"][0] for each in wanted[0] if _is_plain(each)}
         # If the template selects another value, ours stays an expression: both must hold then, and kube-scheduler reports the conflict.
-        other = {key for key, value in plain.items() if own.get(key, value) != value}
+        other = {key for key, value in plain.items() if of_template.get(key, value) != value}
         wanted = [[each for each in wanted[0] if each["key"] not in plain or each["key"] in other]]
-        selector = {key: value for key, value in plain.items() if key not in own}
+        selector = {key: value for key, value in plain.items() if key not in of_template}
     return selector, [{"matchExpressions": each} for each in wanted if each]
 
 
@@ -143,15 +143,15 @@ def _hardware(labels: NodeLabels, shape: Shape) -> list[Obj]:
 
 def _neighbours(pool: Pool, shape: Shape, gang: str) -> tuple[list[Obj], list[Obj]]:
     """Pod affinity terms: near which pods the pods of this unit must run, and near which they must not."""
-    own = {"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}}
+    same_gang = {"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}}
     together: list[Obj] = []
     apart: list[Obj] = []
     if shape.topology and shape.hosts > 1:  # the node pool is one slice, and the unit takes all of it
         others = [{"key": names.LABEL_GANG, "operator": "Exists"}, {"key": names.LABEL_GANG, "operator": "NotIn", "values": [gang]}]
-        together.append({**own, "topologyKey": names.NODE_POOL})
+        together.append({**same_gang, "topologyKey": names.NODE_POOL})
         apart.append({"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}, "topologyKey": names.NODE_POOL})
     elif shape.hosts > 1 and pool.locality is not Locality.ANY:
-        together.append({**own, "topologyKey": names.NODE_ZONE})
+        together.append({**same_gang, "topologyKey": names.NODE_ZONE})
     if not shape.topology and not shape.divides:  # the unit shares its hosts with no other
         learners = {"matchLabels": {names.LABEL_COMPONENT: names.COMPONENT_LEARNER}}
         apart.append({"labelSelector": learners, "namespaceSelector": {}, "topologyKey": names.NODE_HOSTNAME})

@@ -67,11 +67,11 @@ class PodTemplateBase:
     learner: Obj
     """The container among `containers` that trains, without its environment."""
     env: tuple[Sequence[Obj], Sequence[Obj]]
-    """Its variables before and after those of `_IDENTITY`."""
+    """Its variables before and after `_IDENTITY`."""
     chosen: frozenset[str]
     """Names of the variables that the template sets."""
     volumes: Sequence[Obj]
-    """Volumes besides those of the job file and the certificate."""
+    """All volumes except the job file and the certificate."""
     keep: Mapping[str, str]
     """Annotations that make autoscalers leave the pods where they are."""
     preempts: bool
@@ -324,9 +324,9 @@ def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], config: Oper
     if template.get("initContainers"):
         pod_spec["initContainers"] = [restricted(each) for each in template["initContainers"]]
     if config.image_pull_secrets:
-        own = [*(template.get("imagePullSecrets") or ())]
-        own_names = {each.get("name") for each in own}
-        pod_spec["imagePullSecrets"] = [*own, *({"name": name} for name in config.image_pull_secrets if name not in own_names)]
+        secrets = [*(template.get("imagePullSecrets") or ())]
+        own_names = {each.get("name") for each in secrets}
+        pod_spec["imagePullSecrets"] = [*secrets, *({"name": name} for name in config.image_pull_secrets if name not in own_names)]
     if spec.priority_class_name:
         pod_spec["priorityClassName"] = spec.priority_class_name
     return pod_spec

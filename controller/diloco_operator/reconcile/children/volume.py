@@ -64,5 +64,5 @@ def syncer_volume(context: ReconcileContext) -> Volume:
         due = syncer.created + RECONCILE.hold_in_vain
         return Volume(syncer_words.waits_for_volume(problem), problem, certain=context.now >= due, certain_at=due)
     # The user may have mistyped the class. It exists if a scheduler has found a node for the claim.
-    seen = not named or claim.taken_up or (syncer is not None and syncer.node)
-    return Volume() if seen else Volume(syncer_words.waits_for_volume(syncer_words.class_is_tried(name, claim.storage_class)))
+    class_exists = not named or claim.taken_up or (syncer is not None and syncer.node)
+    return Volume() if class_exists else Volume(syncer_words.waits_for_volume(syncer_words.class_is_tried(name, claim.storage_class)))

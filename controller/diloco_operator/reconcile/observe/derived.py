@@ -61,6 +61,6 @@ def host_needs(pool: Pool) -> Resources:
         return needs
     learner = main_container(pool.template.spec, names.LEARNER_CONTAINER)
     devices = dict(needs.devices)
-    own = dict(resources_of({"containers": [learner]}).devices).get(resource, 0) if learner is not None else 0
-    devices[resource] = devices.get(resource, 0) - own + count
+    requested = dict(resources_of({"containers": [learner]}).devices).get(resource, 0) if learner is not None else 0
+    devices[resource] = devices.get(resource, 0) - requested + count
     return needs._replace(devices=tuple(sorted(devices.items())))

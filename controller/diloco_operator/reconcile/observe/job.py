@@ -134,12 +134,12 @@ def _readable(spec: Spec) -> Spec:
 def _contradictions(spec: Spec) -> list[Cause]:
     """Contradictions that reconcile cannot work with and that an API server with other rules may have let in."""
     causes: list[Cause] = []
-    seen: set[str] = set()
+    pool_names: set[str] = set()
     for index, pool in enumerate(spec.pools):
         where = f"spec.pools[{index}]"
-        if pool.name in seen:
+        if pool.name in pool_names:
             causes.append(Cause(f"{where}.name", f"another pool already has the name {pool.name!r}"))
-        seen.add(pool.name)
+        pool_names.add(pool.name)
         causes += kind_problems(pool, where)
         if pool.learners.min > pool.learners.max:
             causes.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))

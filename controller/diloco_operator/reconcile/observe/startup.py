@@ -82,8 +82,8 @@ def project_startup(obj: Obj) -> PodStartup:
 
 def _templates_without_claim(spec: Fields, status: Fields) -> tuple[str, ...]:
     at, of_status = "spec.resourceClaims[]", "status.resourceClaimStatuses[]"
-    made = {string(each, "name", of_status) for each in objects(status, "resourceClaimStatuses", "status")}
-    wanted = (each for each in objects(spec, "resourceClaims", "spec") if string(each, "name", at) not in made)
+    existing = {string(each, "name", of_status) for each in objects(status, "resourceClaimStatuses", "status")}
+    wanted = (each for each in objects(spec, "resourceClaims", "spec") if string(each, "name", at) not in existing)
     return tuple(name for each in wanted if (name := string(each, "resourceClaimTemplateName", at)))
 
 

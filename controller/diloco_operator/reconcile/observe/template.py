@@ -119,9 +119,9 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
     if policy == "Default" or (policy == "ClusterFirst" and _true(pod, "hostNetwork")):
         fit = "ClusterFirstWithHostNet" if _true(pod, "hostNetwork") else "ClusterFirst"
         yield Cause(f"{at}.dnsPolicy", f"{policy} does not find the names of the job's pods; use {fit}, or leave it out")
-    own, wanted = pod.get("priorityClassName"), spec.priority_class_name
-    if own and wanted and own != wanted:
-        yield Cause(f"{at}.priorityClassName", f"{own} is not spec.priorityClassName {wanted}; leave one of them out")
+    pod_class, job_class = pod.get("priorityClassName"), spec.priority_class_name
+    if pod_class and job_class and pod_class != job_class:
+        yield Cause(f"{at}.priorityClassName", f"{pod_class} is not spec.priorityClassName {job_class}; leave one of them out")
     volumes = [volume["name"] for volume in pod.get("volumes") or ()]
     for index, name in enumerate(volumes):
         if name.startswith(names.VOLUME_PREFIX):
@@ -147,11 +147,11 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
 
 def _repeated(named: Iterable[tuple[str, str]]) -> _Problems:
     """A field that has the value of an earlier field. `named`: pairs of field and value."""
-    seen: dict[str, str] = {}
+    earlier: dict[str, str] = {}
     for field, value in named:
-        if value in seen:
-            yield Cause(field, f"{value!r} is {seen[value]} already; give it another one")
-        seen.setdefault(value, field)
+        if value in earlier:
+            yield Cause(field, f"{value!r} is {earlier[value]} already; give it another one")
+        earlier.setdefault(value, field)
 
 
 def _mounted(at: str, container: Mapping[str, Any], volumes: Collection[str]) -> _Problems:
@@ -177,11 +177,11 @@ def _environment(at: str, container: Mapping[str, Any]) -> _Problems:
 
 
 def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
-    ours = [value for key, value in vars(contract).items() if key.startswith("MOUNT_")]
+    contract_paths = [value for key, value in vars(contract).items() if key.startswith("MOUNT_")]
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         path = posixpath.normpath(mount["mountPath"])
         # A mount below one of the contract's paths would hide its files.
-        taken = next((own for own in ours if path == own or path.startswith(f"{own}/")), None)
+        taken = next((reserved for reserved in contract_paths if path == reserved or path.startswith(f"{reserved}/")), None)
         if taken is not None:
             yield Cause(f"{at}.volumeMounts[{index}].mountPath", f"{taken} is mounted by the operator; mount the volume elsewhere")
 

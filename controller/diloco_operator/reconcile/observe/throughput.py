@@ -104,9 +104,9 @@ def _rates(units: Mapping[str, UnitStatusRecord], report: Report) -> dict[str, l
     """Pool -> tokens/s of each unit that trains."""
     rates: dict[str, list[float]] = {}
     for name, record in units.items():
-        seen = report.units.get(name)
-        if seen is not None and seen.attempt == record.attempt and record.running and _trains(seen):
-            rates.setdefault(record.pool, []).append(min(seen.tokens_per_second, MOST_TOKENS_PER_SECOND))
+        reported = report.units.get(name)
+        if reported is not None and reported.attempt == record.attempt and record.running and _trains(reported):
+            rates.setdefault(record.pool, []).append(min(reported.tokens_per_second, MOST_TOKENS_PER_SECOND))
     return rates
 
 

@@ -30,14 +30,14 @@ from diloco_operator.report import Report
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
     """The figures of a unit that change with every outer step, by the syncer's report. A figure that is left out keeps its value on
     record. A unit whose attempt has ended has no speed."""
-    seen = context.report.units.get(record.name) if context.report is not None else None
+    reported = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
-    if seen is None:
+    if reported is None:
         return {} if record.running or done else {KEYS[name]: DEFAULTS[KEYS[name]] for name, figure in FIGURES.items() if figure.speed}
-    present = seen.attempt == record.attempt and record.running
+    present = reported.attempt == record.attempt and record.running
     changed: dict[str, Any] = {}
     for name, figure in FIGURES.items():
-        key, value = KEYS[name], getattr(seen, name)
+        key, value = KEYS[name], getattr(reported, name)
         if value is None or (done and not figure.stays):
             continue  # the value on record stays
         if value is False and not record.figures.get(key):

@@ -40,15 +40,17 @@ def _contributing(context: ReconcileContext, records: Mapping[str, UnitStatusRec
         return _training(records)
     names = set()
     for record in records.values():
-        seen = context.unit_report(record.name, record.attempt)
-        if record.running and seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
+        reported = context.unit_report(record.name, record.attempt)
+        if record.running and reported is not None and reported.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
             names.add(record.name)
     return frozenset(names)
 
 
 def contributing_outside(context: ReconcileContext) -> int:
     """Learners outside the cluster that contribute, by a recent report."""
-    return sum(1 for seen in context.outside.values() if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE))
+    return sum(
+        1 for learner in context.outside.values() if learner is not None and learner.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE)
+    )
 
 
 def _training(records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:

@@ -151,6 +151,6 @@ def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begu
         return False
     if record.state is UnitState.DRAINING:
         return follows(record.reason, Follows.RETURNS_AT_ONCE)
-    seen = context.unit_report(record.name, record.attempt)
+    reported = context.unit_report(record.name, record.attempt)
     starts = record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING)
-    return starts and not (begun and seen is not None and seen.phase is UnitPhase.DISCONNECTED)
+    return starts and not (begun and reported is not None and reported.phase is UnitPhase.DISCONNECTED)

@@ -103,10 +103,10 @@ def _lost(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, report: 
         return 0.0
     if then.ended_at is None or unit.ended_at is not None or unit.since is None:
         return 0.0
-    seen = report.units.get(unit.name)
-    if seen is None or seen.attempt != unit.attempt:
+    reported = report.units.get(unit.name)
+    if reported is None or reported.attempt != unit.attempt:
         return 0.0
-    heard = max(report.received_at - seen.seconds_since_heard, unit.since)
+    heard = max(report.received_at - reported.seconds_since_heard, unit.since)
     return max(0.0, then.ended_at - heard)
 
 
