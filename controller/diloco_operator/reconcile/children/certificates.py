@@ -37,7 +37,7 @@ class CertificateCheck:
     """What prevents the job from having its certificates."""
 
     ready: bool
-    """Nothing does: pods may be created."""
+    """Nothing does, so pods may be created."""
     taken: Sequence[str]
     """`Secret <name>` of objects that do not belong to the job."""
     deletes: Sequence[Delete]

@@ -31,10 +31,10 @@ def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False, user
     """
     given = template.get("securityContext") or {}
     defaults = {**_POD, **({"fsGroup": NONROOT, "fsGroupChangePolicy": "OnRootMismatch"} if own_volumes else {})}
-    context = {**(defaults if users else {key: value for key, value in defaults.items() if key not in _USERS}), **given}
+    security_context = {**(defaults if users else {key: value for key, value in defaults.items() if key not in _USERS}), **given}
     if given.get("runAsUser") == 0 and "runAsNonRoot" not in given:
-        del context["runAsNonRoot"]
-    return context
+        del security_context["runAsNonRoot"]
+    return security_context
 
 
 def with_access(container: Mapping[str, Any], template: Mapping[str, Any], access: Access, *, users: bool = True) -> Mapping[str, Any]:
@@ -46,22 +46,22 @@ def with_access(container: Mapping[str, Any], template: Mapping[str, Any], acces
         return container
     capabilities = given.get("capabilities") or {}
     added = {"add": list(access.capabilities)} if access.capabilities and "add" not in capabilities else {}
-    context = {"runAsUser": 0, "runAsGroup": 0, **given}
+    security_context = {"runAsUser": 0, "runAsGroup": 0, **given}
     if added:
-        context["capabilities"] = {"drop": ["ALL"], **capabilities, **added}
-    return {**container, "securityContext": context}
+        security_context["capabilities"] = {"drop": ["ALL"], **capabilities, **added}
+    return {**container, "securityContext": security_context}
 
 
 def restricted(container: Mapping[str, Any]) -> Obj:
     """Deny a container what the restricted profile forbids, unless the template asks for it."""
     given = container.get("securityContext") or {}
     drop = {"drop": ["ALL"], **(given.get("capabilities") or {})}
-    context: Obj = {**given, "capabilities": drop}
+    security_context: Obj = {**given, "capabilities": drop}
     if not given.get("privileged"):  # the API server rejects the two together
-        context.setdefault("allowPrivilegeEscalation", False)
+        security_context.setdefault("allowPrivilegeEscalation", False)
     if given.get("runAsUser") == 0:
-        context.setdefault("runAsNonRoot", False)
-    return {**container, "securityContext": context}
+        security_context.setdefault("runAsNonRoot", False)
+    return {**container, "securityContext": security_context}
 
 
 def main_container(container: Mapping[str, Any]) -> Obj:

@@ -49,7 +49,7 @@ def claim_metadata(job: Job, name: str, retain: Retain, image: str) -> dict[str,
 
 
 def is_claim_of(claim: Child, job: Job) -> bool:
-    """A claim belongs to the controller among its owner references; without a controller, to the job in the annotation."""
+    """Whether the claim is the job's: by the controller among its owner references, or by the annotation if it has no controller."""
     return (claim.owner or claim.kept_for) == job.uid
 
 

@@ -42,7 +42,7 @@ class Child:
     version: str = ""
     """metadata.resourceVersion."""
     kept_for: str = ""
-    """Uid of the job that made a volume claim which outlives it."""
+    """Uid of the job that a volume claim belongs to and outlives."""
     retain: str = ""
     """Its label LABEL_RETAIN."""
     syncer_image: str = ""

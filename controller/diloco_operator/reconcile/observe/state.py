@@ -39,13 +39,12 @@ class ObservedState:
     pod_answers: Mapping[str, PodAnswer] = field(default_factory=dict)
     """Pool -> the API server's last answer about its pods, to a dry run or to a create."""
     admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
-    """Pool -> `Plan.admissions` of the last plan, or what a dry run has answered since."""
+    """Pool -> `Plan.admissions` of the last plan, with what dry runs have answered since."""
     allotted: Allotted = NOTHING_ALLOTTED
     """What the job gets and gives, by what it had and wanted last."""
     default_class: bool = False
-    """The default StorageClass was given to the last claim, seen in this namespace, of a job that names no class. False if the cluster has
-    no default, or no claim was seen. Claims of other namespaces do not count: whoever writes one with a class there would make learners
-    start early here."""
+    """In this namespace, the last claim seen of a job that names no StorageClass got the default one. False if it got none, or no claim was
+    seen. Claims of other namespaces do not count: a user there could give one a class by hand, and learners here would start early."""
     slices_since: Mapping[str, float] = field(default_factory=dict)
     """Unit -> when it got its slice; 0 if before this operator started. A unit that has just got its slice is absent."""
     missing_rights: tuple[str, ...] = ()

@@ -94,8 +94,8 @@ def _state(state: UnitState, *, runs: bool) -> UnitState:
 
 
 def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
-    """The record as fields of status. Fields that the API server would fill in are written even at their defaults, so that what it returns
-    equals what was written. Other fields are absent at their defaults, so that a new version need not write every job's status anew."""
+    """The record as fields of status. `_ALWAYS` are written even at their defaults, so that what the API server returns equals what was
+    written. Other fields are absent at their defaults, so that a version that adds one need not write every job's status anew."""
     fields = {name: getattr(record, name) for name in _FIELDS}
     for name in _TIMES:
         if fields[name] is not None:

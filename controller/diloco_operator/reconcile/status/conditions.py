@@ -59,19 +59,19 @@ def rights_missing(missing: Sequence[str]) -> Statements:
 
 def running(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects) -> Statements:
     """The conditions of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
-    is_training = training(context, scaling, active.contributing, shared)
-    begun = is_training.reason.status == TRUE or under_way(context.observed.job.status)
-    is_degraded = degraded(context, scaling, active, shared, begun=begun)
-    if isinstance(is_training, QuorumMissing):
-        named = is_degraded.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
-        is_training = is_training.statement("see Degraded" if named else missing_units(scaling, active.contributing))
+    training_statement = training(context, scaling, active.contributing, shared)
+    begun = training_statement.reason.status == TRUE or under_way(context.observed.job.status)
+    degraded_statement = degraded(context, scaling, active, shared, begun=begun)
+    if isinstance(training_statement, QuorumMissing):
+        named = degraded_statement.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
+        training_statement = training_statement.statement("see Degraded" if named else missing_units(scaling, active.contributing))
     return {
         **accepted(context.observed.job.problems),
         ConditionType.PLACED: placed(context, scaling),
-        ConditionType.TRAINING: is_training,
-        ConditionType.DEGRADED: is_degraded,
+        ConditionType.TRAINING: training_statement,
+        ConditionType.DEGRADED: degraded_statement,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
-        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS, _final_snapshot(context, is_degraded)),
+        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS, _final_snapshot(context, degraded_statement)),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
 

@@ -16,7 +16,7 @@ class ContributingUnits:
     """Names of units."""
 
     contributing: frozenset[str] = frozenset()
-    """Units whose present attempt contributes. If the last report is old, the units that status has as training."""
+    """Units whose present attempt contributes. If the last report is old, those that did when it came."""
     returning: frozenset[str] = frozenset()
     """Units that were connected when the syncer went away, and train on as soon as it is back. They are no reason for an alarm yet."""
     recheck_at: float | None = None

@@ -107,7 +107,7 @@ def _only_waits(record: UnitStatusRecord) -> bool:
 
 
 def _missing(scaling: Scaling, contributing: Collection[str]) -> list[UnitStatusRecord]:
-    """Units that could contribute and do not, without the units that the job does not want now."""
+    """Units that could contribute and do not, except units that the job gives up on purpose."""
     return [
         record
         for record in scaling.records.values()

@@ -131,7 +131,7 @@ def condition_events(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], about: Collection[ConditionType]
 ) -> list[Event]:
     """An Event for each condition of the types in `about` whose status changed."""
-    # A new job is expected to be accepted and nothing else, which is no news. That it has no hardware is: Placed stays Unknown here.
+    # That a new job is accepted, and nothing else yet, is no news. Placed begins as Unknown, so that missing hardware is.
     expected = dict.fromkeys(ConditionType, FALSE) | {ConditionType.ACCEPTED: TRUE, ConditionType.PLACED: UNKNOWN}
     old = {**expected, **{each["type"]: each["status"] for each in before}}
     events = []
