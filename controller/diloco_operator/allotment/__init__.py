@@ -1,4 +1,4 @@
-"""Which job gets which slices: one allotment over all jobs. Pure: the same fleet and the same requests, the same allotment.
+"""Which job gets which slices: one allotment over all jobs. Pure: it depends on the fleet and the requests alone.
 
 See docs/decisions/0207-allotment.md.
 """

@@ -1,9 +1,8 @@
-"""The allotment of slices to jobs, kept up to date: requests and changes of the fleet in, grants and revocations out.
+"""The allotment of slices to jobs, kept up to date: requests and changes of the fleet go in, grants and revocations come out.
 
-The result depends on nothing but the present requests and the present fleet. Only the jobs that a change can concern are allotted again:
-those that are connected with it through slices that they could use.
-
-Who gets what is decided by one flow over these jobs, beside the caller if it wishes.
+The result depends only on the present requests and the present fleet. After a change, only jobs that it can concern are allotted again:
+those that are connected with it through slices that they could use. One flow over these jobs decides, in another thread if the caller
+wishes.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -28,35 +27,35 @@ from diloco_operator.placement.requirements import SliceRequirements
 
 
 class Allotment:
-    """Over all jobs of one operator, for one thread. Jobs are named by their keys (`Job.key`)."""
+    """The allotment over all jobs of one operator. Jobs are named by their keys (`Job.key`). Not thread-safe."""
 
     def __init__(self, fleet: Inventory) -> None:
         self._fleet = fleet
         self._requests: dict[str, JobRequest] = {}
         self._active: dict[str, None] = {}
-        """Jobs that want slices, or of which units may be revoked; those that only wait are in `_waiting`."""
+        """Jobs that want slices, or whose units may be revoked. Jobs that only wait are in `_waiting` instead."""
         self._waiting = WaitingJobs()
         self._holders: dict[str, set[str]] = {}
-        """Node -> jobs whose units are there to stay."""
+        """Node -> jobs with units that are to stay on it."""
         self._classes = SliceClasses()
         self._shared = SharedHosts(fleet, self._classes)
         self._supply = PresentSupply(self._classes, self._shared, self._locations)
         self._results: dict[str, Allotted] = {}
-        """The results of jobs that get or give something."""
+        """Job -> what it gets and gives, if that is anything."""
         self._kept: dict[str, str] = {}
-        """First node of a free slice -> the job that it is granted to, or for whose minimum it waits."""
+        """Key of a free slice -> the job that it is granted to, or for whose minimum it waits."""
         self._masks: dict[str, int] = {}
         """Job -> the bits of its requirements."""
         self._stale = 0
         """Bits of the requirements that a change since the last refresh can concern."""
         self._large = 0
-        """Bits of requirements that `refresh` left for `in_steps`, because they concern too many jobs."""
+        """Bits of the requirements that `refresh` left for `in_steps`."""
         self._deciding = 0
-        """Bits of the requirements that `in_steps` decides on now."""
+        """Bits of the requirements that `in_steps` decides on now, 0 if it does not run."""
         self._deferred: dict[str, JobRequest | None] = {}
-        """What jobs that this concerns have and want by now, None if a job is gone."""
+        """Job -> a request that waits for the end of `in_steps`. None if the job is gone."""
         self._deferred_changes: dict[Location, None] = {}
-        """Slices that this concerns and that have changed meanwhile."""
+        """Slices whose changes wait for the end of `in_steps`."""
         fleet.track_changes()
 
     # --- what changes ------------------------------------------------------------------------------------------------------
@@ -64,7 +63,7 @@ class Allotment:
         return self._request(job) is not None
 
     def update(self, request: JobRequest) -> None:
-        """Replace what the job has and wants from now on. What concerns the slices that `in_steps` decides on waits for its end."""
+        """Replace the job's request. A request that concerns slices which `in_steps` decides on counts only once that has ended."""
         self._forget_revocations(request)
         if self._must_wait(request):
             self._deferred[request.job] = request
@@ -72,8 +71,8 @@ class Allotment:
             self._update(request)
 
     def remove(self, job: str) -> None:
-        """Forget a job that is gone. What its last pods have is free when they have ended."""
-        # As one that wants nothing: it gives back what it had, and those that waited for it are looked at again.
+        """Forget a job that is gone. What its last pods have is free once they have ended."""
+        # First as a job that wants nothing: this gives back what it had, and marks the jobs that waited for that as stale.
         nothing = JobRequest(job)
         if self._must_wait(nothing):
             self._deferred[job] = None
@@ -84,15 +83,19 @@ class Allotment:
                 self._kept.pop(node, None)
 
     def refresh(self, most: int | None = None) -> set[str]:
-        """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some. What concerns more than `most`
-        jobs, or units of several sizes, is left for `in_steps`, as is what `in_steps` decides on now."""
+        """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some.
+
+        Args:
+            most: jobs that one decision may concern. Larger ones, and those with units of several sizes, are left for `in_steps`. None if
+                all are decided here.
+        """
         concerned: set[str] = set()
         if most is None:
             self._large = 0
         self._take_changes()
-        while now := self._stale & ~(self._large | self._deciding):
-            # From one bit on: what is not connected with it is decided apart, and stays as it is.
-            component = self._component(now & -now)
+        while undecided := self._stale & ~(self._large | self._deciding):
+            # The component of the lowest bit. Whatever is not connected with it is decided apart.
+            component = self._component(undecided & -undecided)
             if most is not None and (component & self._large or self._takes_long(component, most)):
                 self._large |= component
             else:
@@ -102,41 +105,43 @@ class Allotment:
 
     @property
     def unfinished(self) -> bool:
-        """Whether `refresh` left something for `in_steps`, or this runs."""
+        """Whether `refresh` left something for `in_steps`, or `in_steps` runs."""
         return bool(self._large or self._deciding)
 
     def unsettled(self) -> list[int]:
-        """Return what changed, for `in_steps`: the bits of the requirements of jobs that are connected through slices which they could use.
-        What is not connected is decided apart."""
+        """Return the components that changed, for `in_steps`: for each, the bits of the requirements that slices or jobs connect."""
         self._take_changes()
-        found: list[int] = []
+        components: list[int] = []
         rest = self._stale
         while rest:
-            found.append(self._component(rest & -rest))
-            rest &= ~found[-1]
-        return found
+            components.append(self._component(rest & -rest))
+            rest &= ~components[-1]
+        return components
 
     def in_steps(self, component: int) -> Steps[set[str]]:
-        """Return what `refresh` does for one of `unsettled`, in short steps. The caller answers the problems, wherever it likes. Between
-        steps it may do other things and call any other method of this object. What changes meanwhile in these slices and jobs counts from
-        the end on: the result is right for the state at the beginning, and until then the last one stands. All others go on."""
+        """Do what `refresh` does, for one of the components of `unsettled`, in short steps. Returns the jobs that can act on it.
+
+        The caller answers the problems wherever it likes. Between steps it may do other things, and call any other method of this object.
+        What changes meanwhile in this component counts only after the last step: the result is right for the state at the beginning, and
+        until then the last result stands. Other components are not held up.
+        """
         self._take_changes()
-        # It may have grown, or have been decided, since the caller asked for it.
+        # The component may have grown, or have been decided, since the caller asked for it.
         component = self._deciding = self._component(component & self._stale)
         self._large &= ~component
         concerned: set[str] = set()
         try:
             if component:
                 concerned = yield from self._allot(component)
-                # Not before the answer is whole: a caller that gives up in between leaves it to be decided again.
+                # Only now: if the caller gives up in between, the component is still stale and is decided again.
                 self._stale &= ~component
         finally:
-            # Also when the caller gives up: what came meanwhile must count.
+            # Also if the caller gives up: what came meanwhile must count.
             self._end_deferring()
         return concerned
 
     def _must_wait(self, request: JobRequest) -> bool:
-        """Return whether a request concerns the slices that are being decided on, or waits already."""
+        """Whether a request concerns slices that `in_steps` decides on, or an older one of the job waits for its end."""
         job, deciding = request.job, self._deciding
         if not deciding:
             return False
@@ -149,7 +154,7 @@ class Allotment:
         return any(class_ is not None and class_.mask & deciding for class_ in classes)
 
     def _is_decided_on(self, location: Location) -> bool:
-        """Return whether the slice there is one of those that are being decided on, or has become one."""
+        """Whether `in_steps` decides on the slice at this location, or would do so after its change."""
         class_, slice_ = self._classes.class_at(location), self._fleet.slice_at(location)
         if class_ is not None and class_.mask & self._deciding:
             return True
@@ -159,35 +164,34 @@ class Allotment:
 
     def _end_deferring(self) -> None:
         deferred, changes = self._deferred, self._deferred_changes
-        # First: what follows must change the state itself.
+        # Cleared first, else the calls below would defer the same things again.
         self._deciding, self._deferred, self._deferred_changes = 0, {}, {}
         self._read_slices(changes)
         for job, request in deferred.items():
             if request is None:
                 self.remove(job)
             else:
-                # `update`: the result that came meanwhile may revoke a unit from the place that it has left by now.
+                # Not `_update`: the new result may revoke a unit from a slice that the unit has left meanwhile.
                 self.update(request)
 
-    # --- what it says --------------------------------------------------------------------------------------------------------
+    # --- what it gives -------------------------------------------------------------------------------------------------------
     def of(self, job: str) -> Allotted:
-        """Return what the job gets and gives, as of the last refresh."""
+        """Return what the job gets and gives by the last decision."""
         return self._results.get(job, NOTHING_ALLOTTED)
 
     def spares(self, job: str) -> dict[str, list[str]]:
-        """Return pool -> the names of the free slices that are kept for it beside its units, once these have what they want."""
+        """Return pool -> names of its spares: the free slices that are kept for it beside those of its units."""
         request, granted = self._request(job), self.of(job).granted
-        found: dict[str, list[str]] = {}
+        spares: dict[str, list[str]] = {}
         for pool in request.pools if request is not None else ():
-            if pool.for_spares and (left := granted.get(pool.name)):
-                each = pool.requirements.shape.slots
-                names = [group_name(left[index : index + each]) for index in range(0, len(left), each)]
-                found[pool.name] = names[: pool.wanted]
-        return found
+            if pool.for_spares and (slices := granted.get(pool.name)):
+                slots = pool.requirements.shape.slots
+                names = [group_name(slices[index : index + slots]) for index in range(0, len(slices), slots)]
+                spares[pool.name] = names[: pool.wanted]
+        return spares
 
     def view(self, job: str) -> AllottedFleet:
-        """Return the fleet as this job may use it. Slices that the job's request names already, but that it has not reserved yet, are its
-        own."""
+        """Return the fleet as this job may use it. Slices of its units count as granted, even before they are reserved."""
         granted = dict(self.of(job).granted)
         request = self._request(job)
         for pool in request.pools if request is not None else ():
@@ -199,12 +203,12 @@ class Allotment:
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
     def _request(self, job: str) -> JobRequest | None:
-        """Return the last one, whether it counts already or not."""
+        """Return the last request of the job, even if it does not count yet. None if there is none."""
         return self._deferred[job] if job in self._deferred else self._requests.get(job)
 
     def _update(self, request: JobRequest) -> None:
         old = self._requests.get(request.job)
-        # Each status write makes a request. What changes no decision must not cost an allotment of all that compete.
+        # Each status write makes a new request. One that changes no decision must not cost an allotment of all jobs that compete.
         if old == request or (old is not None and not self.of(request.job).revoked and what_decides(old) == what_decides(request)):
             self._requests[request.job] = request
             return
@@ -229,25 +233,25 @@ class Allotment:
         self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
 
     def _forget_revocations(self, request: JobRequest) -> None:
-        """Forget what a unit got since it was revoked: it must leave what it had then, and nothing else."""
+        """Forget the revocation of units that have other nodes now: a unit must leave only the slice that it had when it was revoked."""
         allotted = self.of(request.job)
         if not allotted.revoked:
             return
         before, now = places(self._request(request.job)), places(request)
-        left = {unit: winner for unit, winner in allotted.revoked.items() if before.get(unit) == now.get(unit)}
-        self._results[request.job] = replace(allotted, revoked=left)
+        revoked = {unit: winner for unit, winner in allotted.revoked.items() if before.get(unit) == now.get(unit)}
+        self._results[request.job] = replace(allotted, revoked=revoked)
 
     def _own_parts(self, job: str, pool: PoolRequest) -> list[Slice]:
-        """Return parts of hosts of the job's units that it has not reserved yet."""
-        found = []
+        """Return the parts of hosts that units of the pool have but the job has not reserved yet."""
+        parts = []
         for unit in pool.units:
             if not any(self._fleet.has_reserved(job, node, unit.name) for node in unit.nodes):
-                found += [replace(slice_, part=unit.name, room=pool.requirements.needs, in_part=True) for slice_ in self._slices(unit)]
-        return found
+                parts += [replace(slice_, part=unit.name, room=pool.requirements.needs, in_part=True) for slice_ in self._slices(unit)]
+        return parts
 
     def _slices(self, unit: HeldUnit) -> Iterable[Slice]:
-        found = (self._fleet.slice_at(location) for location in self._locations(unit.nodes))
-        return (slice_ for slice_ in found if slice_ is not None)
+        slices = (self._fleet.slice_at(location) for location in self._locations(unit.nodes))
+        return (slice_ for slice_ in slices if slice_ is not None)
 
     def _mask(self, request: JobRequest) -> int:
         mask = 0
@@ -268,8 +272,8 @@ class Allotment:
         self._read_slices(self._locations(nodes))
 
     def _locations(self, nodes: Iterable[str]) -> dict[Location, None]:
-        found = (self._fleet.location(node) for node in nodes)
-        return {location: None for location in found if location is not None}
+        locations = (self._fleet.location(node) for node in nodes)
+        return {location: None for location in locations if location is not None}
 
     def _take_changes(self) -> None:
         self._read_slices(self._fleet.take_changes())
@@ -282,7 +286,7 @@ class Allotment:
                 self._stale |= self._read_slice(location)
 
     def _read_slice(self, location: Location) -> int:
-        """Read one slice anew. Returns the bits of the requirements that its change concerns."""
+        """Read one slice anew. Returns the bits of the requirements that a change of it concerns."""
         if is_divisible(location[0].accelerator):
             return self._shared.read(location, whole=location[1][1] in self._holders)
         slice_ = self._fleet.slice_at(location)
@@ -293,30 +297,31 @@ class Allotment:
         return self._classes.put(location, slice_, free=free and not held, leaving=not free and not held)
 
     def _component(self, mask: int) -> int:
-        """Return all requirements that are connected with these: through slices that meet both, or through a job that has both."""
+        """Return the bits of all requirements that are connected with these: slices meet both, or a job has both."""
         masks = self._classes.masks() | self._waiting.masks() | {self._masks[job] for job in self._active}
-        grown = True
-        while grown:
-            touching = [each for each in masks if each & mask]
+        again = True
+        while again:
+            touching = [other for other in masks if other & mask]
             masks.difference_update(touching)
             before = mask
-            for each in touching:
-                mask |= each
-            grown = mask != before
+            for other in touching:
+                mask |= other
+            again = mask != before
         return mask
 
     def _allot(self, component: int) -> Steps[set[str]]:
-        """Allot in steps. The results change in the last one."""
+        """Allot to the jobs of a component, in steps. The results change in the last step. Returns the jobs that can act on it."""
         jobs = self._competing(component)
         self._waiting.note(component, *self._most_units(component))
-        found: dict[str, Allotted] = {}
+        allotted: dict[str, Allotted] = {}
         if jobs:
             requests = [self._requests[job] for job in jobs]
-            found = yield from decide(component, requests, self._supply)
+            allotted = yield from decide(component, requests, self._supply)
         concerned = set()
+        # Also jobs that no longer compete, as they may still have a result from before.
         had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
-        for job in had | found.keys():
-            before, now = self.of(job), found.get(job, NOTHING_ALLOTTED)
+        for job in had | allotted.keys():
+            before, now = self.of(job), allotted.get(job, NOTHING_ALLOTTED)
             if now == NOTHING_ALLOTTED:
                 self._results.pop(job, None)
             else:
@@ -326,68 +331,68 @@ class Allotment:
                     del self._kept[node]
             if now.adds_to(before):
                 concerned.add(job)
-        for job in found:
-            for node in found[job].kept:
+        for job in allotted:
+            for node in allotted[job].kept:
                 self._kept[node] = job
         return concerned
 
     def _competing(self, component: int) -> list[str]:
-        """Return the jobs that can get or give slices with these requirements, and one more of each line at least."""
+        """Return the jobs that can get or give slices with these requirements. One job more of each line of waiting jobs is among them."""
         jobs = [job for job in self._active if self._masks[job] & component]
         return [*jobs, *self._waiting.first(component, *self._most_units(component))]
 
     def _takes_long(self, component: int, most: int) -> bool:
-        """Return whether more jobs compete than these, or units of several sizes: whole numbers take longer than a flow."""
+        """Whether more than `most` jobs compete, or units of several sizes do: whole numbers take longer than a flow."""
         jobs = self._competing(component)
         sizes: dict[str, set[tuple[int, int]]] = {}
         for job in jobs:
             for pool in self._requests[job].pools:
                 shape = pool.requirements.shape
                 sizes.setdefault(shape.accelerator, set()).add((shape.slots, shape.chips_per_host))
-        return len(jobs) > most or any(len(found) > 1 for found in sizes.values())
+        return len(jobs) > most or any(len(of_kind) > 1 for of_kind in sizes.values())
 
     def _most_units(self, component: int) -> tuple[int, int]:
-        """Return how many units find room at most: where slices are free or will be, and where units of others may have to leave."""
+        """Return how many units fit at most: into slices that are free or being left, and where units of other jobs may have to leave."""
         free = sum(class_.most_units for class_ in self._classes if class_.mask & component)
         free += sum(host.accelerators_left for host in self._shared.within(component))
         return free, sum(most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
 
 
 def _at_once[T](steps: Steps[T]) -> T:
-    found: Answer | None = None
+    answered: Answer | None = None
     while True:
         try:
-            problem = steps.send(found)
+            problem = steps.send(answered)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        found = answer(problem) if problem is not None else None
+        answered = answer(problem) if problem is not None else None
 
 
 # --- What follows from one request alone ------------------------------------------------------------------------------
 def requirements_of(request: JobRequest) -> list[SliceRequirements]:
-    """List those of its pools, and those that they prefer."""
+    """Return the requirements of all pools, and those that they prefer."""
     return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
 
 
 def whole_nodes(request: JobRequest) -> frozenset[str]:
-    """Find the nodes that it has as a whole."""
+    """Return the nodes that the job does not share with others."""
     whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
 
 
 def _changed_nodes(before: JobRequest | None, now: JobRequest) -> frozenset[str]:
-    """Find the nodes that the job has in another way than before."""
+    """Return the nodes of which the job has more, less or another part than before."""
     whole = (whole_nodes(before) if before is not None else frozenset()) ^ whole_nodes(now)
     return whole | {node for (node, _), _ in shares_of(before).items() ^ shares_of(now).items()}
 
 
 def places(request: JobRequest | None) -> dict[str, tuple[str, ...]]:
-    """Map each unit to its nodes."""
+    """Return unit -> its nodes. Empty if there is no request."""
     return {unit.name: unit.nodes for pool in request.pools for unit in pool.units} if request is not None else {}
 
 
 def most_units(request: JobRequest) -> int:
-    """Count the units of others that find room at most where those of this job may leave."""
+    """Return how many units of other jobs fit at most where units of this job may leave."""
     if not request.may_give:
         return 0
     shapes = ((pool.requirements.shape, len(pool.units)) for pool in request.pools)
@@ -397,10 +402,11 @@ def most_units(request: JobRequest) -> int:
 
 
 def what_decides(request: JobRequest) -> JobRequest:
-    """Leave out what decides nothing: which unit leaves first, while none must leave and all have equally many slices, and which cannot
-    leave yet, while none may have to."""
+    """Return the request without details of units that change no decision."""
+    # `settling` only matters if units may be asked to leave.
     if not request.may_give:
         request = _with_units(request, lambda unit: unit._replace(settling=False))
+    # `loss` says which unit leaves first. While none must leave, it matters only where units have several sizes.
     if len({pool.requirements.shape.size for pool in request.pools}) > 1:
         return request
     return _with_units(request, lambda unit: unit._replace(loss=0))

@@ -1,4 +1,4 @@
-"""What the allotment gives one job, and what it takes."""
+"""What the allotment gives to one job, and what it takes from it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from diloco_operator.fleet.slices import Slice
 
 @dataclass(frozen=True, slots=True)
 class Allotted:
-    """What one job gets and gives."""
-
     granted: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
-    """Pool, by its name -> free slices that only its units may take now."""
+    """Name of a pool -> free slices that only its units may take now."""
     revoked: Mapping[str, str] = field(default_factory=dict)
-    """Units that must leave their slices -> the key of the job that gets these."""
+    """Units that must leave their slices -> the key of the job that gets the slices."""
     checks: frozenset[str] = frozenset()
-    """Names of its pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
+    """Names of its pools that should ask by a dry run whether their pods are admitted: then units of other jobs would leave for them."""
     prepares: bool = False
-    """Units of other jobs would leave for it, or slices are kept for its minimum, and what its units share is not there."""
+    """The job should create what its units share: units of other jobs would then leave for it, or slices be kept for its minimum."""
     kept_for_minimum: frozenset[str] = frozenset()
-    """Keys of free slices that no other minimum gets, because all of its minimum does not fit yet."""
+    """Keys of free slices that wait for its minimum, which does not fit yet as a whole. No other minimum gets them."""
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The keys of the granted slices: their first nodes, and of parts of hosts their names."""
+        """The keys of the granted slices: the first node of each, with the name of the part if it is part of a host."""
         return frozenset(slice_.key for slices in self.granted.values() for slice_ in slices)
 
     def adds_to(self, before: Allotted) -> bool:
-        """Return whether the job can act on something that was not so before."""
+        """Whether the job can act on something that it could not act on before."""
         more = self.nodes - before.nodes or self.revoked.keys() - before.revoked.keys() or self.checks - before.checks
         return bool(more) or self.prepares > before.prepares
 
     @property
     def kept(self) -> frozenset[str]:
-        """The keys of all free slices that are kept for it."""
+        """The keys of all free slices that are kept for the job."""
         return self.nodes | self.kept_for_minimum
 
 

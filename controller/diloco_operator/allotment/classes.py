@@ -1,6 +1,6 @@
-"""Slices in classes: no present requirement tells two slices of one class apart. So matching counts slices instead of listing them.
+"""Slices in classes: no present requirement tells two slices of one class apart, so matching counts slices and need not list them.
 
-The one gate is `SliceRequirements.suits`: each slice is tested once against each requirement, when either of them comes or changes.
+Only `SliceRequirements.suits` decides whether a slice meets a requirement. It is asked once per pair, when either of them comes or changes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class SliceClass:
     mask: int
     """The bits of the requirements that its slices meet."""
     domains: dict[int, Hashable]
-    """Requirement of units of several slices -> the domain of these slices that all slices of one unit must share."""
+    """Number of a requirement whose units take several slices -> the domain in which these slices are. A unit's slices must share it."""
     members: dict[Location, Slice] = field(default_factory=dict)
     free: list[Location] = field(default_factory=list)
-    """Free; in the order in which the inventory offers them."""
+    """Free slices, in the order in which the inventory offers them."""
     leaving: set[Location] = field(default_factory=set)
-    """No job keeps them, but processes on them have not ended yet."""
+    """Slices that no job keeps, but on which processes have not ended yet."""
 
     @property
     def most_units(self) -> int:
-        """How many units find room at most on those that no job keeps."""
+        """How many units fit at most on the slices that no job keeps."""
         return (len(self.free) + len(self.leaving)) * (max(1, self.kind.chips_per_host) if is_divisible(self.kind.accelerator) else 1)
 
     def is_free(self, location: Location) -> bool:
@@ -43,7 +43,7 @@ class SliceClass:
         return index < len(self.free) and self.free[index] == location
 
     def note(self, location: Location, *, free: bool, leaving: bool) -> None:
-        """Note who has the slice."""
+        """Note whether the slice is free, being left, or neither: then a job has it."""
         index = bisect.bisect_left(self.free, location[1], key=_KEY)
         if index < len(self.free) and self.free[index] == location:
             if not free:
@@ -54,7 +54,7 @@ class SliceClass:
 
 
 type Located = tuple[SliceClass, Location]
-"""A slice, by its class and where it is."""
+"""A slice, named by its class and its location."""
 
 
 class SliceClasses:
@@ -70,10 +70,11 @@ class SliceClasses:
 
     # --- requirements --------------------------------------------------------------------------------------------------
     def use(self, requirements: SliceRequirements) -> None:
-        """Count one more pool with these requirements."""
+        """Count one pool more with these requirements."""
         self._uses[requirements] = self._uses.get(requirements, 0) + 1
         if requirements in self._ids:
             return
+        # The lowest that is not in use: numbers are places of bits, so masks stay short.
         number = next(i for i in range(len(self._ids) + 1) if i not in self._requirements)
         self._ids[requirements] = number
         self._requirements[number] = requirements
@@ -87,7 +88,7 @@ class SliceClasses:
                     self._move(location, class_.mask | 1 << number, {**class_.domains, **({number: domain} if domain is not None else {})})
 
     def drop(self, requirements: SliceRequirements) -> int:
-        """Count one pool less with these requirements. Returns the bits of others that slices meet too that met these."""
+        """Count one pool less with these requirements. Returns the bits of other requirements that some of the same slices meet."""
         number = self._ids[requirements]
         concerned = 0
         for class_ in self._fitting[number]:
@@ -104,29 +105,30 @@ class SliceClasses:
         return concerned & ~(1 << number)
 
     def meets(self, requirements: SliceRequirements, mask: int) -> bool:
-        """Return whether these are among the requirements with these bits, which are a component, or slices meet some of them and these."""
+        """Whether these requirements belong to the component `mask`, or would: slices meet them and some of the component."""
         if (number := self._ids.get(requirements)) is not None:
             return bool(1 << number & mask)
         classes = (class_ for class_ in self._classes.values() if class_.mask & mask and requirements.suits_kind(class_.kind))
         return any(requirements.fits(slice_) for class_ in classes for slice_ in class_.members.values())
 
     def suits(self, slice_: Slice, mask: int) -> bool:
-        """Return whether a slice meets some of the requirements with these bits."""
+        """Whether a slice meets some of the requirements whose bits are set."""
         return any(self._requirements[number].suits(slice_) for number in bits(mask))
 
     def number(self, requirements: SliceRequirements) -> int:
-        """Return the number of requirements that are in use; `1 << number` is its bit in masks."""
+        """Return the number of requirements that are in use. Their bit in masks is `1 << number`."""
         return self._ids[requirements]
 
     # --- slices --------------------------------------------------------------------------------------------------------
     def put(self, location: Location, slice_: Slice, *, free: bool, leaving: bool) -> int:
-        """Put a usable slice that is new, or changed. Returns the masks of its classes before and after."""
+        """Put a usable slice that is new or has changed into its class. Returns the bits of its classes before and after, or 0 if nothing
+        changed for any request."""
         old = self._class_of.get(location)
         before, class_ = 0, old
         if old is None or old.members[location] != slice_:
             mask, domains = self._test(slice_)
             if old is not None and (old.kind, old.mask, old.domains) == (slice_.kind, mask, domains):
-                old.members[location] = slice_  # the two are the same to every request
+                old.members[location] = slice_  # the two slices are the same to every request
             else:
                 before = self.remove(location)
                 class_ = self._join(location, slice_, mask, domains)
@@ -147,7 +149,7 @@ class SliceClasses:
         return mask, domains
 
     def remove(self, location: Location) -> int:
-        """Remove a slice that is gone or unusable. Returns the mask of its class."""
+        """Remove a slice that is gone or unusable. Returns the mask of its class, or 0 if it had none."""
         class_ = self._class_of.pop(location, None)
         if class_ is None:
             return 0
@@ -160,20 +162,18 @@ class SliceClasses:
         return class_.mask
 
     def class_at(self, location: Location) -> SliceClass | None:
-        """Return the class of the usable slice or part that is there."""
+        """Return the class of the slice. None if no usable slice is at this location."""
         return self._class_of.get(location)
 
     def located(self, locations: Iterable[Location]) -> list[Located]:
-        """Return the usable ones of these slices."""
-        found = ((self.class_at(location), location) for location in locations)
-        return [(class_, location) for class_, location in found if class_ is not None]
+        """Return the slices at these locations, without those that are not usable."""
+        slices = ((self.class_at(location), location) for location in locations)
+        return [(class_, location) for class_, location in slices if class_ is not None]
 
     def requirements(self, number: int) -> SliceRequirements:
-        """Return those that have this number."""
         return self._requirements[number]
 
     def masks(self) -> set[int]:
-        """Return the masks of all classes."""
         return {class_.mask for class_ in self._classes.values()}
 
     def __iter__(self) -> Iterator[SliceClass]:
@@ -202,12 +202,12 @@ def _key(kind: SliceKind, mask: int, domains: dict[int, Hashable]) -> _Key:
 
 
 def _domain(requirements: SliceRequirements, slice_: Slice) -> Hashable:
-    """Return the domain that slices of one unit share; None: the unit has one slice."""
+    """Return the domain of the slice that all slices of a unit must share. None if units have only one slice."""
     return requirements.domain(slice_) if requirements.shape.slots > 1 else None
 
 
 def bits(mask: int) -> Iterable[int]:
-    """Return the places of the bits that are set, the lowest first."""
+    """Yield the places of the bits that are set, the lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -1,12 +1,10 @@
 """One decision over jobs that are connected through slices: the flow is asked, and its counts become slices. Pure.
 
-Where hosts are in parts, or units of several hosts take some that wishes of others tell apart, a plan of counts is not always the best
-there is, and what is found while a unit is there may be less than what is found once it has gone. Such units would leave, come back and
-leave for ever. So a decision by which units leave is made once more as it will be then, and as if all stayed; they leave only if the first
-yields more.
+Where hosts are in parts, or other pools tell apart the hosts that a unit of several hosts takes, the plan is not always the best one. A
+unit may then leave for a plan that turns out to be worse once it has gone: it would come back, and leave again, for ever. So a decision by
+which units leave is made twice more: for the fleet once they have gone, and as if all stayed. They leave only if the former yields more.
 
-See docs/decisions/0210-units-of-several-sizes.md.
-See docs/decisions/0207-allotment.md.
+See docs/decisions/0210-units-of-several-sizes.md. See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from diloco_operator.placement.request import JobRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 TRIES = 3
-"""For so many jobs whose minimum lacks a group of hosts it is tried whether hosts that are told apart would make one."""
+"""For how many jobs whose minimum lacks a group of hosts one decision tries to make a group from hosts of several stocks."""
 type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
-"""Each step is short. One that yields a problem goes on when it is sent the answer; others are sent None."""
+"""Short steps. A step that yields a problem must be sent the answer; one that yields None is sent None."""
 
 
 class _Made(NamedTuple):
@@ -46,15 +44,16 @@ class _Made(NamedTuple):
 
     @property
     def leaving(self) -> frozenset[tuple[str, str]]:
-        """Job and unit."""
-        return frozenset((job, unit) for job, found in self.allotted.items() for unit in found.revoked)
+        """(job, unit) of all units that must leave."""
+        return frozenset((job, unit) for job, allotted in self.allotted.items() for unit in allotted.revoked)
 
 
 def decide(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[dict[str, Allotted]]:
-    """Who gets and gives what. `component`: the bits of the requirements by which the jobs are connected."""
+    """Return job -> what it gets and gives. `component` has the bits of the requirements that connect the jobs."""
     made = yield from _Decision(component, requests, supply).steps()
     if not made.leaving or not made.is_approximate:
         return made.allotted
+    # The plan may be worse than it looks: see above.
     gone = made.leaving
     stay = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
     then = yield from _unmoved(component, [without(request, gone) for request in requests], LaterSupply(supply, requests, gone))
@@ -62,7 +61,7 @@ def decide(component: int, requests: Sequence[JobRequest], supply: Supply) -> St
 
 
 def _unmoved(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[_Made]:
-    """Return what would be decided if no unit could be asked to leave."""
+    """Return what is decided, or if units would leave again, what is decided as if all stayed."""
     made = yield from _Decision(component, requests, supply).steps()
     if made.leaving:
         made = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
@@ -70,7 +69,7 @@ def _unmoved(component: int, requests: Sequence[JobRequest], supply: Supply) -> 
 
 
 class _Decision:
-    """Made once, in `steps`."""
+    """One decision: make an object for each, and run `steps` once."""
 
     def __init__(self, component: int, requests: Sequence[JobRequest], supply: Supply) -> None:
         self._component = component
@@ -80,14 +79,15 @@ class _Decision:
         self._barred: dict[Location, frozenset[int]] = {}
         """See `stocks.Barred`."""
         self._rooms: dict[int, int] = {}
-        """See `_room_of`."""
+        """The results of `_room_of`."""
         self._shared: dict[int, list[tuple[int, int]]] = {}
-        """See `_shared_rooms`."""
+        """The results of `_shared_rooms`."""
 
     def _telling_apart(self) -> int:
-        """Return the bits of the requirements that tell slices apart: with which units look for some now. Where units of several slices do,
-        also those of units that may be asked to leave, because they will look for others: hosts that make a group beside them must still
-        make one without them, or the group would come and go."""
+        """Return the bits of the requirements that tell slices apart: of units that want slices now, and if some of these want several
+        slices each, also of units that may be asked to leave."""
+        # A unit that is asked to leave looks for other slices later. Hosts that make a group beside it must still make one then, or the
+        # group would come and go.
         now = later = 0
         groups = False
         for request in self._requests:
@@ -104,34 +104,35 @@ class _Decision:
         return 1 << self._supply.number(requirements)
 
     def steps(self) -> Steps[_Made]:
-        """Ask again with groups of hosts, if these help, and as long as a unit gets part of a host on which it has no room after all."""
+        """Decide. The flow is asked again with groups of hosts if these help, and as long as its answer puts a unit on a host in parts on
+        which it does not fit after all."""
         groups: list[Group] = []
-        question, found = yield from self._ask(groups)
+        question, answer = yield from self._ask(groups)
         tries = TRIES
         for job in sorted(question.problem.jobs, key=lambda job: job.order):
-            more = for_minimum(question, found[0], job) if tries else []
+            more = for_minimum(question, answer[0], job) if tries else []
             yield None
             if more:
                 tries -= 1
                 asked = [*groups, *more]
-                other, then = yield from self._ask(asked)
-                if is_better(then[0], found[0]):
-                    groups, question, found = used(other, then[0], asked), other, then
-                    if len(groups) < len(asked):
-                        question, found = yield from self._ask(groups)
-        if rest := (yield from left_together(question, found[0])):
+                new_question, new_answer = yield from self._ask(asked)
+                if is_better(new_answer[0], answer[0]):
+                    groups, question, answer = used(new_question, new_answer[0], asked), new_question, new_answer
+                    if len(groups) < len(asked):  # hosts of groups that nobody uses are for small units again
+                        question, answer = yield from self._ask(groups)
+        if rest := (yield from left_together(question, answer[0])):
             groups = [*groups, *rest]
-            question, found = yield from self._ask(groups)
+            question, answer = yield from self._ask(groups)
         while True:
-            outcome = yield from carry_out(question, *found)
+            outcome = yield from carry_out(question, *answer)
             if not outcome.barred:
-                return _Made(outcome.allotted, is_approximate(question), yield_of(question, found[0]))
+                return _Made(outcome.allotted, is_approximate(question), yield_of(question, answer[0]))
             for location, numbers in outcome.barred.items():
                 self._barred[location] = self._barred.get(location, frozenset()) | numbers
-            question, found = yield from self._ask(groups)
+            question, answer = yield from self._ask(groups)
 
     def _ask(self, groups: Sequence[Group]) -> Steps[tuple[Question, Answer]]:
-        """Return what the flow says, with these groups as stocks of their own."""
+        """Ask the flow, with these groups as stocks of their own. Returns the question and the answer."""
         supply = self._supply
         located = [supply.located(group) for group in groups]
         stocks = Stocks(supply.within(self._component), supply.requirements, supply.host, self._barred, self._wanted, located)
@@ -141,9 +142,9 @@ class _Decision:
             questions.add(self._applicant(request))
             yield None
         question = yield from questions.ask(self._component)
-        found = yield question.problem
-        assert found is not None, "a problem is answered"
-        return question, found
+        answer = yield question.problem
+        assert answer is not None, "a problem is answered"
+        return question, answer
 
     def _applicant(self, request: JobRequest) -> Applicant:
         numbers = [self._supply.number(pool.requirements) for pool in request.pools]
@@ -151,91 +152,91 @@ class _Decision:
         return Applicant(request, numbers, preferred, request.runs or self._fits(request, numbers))
 
     def _fits(self, request: JobRequest, numbers: Sequence[int]) -> bool:
-        """Return whether the minimum of a job would fit if no other job had anything. Where slices that two pools share differ, as by the
-        zone that one of them asks for, one that is a little too large may seem to fit."""
+        """Whether the minimum of a job would fit if no other job had anything. A minimum that is a little too large may seem to fit if two
+        pools share only part of their slices, for example because one of them asks for a zone."""
         firm = [(pool, number) for pool, number in zip(request.pools, numbers, strict=True) if not pool.scavenged]
         if any(pool.min > self._room_of(number) for pool, number in firm):
             return False
         most = 0
         for mask, room in self._shared_rooms(sum({1 << number for _, number in firm})):
-            # Minima first, then the smallest units: so most of them find room.
+            # Minima first, then the smallest units, so that as many units as possible fit.
             pools = [(_size(pool.requirements), pool, number) for pool, number in firm if mask >> number & 1]
             left = room - sum(size * pool.min for size, pool, _ in pools)
             if left < 0:
                 return False
             most += sum(pool.min for _, pool, _ in pools)
             for size, pool, number in sorted(pools, key=itemgetter(0)):
-                more = max(0, min(pool.max - pool.min, self._room_of(number) - pool.min, left // size))
-                most += more
-                left -= more * size
+                added = max(0, min(pool.max - pool.min, self._room_of(number) - pool.min, left // size))
+                most += added
+                left -= added * size
         return request.min <= most
 
     def _room_of(self, number: int) -> int:
-        """Return for how many units with these requirements alone the whole fleet has room."""
+        """Return how many units with these requirements the whole fleet can hold if it holds nothing else."""
         if number not in self._rooms:
             self._rooms[number] = _room_in(self._supply.within(1 << number), number, self._supply.requirements(number))
         return self._rooms[number]
 
     def _shared_rooms(self, numbers: int) -> list[tuple[int, int]]:
-        """Group requirements, by their bits, whose slices are partly the same; and what there is for each group, as `_size` counts."""
+        """Group requirements whose slices are partly the same. Returns the bits of each group, and its room in the unit of `_size`."""
         if numbers not in self._shared:
-            found: list[tuple[int, int]] = []
+            groups: list[tuple[int, int]] = []
             for class_ in self._supply.within(numbers):
                 mask, room = class_.mask & numbers, sum(map(_accelerators, class_.members.values()))
-                joined = [each for each in found if each[0] & mask]
-                found = [each for each in found if not each[0] & mask]
-                for other, more in joined:
-                    mask, room = mask | other, room + more
-                found.append((mask, room))
-            self._shared[numbers] = found
+                joined = [each for each in groups if each[0] & mask]
+                groups = [each for each in groups if not each[0] & mask]
+                for other, other_room in joined:
+                    mask, room = mask | other, room + other_room
+                groups.append((mask, room))
+            self._shared[numbers] = groups
         return self._shared[numbers]
 
 
 def _room_in(classes: Iterable[SliceClass], number: int, requirements: SliceRequirements) -> int:
-    """Count the units that find room in the classes, those of several slices within a domain."""
-    found: dict[Hashable, int] = {}
+    """Return how many units the classes can hold. The slices of one unit are of one domain."""
+    slices: dict[Hashable, int] = {}
     shape = requirements.shape
     for class_ in classes:
         rooms = Counter(slice_.room for slice_ in class_.members.values()) if shape.divides else None
         places = sum(how_many(requirements.needs, room) * count for room, count in rooms.items()) if rooms else len(class_.members)
-        place = class_.domains.get(number, class_)
-        found[place] = found.get(place, 0) + places
-    return sum(places // shape.slots for places in found.values())
+        domain = class_.domains.get(number, class_)
+        slices[domain] = slices.get(domain, 0) + places
+    return sum(places // shape.slots for places in slices.values())
 
 
 def _size(requirements: SliceRequirements) -> int:
-    """Return what a unit takes at least: accelerators, and where hosts are never divided slices."""
+    """Return the least that a unit takes: its accelerators, or its slices if hosts of this kind are never divided."""
     shape = requirements.shape
     return max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots
 
 
 def _accelerators(slice_: Slice) -> int:
-    """Return what a slice has, as `_size` counts."""
+    """Return what a slice has, in the unit of `_size`."""
     return max(1, slice_.kind.chips_per_host) if is_divisible(slice_.kind.accelerator) else 1
 
 
 # --- How much a decision yields, compared with another one of the same jobs -------------------------------------------
-# The order is that of the flow: minima, by priority and age; then units beyond them, by priority; then what they are worth to their
-# jobs, less what shares cost. It does not depend on how slices are put into classes, which differs between decisions.
+# The order is that of the flow: minima, by priority and age; then units beyond them, by priority; then what all are worth to their jobs,
+# less what shares cost. It does not depend on the stocks, which differ between decisions.
 class Yield(NamedTuple):
     """Greater is better."""
 
     minima: tuple[int, ...]
-    """Units of its minimum that each job has or gets, in the order of priority and age."""
+    """For each job, in the order of priority and age: units of its minimum that it has or gets."""
     beyond: int
-    """Shares of units beyond minima, times the rank of their priority."""
+    """The sum over units beyond minima: each unit's share, times the rank of its priority."""
     value: int
-    """The value of all units, with what it costs to leave for those that stay, less what the shares of jobs cost."""
+    """The value of all units, for those that stay with the cost of leaving, less what the shares of jobs cost."""
 
 
 def is_approximate(question: Question) -> bool:
-    """Whether a stock is a host in parts, or slices that wishes tell apart. Else the plan is exact, and what is best with a bonus for what
-    is held is best again once it is held."""
+    """Whether the plan may not be the best one: a stock is a host in parts, or joins slices that are told apart."""
+    # Else the plan is exact. What is best with a bonus for held slices is best again once they are held, so it needs no second look.
     return any(stock.host is not None or stock.for_group or stock.is_spread for stock in question.stocks.values())
 
 
 def yield_of(question: Question, plan: FlowPlan) -> Yield:
-    """Weigh what the plan says."""
+    """Return what a plan yields."""
     jobs = sorted(question.problem.jobs, key=lambda job: job.order)
     ranks = {priority: rank for rank, priority in enumerate(sorted({job.priority for job in jobs}), start=1)}
     minima = tuple(_secured(job, plan) for job in jobs)

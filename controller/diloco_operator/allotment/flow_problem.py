@@ -1,7 +1,7 @@
-"""What jobs want and what there is, as one problem for the flow. Pure.
+"""The problem for the flow: what jobs want, and which stocks there are. Pure.
 
-A pool's place in the order of its job, what its slices are worth to the job, and how well it fits become the values of its units. Which
-kind is faster comes first, if the job's request says so, then the order of its pools, then slices that it prefers, then the tightest fit.
+The value of a unit is made of what a slice of its kind is worth to the job, which weighs most, then the place of its pool in the job, then
+whether the pool prefers the slices, then how tightly the unit fits.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -20,38 +20,40 @@ from diloco_operator.placement.request import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 EARLIER_POOL, POOLS = 16, 4
-"""What an earlier pool adds to the value; pools after the fifth are all the same."""
+"""`EARLIER_POOL` is the difference in value between a pool and the next one of its job. From the fifth pool on there is none."""
 PREFERRED = 10
+"""What is added for slices that the pool prefers."""
 FIT = 6
+"""What is added for a unit that fits exactly."""
 FEW = 3
-"""What slices add that few others could use."""
+"""What is added for slices that few other requirements could use."""
 STAY = 120
-"""What leaving a slice costs at least: more than all of these together, so no unit moves for them, and less than a segment of a share, so
-that equal jobs have equal shares."""
+"""What leaving a slice costs at least. It is more than all of the above together, so no unit moves for them, and less than a segment of a
+share, so equal jobs come to equal shares."""
 SPARE = 60
-"""What a spare adds: of equal jobs, one keeps it as long as another has no smaller share."""
+"""What is added for a spare: of equal jobs, one keeps its spare unless another has a smaller share."""
 LOSS = 1
-"""What one step of `HeldUnit.loss` adds to it: of equal units those leave with which their job loses least."""
+"""What one step of `HeldUnit.loss` adds to the cost of leaving: of equal units, those leave with which their job loses least."""
 
 type SlicesOf = Callable[[HeldUnit], list[Located]]
-"""Its usable slices."""
+"""Returns the usable slices of a unit."""
 
 
 class Applicant(NamedTuple):
-    """A job, with what the allotment must know of it."""
+    """A job that asks for slices."""
 
     request: JobRequest
     numbers: Sequence[int]
-    """Numbers of the requirements of its pools."""
+    """For each pool, the number of its requirements."""
     preferred: Sequence[int]
-    """Numbers of the slices that its pools prefer; the same number: they prefer none."""
+    """For each pool, the number of the requirements that it prefers: the same as in `numbers` if it prefers none."""
     fits: bool
     """Its minimum would fit if no other job had anything."""
 
 
 @dataclass(slots=True)
 class Question:
-    """A problem, and what its names stand for."""
+    """A problem, and what the names in it stand for."""
 
     applicants: dict[str, Applicant]
     problem: FlowProblem
@@ -62,7 +64,7 @@ class Question:
 
 
 class Questions:
-    """Makes one problem. `held` each job, then `ask`."""
+    """Makes one problem: `add` each job, then `ask`."""
 
     def __init__(self, stocks: Stocks, slices_of: SlicesOf) -> None:
         self._stocks = stocks
@@ -71,10 +73,10 @@ class Questions:
         self._held: dict[tuple[PoolKey, Stock], list[HeldUnit]] = {}
         self._stocks_of: dict[PoolKey, dict[Stock, None]] = {}
         self._fixed: dict[PoolKey, int] = {}
-        """Units on slices that no other can use: they stay."""
+        """Pool -> how many of its units are on slices that nobody else can use. They stay."""
 
     def add(self, applicant: Applicant) -> None:
-        """Note what the job has."""
+        """Add a job, and what its units hold to the stocks."""
         request = applicant.request
         self._applicants[request.job] = applicant
         for index, (demand, number) in enumerate(zip(request.pools, applicant.numbers, strict=True)):
@@ -89,20 +91,21 @@ class Questions:
                 self._stocks_of.setdefault(key, {})[stock] = None
 
     def _stock_of(self, job: str, demand: PoolRequest, unit: HeldUnit) -> Stock | None:
+        """Return the stock that a unit's slices are from. None if others cannot use what it has."""
         slices = self._slices_of(unit)
         if len(slices) != demand.requirements.shape.slots:
             return None
-        found = {stock: None for class_, location in slices if (stock := self._stocks.at(class_, location))}
-        if len(found) == 1:
-            stock = next(iter(found))
+        stocks = {stock: None for class_, location in slices if (stock := self._stocks.at(class_, location))}
+        if len(stocks) == 1:
+            stock = next(iter(stocks))
             if stock.host is not None and (job, unit.name) not in stock.host.units:
                 return None  # the host is in parts, and the unit has none of them
             return stock
         return self._stocks.spread(slices)
 
     def ask(self, component: int) -> Generator[None, object, Question]:
-        """Yield the problem of all jobs, for stocks with these requirements. In steps of about one job, between which the caller may do
-        other things that change no argument."""
+        """Return the problem of all jobs and of the stocks with these requirements. It yields after about each job: meanwhile the caller
+        may do anything that changes no argument."""
         stocks = self._stocks.finish(component)
         by_requirements: dict[int, list[Stock]] = {}
         for stock in stocks:
@@ -125,7 +128,7 @@ class Questions:
         most_new = max(0, room) + (request.may_move if room >= 0 else 0)
         pools = tuple(self._pool(request, index, applicant, stocks, fixed[index], most_new) for index in range(len(request.pools)))
         least = request.min - sum(
-            demand.counted_for_min + there for demand, there in zip(request.pools, fixed, strict=True) if not demand.scavenged
+            demand.counted_for_min + units for demand, units in zip(request.pools, fixed, strict=True) if not demand.scavenged
         )
         has = sum(pool.has for pool in pools)
         most = has + max(0, room)
@@ -154,8 +157,8 @@ class Questions:
         for stock in stocks.get(number, ()):
             if stock.hub not in values:
                 is_better = stock.meets(preferred)
-                worth = _base(demand, stock, index) + _fit(stock, number, demand.requirements) + (PREFERRED if is_better else 0)
-                values[stock.hub] = _value(worth + (SPARE if demand.for_spares else 0), share)
+                slice_value = _base(demand, stock, index) + _fit(stock, number, demand.requirements) + (PREFERRED if is_better else 0)
+                values[stock.hub] = _value(slice_value + (SPARE if demand.for_spares else 0), share)
                 if is_better:
                     better.add(stock.hub)
         held = []
@@ -190,23 +193,23 @@ class Questions:
 
 
 def new_value(question: Question, job: str, pool: FlowPool, stock: str) -> int:
-    """Return what a new unit of the pool is worth in this stock, however well it fits."""
+    """Return what a new unit of the pool is worth in this stock, without what the fit adds."""
     demand = question.applicants[job].request.pools[int(pool.name)]
     return _value(_base(demand, question.stocks[stock], int(pool.name)), pool.share)
 
 
 def _value(worth: int, share: int) -> int:
-    """Return the value of a unit that counts as so much of a slice."""
+    """Return the value of a unit, given that of a whole slice. `share` is what the unit counts as, in thousandths of a slice."""
     return max(2, worth * share // MEAN)
 
 
 def _base(demand: PoolRequest, stock: Stock, index: int) -> int:
-    """Return what a unit of this pool, the n-th of its job, is worth on slices of this kind."""
+    """Return what a slice of this stock is worth to a unit of a pool. `index` is the pool's place in its job."""
     return demand.values.get(stock.kind.accelerator, MEAN) - EARLIER_POOL * min(index, POOLS)
 
 
 def _fit(stock: Stock, number: int, requirements: SliceRequirements) -> int:
-    """Return how well the slices fit: nothing is left of a host, or what must leave is least, and few others could use them."""
+    """Return what is added to a value for slices that fit: little of a host would be left over, and few others could use the slices."""
     few = max(0, FEW + 1 - stock.mask.bit_count())
     if not is_divisible(stock.kind.accelerator) or requirements.shape.slots > 1:
         return few + FIT

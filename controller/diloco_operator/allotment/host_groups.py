@@ -1,8 +1,8 @@
-"""Groups of hosts for units of several, beyond those that one stock has. Pure.
+"""Groups of hosts from several stocks, for units of several hosts. Pure.
 
-A unit of several hosts takes them from one stock, and hosts that a wish of another pool tells apart, as by a label that it asks for, are
-of two. So the flow is asked again with some of them as one group: what no other unit takes, and, for a minimum, what others have beyond
-theirs.
+The flow gives a unit of several hosts only hosts of one stock. But hosts are of two stocks as soon as another pool tells them apart, for
+example by a label that it asks for. So the flow is asked again with some of these hosts as one group: hosts that no other unit takes, and,
+for a minimum, those that other jobs have beyond their minima.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -31,20 +31,20 @@ class _Host(NamedTuple):
 
 
 def left_together(question: Question, plan: FlowPlan) -> Generator[None, object, list[Group]]:
-    """Find hosts that no unit takes for units that still wait. In steps of one job."""
+    """Return groups of hosts that the plan gives to no unit, for units that still wait. It yields after each job."""
     hosts: dict[str, _Host] | None = None
-    found: list[Group] = []
+    groups: list[Group] = []
     for job in sorted(question.problem.jobs, key=lambda job: job.order):
         waiting = {pool.name: pool.wanted - sum(plan.pools[job.key, pool.name].taken.values()) for pool in job.pools}
         if _wants_groups(question, job, waiting):
             hosts = _by_key(_free(question, plan, _taken(question, plan), leaving=False)) if hosts is None else hosts
-            found += _groups(question, job, waiting, hosts)
+            groups += _groups(question, job, waiting, hosts)
             yield
-    return found
+    return groups
 
 
 def for_minimum(question: Question, plan: FlowPlan, job: FlowJob) -> list[Group]:
-    """Find hosts that no minimum needs for those of this job's units that its minimum lacks: those that are free first."""
+    """Return groups of hosts that no minimum needs, for the units that this job's minimum lacks. Free hosts are taken first."""
     lacks = plan.missing.get(job.key, 0) if job.key in plan.admitted else job.missing
     waiting = {pool.name: min(lacks, pool.wanted - sum(plan.pools[job.key, pool.name].taken.values())) for pool in job.firm}
     if not _wants_groups(question, job, waiting):
@@ -55,14 +55,14 @@ def for_minimum(question: Question, plan: FlowPlan, job: FlowJob) -> list[Group]
 
 
 def is_better(then: FlowPlan, now: FlowPlan) -> bool:
-    """Return whether more minima are met, and none of those less that were met before."""
+    """Whether more minima are met, and none lacks more units than before."""
     if not now.admitted <= then.admitted or any(then.missing.get(job, 0) > now.missing.get(job, 0) for job in now.admitted):
         return False
     return len(then.admitted) > len(now.admitted) or sum(then.missing.values()) < sum(now.missing.values())
 
 
 def used(question: Question, plan: FlowPlan, groups: Iterable[Group]) -> list[Group]:
-    """Leave out groups that no unit takes after all: small ones may have those hosts."""
+    """Return the groups that the plan uses. The hosts of the others are free for small units again."""
     taken = {name for placed in plan.pools.values() for counts in (placed.taken, placed.replaced) for name in counts}
     firsts = {stock.first for name, stock in question.stocks.items() if stock.for_group and name in taken}
     return [group for group in groups if min(group) in firsts]
@@ -74,8 +74,7 @@ def _wants_groups(question: Question, job: FlowJob, waiting: dict[str, int]) -> 
 
 
 def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: dict[str, _Host]) -> Iterable[Group]:
-    """Yield for each unit as many as it needs, of one domain, as near to each other as there are; of one stock the flow can give them
-    itself."""
+    """Yield for each waiting unit the hosts that it needs: of one domain, and as near to each other as possible."""
     applicant = question.applicants[job.key]
     for index, (demand, number) in enumerate(zip(applicant.request.pools, applicant.numbers, strict=True)):
         slots, count = demand.requirements.shape.slots, waiting.get(str(index), 0)
@@ -85,14 +84,15 @@ def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: di
         while count > 0 and (slices := rooms.take(slots)):
             count -= 1
             places = [hosts.pop(slice_.key) for slice_ in slices]
+            # The flow itself can give the unit hosts of one stock.
             if len({host.stock.name for host in places}) > 1:
                 yield [host.location for host in places]
 
 
 # --- which hosts ------------------------------------------------------------------------------------------------------------------
 def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Counter[str]:
-    """Return points of each stock that new units take. `minima`: only those that a minimum lacks, its pools in order."""
-    found: Counter[str] = Counter()
+    """Return stock -> points that new units take of it. With `minima`, only units that a minimum lacks count, in the order of the pools."""
+    taken: Counter[str] = Counter()
     for job in question.problem.jobs:
         lacks = job.missing if job.key in plan.admitted else 0
         for pool in job.pools:
@@ -100,15 +100,20 @@ def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Count
             number = question.applicants[job.key].numbers[int(pool.name)]
             for counts in (placed.taken,) if minima else (placed.taken, placed.replaced):
                 for name, units in counts.items():
-                    here = min(units, lacks if not pool.scavenged else 0) if minima else units
-                    lacks -= here
-                    found[name] += here * question.stocks[name].sizes[number]
-    return found
+                    counted = min(units, lacks if not pool.scavenged else 0) if minima else units
+                    lacks -= counted
+                    taken[name] += counted * question.stocks[name].sizes[number]
+    return taken
 
 
 def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: bool, claimant: str = "") -> Iterable[_Host]:
-    """Return what is left of free slices, and, with `leaving`, of those that units are leaving; nothing of a stock that the minimum of
-    another job than `claimant` keeps for its minimum."""
+    """Yield the free hosts that are left of each stock.
+
+    Args:
+        taken: points of each stock that are gone.
+        leaving: also yield hosts that units are leaving.
+        claimant: the job that asks. A stock in which another job keeps slices for its minimum gives it nothing.
+    """
     kept_for_minimum = {name for job, classes in plan.kept_for_minimum.items() for name in classes if job != claimant}
     for name, stock in question.stocks.items():
         if stock.host is None and name not in kept_for_minimum:
@@ -118,8 +123,8 @@ def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: b
 
 
 def _surplus(question: Question, claimant: FlowJob) -> Iterable[_Host]:
-    """Return hosts of units that others have beyond their minima: of each stock as many as these can give in all. Which of them leave is
-    for the flow to say."""
+    """Yield hosts of units that other jobs have beyond their minima. A job may be asked for all that it can give in each of its stocks: the
+    flow decides which units leave."""
     for job in question.problem.jobs:
         beyond = sum(pool.has for pool in job.pools) - job.staying if job.key != claimant.key else 0
         for pool in job.pools:

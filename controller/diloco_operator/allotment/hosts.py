@@ -1,4 +1,4 @@
-"""The divisible hosts of the fleet: which units have parts of which, and what they leave.
+"""The divisible hosts of the fleet: which units have parts of them, and what is left.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -24,39 +24,38 @@ class HostUse:
 
     location: Location
     whole: Slice
-    """Its room: what other pods leave."""
+    """The host as one slice. Its room is what other pods leave."""
     units: Mapping[UnitKey, Resources]
-    """What units that are there to stay need."""
+    """What each unit needs that is to stay on the host."""
     now: Resources
-    """What other pods and all units leave, those that are leaving included."""
+    """What is free now: other pods and all units, also those that are leaving, are taken off."""
 
     @property
     def rest(self) -> Resources:
-        """What is free, or will be. Less than nothing: other pods have taken what units need."""
+        """What is free, or will be. Amounts are negative if other pods have taken what units need."""
         return left(self.whole.room, self.units.values())
 
     @property
     def accelerators_left(self) -> int:
-        """Return the accelerators of what is free, or will be."""
+        """How many accelerators are free, or will be."""
         return max(0, amount_of(self.rest, CATALOGUE[self.location[0].accelerator].resource))
 
     @property
     def in_parts(self) -> bool:
-        """Whether it is more than one place: units have parts of it, or other pods do. A host with one unit that has all accelerators is
-        given and left as a whole."""
+        """Whether units or other pods have parts of the host. One unit that has all accelerators takes and leaves it as a whole."""
         return self.whole.in_part or len(self.units) > 1 or (len(self.units) == 1 and self.accelerators_left > 0)
 
 
 def shares_of(request: JobRequest | None) -> Shares:
-    """Find what the units of a job need that share hosts."""
+    """Return what units of the job need on hosts that they may share. Empty if there is no request."""
     if request is None:
         return {}
-    found = dict(request.shared)
+    shares = dict(request.shared)
     for pool in request.pools:
-        # Only of shapes that divide: the others take whole hosts, of which no one else gets a part.
+        # A unit of another shape takes whole hosts, and nobody else gets a part of these.
         if pool.requirements.shape.divides:
-            found |= {(node, unit.name): pool.requirements.needs for unit in pool.units for node in unit.nodes}
-    return found
+            shares |= {(node, unit.name): pool.requirements.needs for unit in pool.units for node in unit.nodes}
+    return shares
 
 
 class SharedHosts:
@@ -66,14 +65,14 @@ class SharedHosts:
         self._fleet = fleet
         self._classes = classes
         self._units: dict[str, dict[UnitKey, Resources]] = {}
-        """Node -> who has parts of it."""
+        """Node -> what units have of it."""
         self._hosts: dict[Location, HostUse] = {}
-        """Those that no unit has as a whole."""
+        """Hosts that no unit has as a whole."""
         self._in_parts: dict[Location, HostUse] = {}
-        """Those among them in parts."""
+        """The hosts among `_hosts` that are in parts."""
 
     def assign(self, job: str, before: Shares, now: Shares) -> set[str]:
-        """Note that the units of a job have these parts now. Returns the nodes that this changes."""
+        """Record that the units of a job now have these parts. Returns the nodes on which that is a change."""
         changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
         for node, unit in changed:
             units = self._units.setdefault(node, {})
@@ -86,8 +85,11 @@ class SharedHosts:
         return {node for node, _ in changed}
 
     def read(self, location: Location, *, whole: bool) -> int:
-        """Read one host anew. `whole`: units that take all of it are there to stay. Returns the bits of the requirements that its change
-        concerns."""
+        """Read one host anew. Returns the bits of the requirements that a change of it concerns.
+
+        Args:
+            whole: whether a unit that takes all of the host is to stay on it.
+        """
         before = self._hosts.pop(location, None)
         self._in_parts.pop(location, None)
         slice_ = self._fleet.slice_at(location)
@@ -108,15 +110,15 @@ class SharedHosts:
         return class_.mask if class_ is not None else 0
 
     def at(self, location: Location) -> HostUse | None:
-        """Return the host there; None: a unit has all of it, and may share it with none."""
+        """Return the host at a location. None if a unit takes all of it and shares with none, or if it is not usable."""
         return self._hosts.get(location)
 
     def within(self, component: int) -> Iterator[HostUse]:
-        """Find hosts in parts that meet some of these requirements."""
+        """Yield the hosts in parts that meet some of these requirements."""
         return (host for location, host in self._in_parts.items() if self._mask(location, changed=True) & component)
 
 
 def how_many(needs: Resources, room: Resources) -> int:
-    """Count the pods with these needs that fit into the room."""
+    """Return how many pods with these needs fit into the room."""
     names = ("cpu", "memory", "pods", *(name for name, _ in needs.devices))
     return max(0, min((amount_of(room, name) // amount_of(needs, name) for name in names if amount_of(needs, name)), default=0))

@@ -1,7 +1,7 @@
 """From counts to slices: which units leave, and which slices jobs get. Pure.
 
-Minima come first, so what is free goes to them and what is still being left to others. Of units that are equal to the flow, those leave
-with which their job loses least.
+Minima come first: they get the free slices, and other units wait for those that are being left. Of units that are equal to the flow, those
+leave with which their job loses least.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -27,16 +27,15 @@ from diloco_operator.placement.domains import DomainRooms
 from diloco_operator.placement.request import HeldUnit, PoolRequest
 
 _UNITS = 100
-"""That get slices in one step."""
+"""How many units get slices in one step."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What each job gets and gives."""
-
     allotted: dict[str, Allotted]
+    """Job -> what it gets and gives."""
     barred: dict[Location, set[int]]
-    """Host in parts -> requirements of units for which there is no room on it after all. Not empty: ask again."""
+    """Host in parts -> requirements of units that do not fit on it after all. If there are any, the flow must be asked again."""
 
 
 class _Taker(NamedTuple):
@@ -47,7 +46,7 @@ class _Taker(NamedTuple):
     demand: PoolRequest
     size: int
     serial: int
-    """Tells it apart from others of its pool in this stock."""
+    """A number of its own among the units of its pool in this stock."""
 
     @property
     def job(self) -> str:
@@ -76,7 +75,13 @@ class _Job:
 
 
 def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], prepares: frozenset[str]) -> Generator[None, object, Outcome]:
-    """Carry the plan out in steps of one stock or `_UNITS` units, between which the caller may do other things that change no argument."""
+    """Carry the plan out. It yields after each stock, and after `_UNITS` units: meanwhile the caller may do anything that changes no
+    argument.
+
+    Args:
+        checks: pools that should ask for a dry run.
+        prepares: jobs that should create what their units share.
+    """
     jobs = {job: _Job(prepares=job in prepares) for job in question.applicants}
     for job, index in sorted(checks):
         jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
@@ -89,20 +94,21 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
     yield
     barred: dict[Location, set[int]] = {}
     for name, stock in question.stocks.items():
-        here, leave = takers.get(name, []), leavers.get(name, [])
-        if not here and not leave and name not in kept_for_minimum:
+        taking, leaving = takers.get(name, []), leavers.get(name, [])
+        if not taking and not leaving and name not in kept_for_minimum:
             continue
         if stock.host is None:
-            winners = yield from _take_whole(jobs, stock, here, kept_for_minimum.get(name, ()))
+            winners = yield from _take_whole(jobs, stock, taking, kept_for_minimum.get(name, ()))
         else:
-            winners = _share_host(jobs, stock, here, leave, barred)
-        for place, leaver in enumerate(leave):
+            winners = _share_host(jobs, stock, taking, leaving, barred)
+        for place, leaver in enumerate(leaving):
+            # More units may leave than jobs wait. If nobody waits, as when a unit moves to a better slice, its own job stands here.
             winner = winners[min(place, len(winners) - 1)] if winners else leaver.job
             jobs[leaver.job].revoked[leaver.unit.name] = winner
         yield
-    found = {
+    allotted = {
         key: Allotted(
-            {pool: tuple(each) for pool, each in job.granted.items()},
+            {pool: tuple(slices) for pool, slices in job.granted.items()},
             job.revoked,
             frozenset(job.checks),
             job.prepares,
@@ -111,25 +117,28 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
         for key, job in jobs.items()
         if job.granted or job.revoked or job.checks or job.prepares or job.kept_for_minimum
     }
-    return Outcome(found, barred)
+    return Outcome(allotted, barred)
 
 
 # --- who leaves, and who takes -----------------------------------------------------------------------------------------------
 def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
-    """Return stock -> units that leave it: those with which their job loses least, of equal ones the last."""
-    found: dict[str, list[_Leaver]] = {}
+    """Return stock -> units that leave it: those with which their job loses least, and among these the last."""
+    leavers: dict[str, list[_Leaver]] = {}
     for (key, name), units in question.held.items():
         count = len(units) - plan.pools[key].kept.get(name, 0)
         if count:
-            # Those that settle may not be asked to leave yet: the flow has counted them among the kept.
-            able = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.loss)
-            found.setdefault(name, []).extend(_Leaver(key[0], unit) for unit in able[:count])
-    return found
+            # Units that settle cannot be asked to leave yet. The flow knows that, and has counted them among the kept.
+            movable = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.loss)
+            leavers.setdefault(name, []).extend(_Leaver(key[0], unit) for unit in movable[:count])
+    return leavers
 
 
 def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
-    """Return stock -> the units that take from it, in order: new ones of jobs whose minimum waits for them before it leaves, units of a
-    minimum, other new ones, and last those that would leave their slices. Within each of these, jobs come in their order."""
+    """Return stock -> the units that take from it, in order.
+
+    First come successors, for which units of a minimum wait before they leave; then new units of a minimum, other new units, and at last
+    units that would leave their slices. Within each group, jobs come in their order.
+    """
     successors: dict[str, list[_Taker]] = {}
     firsts: dict[str, list[_Taker]] = {}
     others: dict[str, list[_Taker]] = {}
@@ -156,46 +165,49 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
 
 # --- whole slices -------------------------------------------------------------------------------------------------------------
 class _OpenHosts:
-    """Hosts that units share from now on. Two with the same rest are interchangeable."""
+    """Hosts that this plan divides between units. Two on which the same is left are interchangeable."""
 
     def __init__(self) -> None:
         self._hosts: dict[Resources, deque[Slice | None]] = {}
-        """What is left -> hosts; None: a unit is leaving one, and how it is divided will be decided when it has gone."""
+        """What is left -> hosts. None stands for a host that units are leaving: it is divided once they have gone."""
 
     def take(self, needs: Resources) -> tuple[Slice | None, Resources] | None:
-        """Take out the fullest host that has room for this, and return it with what is left of it. None: no host has room."""
+        """Take out the fullest host with room for these needs, and return it with what is left on it. None if no host has room."""
         fitting = (rest for rest in self._hosts if needs.fits(rest))
         rest = min(fitting, key=lambda rest: tuple(amount for _, amount in rest.devices), default=None)
         if rest is None:
             return None
         hosts = self._hosts[rest]
-        found = hosts.popleft()
+        host = hosts.popleft()
         if not hosts:
             del self._hosts[rest]
-        return found, rest
+        return host, rest
 
     def put(self, host: Slice | None, rest: Resources) -> None:
-        """Note that so much is left of this host."""
         self._hosts.setdefault(rest, deque()).append(host)
 
 
 def _take_whole(
     jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], kept_for_minimum: Sequence[tuple[str, int]]
 ) -> Generator[None, object, list[str]]:
-    """Free slices first. `kept_for_minimum`: jobs that wait for their minimum, and the room that they keep. Returns the jobs that wait for
-    slices which units must leave now, one for each slice, in order."""
+    """Give out the slices of a stock, free ones first. Returns, for each slice that a unit must leave now, the job that waits for it.
+
+    Args:
+        kept_for_minimum: jobs that wait for their minimum, and how much room of the stock each keeps.
+    """
     free, leaving = _FreeSlices(stock), len(stock.leaving)
     waiting: list[str] = []
     open_ = _OpenHosts()
 
     def later(job: str) -> None:
+        """Let the job wait for a slice that is being left already, or else for one that a unit must leave."""
         nonlocal leaving
         if leaving > 0:
             leaving -= 1
         else:
             waiting.append(job)
 
-    # The largest first: what is near to each other, or empty, would be broken up by the small ones. Equal ones keep their order.
+    # The largest first, because small units would break up hosts that are near to each other, or empty. Equal ones keep their order.
     for count, taker in enumerate(sorted(takers, key=lambda taker: -taker.size), start=1):
         if count % _UNITS == 0:
             yield
@@ -235,24 +247,24 @@ class _FreeSlices:
         self._rooms: DomainRooms | None = None
 
     def next(self) -> Slice | None:
-        """Take the next free one; None: none is left."""
+        """Take the next free slice. None if no slice is left."""
         while self._ordered:
             slice_ = self._stock.slice_at(self._ordered.popleft())
             if slice_.key not in self._taken:
-                # Else `near` would give it to another unit as well.
                 if self._rooms is not None:
+                    # Else `near` would give it to another unit as well.
                     self._rooms.discard(slice_)
                 return slice_
         return None
 
     def near(self, count: int) -> list[Slice]:
-        """Take `count` slices that are as near to each other as possible; fewer if no more are left."""
+        """Take `count` slices that are as near to each other as possible, or fewer if no more are left."""
         if count > 1:
             if self._rooms is None:
                 self._rooms = DomainRooms(map(self._stock.slice_at, self._ordered), Locality.ANY)
-            if found := self._rooms.take(count):
-                self._taken.update(slice_.key for slice_ in found)
-                return found
+            if slices := self._rooms.take(count):
+                self._taken.update(slice_.key for slice_ in slices)
+                return slices
         return [slice_ for _ in range(count) if (slice_ := self.next()) is not None]
 
 
@@ -260,7 +272,7 @@ class _FreeSlices:
 def _share_host(
     jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], leave: list[_Leaver], barred: dict[Location, set[int]]
 ) -> list[str]:
-    """Give one host out in parts. Returns the jobs that wait for what units must leave."""
+    """Give out one host in parts. Returns the jobs that wait for what units must leave or are leaving."""
     host = stock.host
     assert host is not None
     gone = {(leaver.job, leaver.unit.name) for leaver in leave}
@@ -271,7 +283,7 @@ def _share_host(
     for taker in takers:
         needs = taker.demand.requirements.needs if taker.shape.divides else host.whole.room
         if not needs.fits(rest) or (not taker.shape.divides and not is_empty):
-            # The points of the host allowed it, its parts do not: unless the next question leaves it out, the answer is the same.
+            # Its points fit, but the unit does not. The next question must leave this pair out, or the flow gives the same answer again.
             barred.setdefault(host.location, set()).add(taker.number)
             continue
         rest, is_empty = left(rest, (needs,)), False

@@ -1,9 +1,11 @@
-"""What the flow can give: slices, counted in stocks that nothing in it tells apart. Pure.
+"""What the flow can give: slices, counted in stocks. To the flow, all slices of one stock are the same. Pure.
 
-A host that units have in parts is a stock of its own. Its room counts points, of which a unit takes as many as it needs of the resource
-that it needs most of: units that fit by points fit together. Whole hosts of which units may take parts are one stock where each size is a
-multiple of the next smaller one, or units of several hosts want them: then each unit takes one part of as many as fit, and what fits by
-points can be divided between the hosts. Else each of them is a stock.
+A host that units have in parts is a stock of its own. Its room is counted in points, `ROOM` in all. A unit takes the largest share that it
+needs of any resource, in points; so units whose points fit together fit onto the host.
+
+Whole hosts that units may divide are one stock if each size in points is a multiple of the next smaller one, or if units of several hosts
+want them. A unit then takes the n-th part of a host on which n such units fit, and units whose points fit can be divided between the hosts.
+Otherwise each of these hosts is a stock.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -25,72 +27,72 @@ from diloco_operator.fleet.slices import Slice, SliceKind, is_divisible
 from diloco_operator.placement.requirements import SliceRequirements
 
 ROOM = 5040
-"""Points of a whole host: a half, a third … a tenth, and a sixteenth are whole numbers of them."""
+"""Points of a whole host. A half, a third … a tenth, and a sixteenth of it are whole numbers."""
 type Face = tuple[SliceKind, int, tuple[tuple[int, Hashable], ...]]
-"""Kind, and of the requirements with which units look for slices: their bits, and domains of units of several slices."""
+"""How slices look to the units that want some now: their kind, the bits of the requirements that they meet, and (requirement, domain) for
+units of several slices."""
 
 
 class Parts(NamedTuple):
-    """What units that take parts of a host get of it. Hosts that differ in nothing else, as by what other pods leave of their memory, are
-    the same to the flow."""
+    """What a host means to the units that may take parts of it, one entry per requirement. Hosts with equal `Parts` are the same to the
+    flow, even if other pods leave different amounts of memory on them."""
 
     sizes: tuple[int, ...]
-    """Points that each takes."""
+    """Points that a unit takes."""
     counts: tuple[int, ...]
-    """How many find room."""
+    """How many such units fit."""
     alike: bool
-    """Such hosts are one stock: what fits by points can be divided between them."""
+    """Whether such hosts are one stock: units whose points fit can be divided between them."""
 
 
 type Barred = Mapping[Location, frozenset[int]]
-"""Host in parts -> requirements of units for which there is no room on it, although the points allow it."""
+"""Host in parts -> requirements of units that do not fit on it, although their points do."""
 
 
 @dataclass(slots=True, eq=False)
 class Stock:
-    """Slices that are the same to all requirements with which units look for some now."""
+    """Slices that are the same to every unit that wants some now."""
 
     kind: SliceKind
     mask: int
-    """The bits of the requirements that they meet."""
+    """The bits of the requirements with which new units may take some of it."""
     each: int = 1
     """Points of one slice."""
     host: HostUse | None = None
-    """The host, of one in parts."""
+    """The host, if the stock is a host in parts; else None."""
     room_of_each: Resources = Resources()  # noqa: RUF009 -- immutable
-    """Room of a host that may be divided."""
+    """Room of one host, if its hosts may be divided."""
     free: list[Location] = field(default_factory=list)
-    """In the order in which the inventory offers them."""
+    """Free slices, in the order in which the inventory offers them."""
     leaving: list[Location] = field(default_factory=list)
     members: list[Mapping[Location, Slice]] = field(default_factory=list)
-    """Members of the classes that its slices are from. They are large, and no copies."""
+    """Members of the classes that its slices are from: not copied, because they are large."""
     held: int = 0
-    """Points that units have which the flow may ask to leave."""
+    """Points of the units that the flow may ask to leave."""
     first: Location | None = None
-    """One of its slices: that which names it."""
+    """The first of its slices. It decides the place of the stock in the order of names."""
     sizes: dict[int, int] = field(default_factory=dict)
-    """Requirements -> points of a unit."""
+    """Number of a requirement -> points that a unit with it takes."""
     name: str = ""
     hub: str = ""
     unit: int = 1
-    """Points that count as one for the flow."""
+    """How many points are one unit of room in the flow."""
     for_group: bool = False
-    """It is for a unit of several slices: no small one is new in it, and units of other minima stay elsewhere, if they can."""
+    """The stock is a group of hosts for one unit of several slices. New units of one slice take none of it, and units of other minima stay
+    elsewhere if they can."""
     is_spread: bool = False
-    """It is what one unit has of several stocks."""
+    """The stock is what one unit has, whose slices would be of several stocks."""
 
     def add(self, class_: SliceClass, places: Iterable[Location], *, leaving: bool) -> None:
-        """Add slices of the class, in the order of its free ones."""
         (self.leaving if leaving else self.free).extend(places)
         if not self.members or self.members[-1] is not class_.members:
             self.members.append(class_.members)
 
     def slice_at(self, location: Location) -> Slice:
-        """Return the slice that is there."""
         return next(members[location] for members in self.members if location in members)
 
     def meets(self, number: int) -> bool:
-        """Return whether a new unit may take some of it."""
+        """Whether a new unit with this requirement may take some of it."""
         return bool(self.mask >> number & 1)
 
     @property
@@ -99,7 +101,8 @@ class Stock:
         return (len(self.free) + len(self.leaving)) * self.each + self._rest() + self.held
 
     def _rest(self) -> int:
-        """Return points that are left of a host in parts. Where one more unit fits although points are few, as many as it takes."""
+        """Return the points that are left of a host in parts, and 0 for any other stock. If units fit whose points are not left, it is what
+        these units take."""
         if self.host is None:
             return 0
         # Units that need different resources may come to more points than there are: all GPUs for one, most CPUs for another.
@@ -109,10 +112,10 @@ class Stock:
         return rest
 
     _fitting: dict[int, Resources] = field(default_factory=dict)
-    """Requirements of units that take parts -> what one needs."""
+    """Requirement of units that may take parts -> what one of them needs."""
 
     def note(self, number: int, requirements: SliceRequirements) -> int:
-        """Return the points that a unit with these requirements takes."""
+        """Return the points that a unit with these requirements takes, and remember them."""
         if number in self.sizes:
             return self.sizes[number]
         shape, size = requirements.shape, requirements.shape.slots * self.each
@@ -126,19 +129,19 @@ class Stock:
         return self.sizes[number]
 
     def _all(self) -> int:
-        """Return points of the host, those of its units included."""
+        """Return the points of the whole host: `ROOM`, or more if those of its units come to more."""
         assert self.host is not None
         held = sum(points(needs, self.host.whole.room) for needs in self.host.units.values())
         return max(ROOM, held)
 
     @property
     def accelerators_left(self) -> int:
-        """Return the accelerators that are left of a host in parts."""
+        """Accelerators that are left of a host in parts, or those of one whole slice."""
         return self.host.accelerators_left if self.host is not None else self.kind.chips_per_host
 
 
 def points(needs: Resources, room: Resources) -> int:
-    """Return what a pod with these needs takes of a host with this room, of `ROOM`."""
+    """Return how many of the `ROOM` points of a host a pod takes: its largest share of any resource, rounded up."""
     most = 1
     for name in ("cpu", "memory", "pods", *(name for name, _ in needs.devices)):
         wanted, has = amount_of(needs, name), amount_of(room, name)
@@ -148,7 +151,7 @@ def points(needs: Resources, room: Resources) -> int:
 
 
 class Stocks:
-    """The stocks of a fleet. First all units that hold something `note` it, then `finish` names the stocks."""
+    """The stocks of a fleet. `Questions.add` notes what each unit holds; then `finish` names the stocks."""
 
     def __init__(
         self,
@@ -159,8 +162,12 @@ class Stocks:
         wanted: int,
         groups: Sequence[Sequence[Located]] = (),
     ) -> None:
-        """Sort slices into stocks by the bits of the requirements that tell them apart, `wanted`. `groups`: slices of several stocks that
-        one unit may have together, each a stock of its own."""
+        """Sort slices into stocks.
+
+        Args:
+            wanted: the bits of the requirements that tell slices apart.
+            groups: slices of several stocks that one unit may have together. Each group becomes a stock of its own.
+        """
         self._requirements = requirements
         self._hosts = hosts
         self._barred = barred
@@ -168,7 +175,7 @@ class Stocks:
         self._faces: dict[SliceClass, Face] = {}
         self._found: dict[tuple[Face, object], Stock] = {}
         self._divided: dict[Face, list[Resources]] = {}
-        """What units need that may take parts of its slices."""
+        """What a unit needs, for each requirement of units that may take parts of such slices."""
         self._parts: dict[tuple[Face, Resources], Parts] = {}
         """See `_parts_of`."""
         self._grouped: dict[Location, Stock] = {}
@@ -177,14 +184,15 @@ class Stocks:
             stock.for_group = True
             stock.mask = sum(1 << number for number in bits(stock.mask) if requirements(number).shape.slots > 1)
             for class_, location in group:
-                if location in class_.leaving or class_.is_free(location):  # else a unit has it
+                # Any other slice has a unit on it.
+                if location in class_.leaving or class_.is_free(location):
                     stock.add(class_, (location,), leaving=location in class_.leaving)
             self._grouped |= dict.fromkeys((location for _, location in group), stock)
         for class_ in classes:
             leaving = sorted(class_.leaving - self._grouped.keys())
             free = [location for location in class_.free if location not in self._grouped] if self._grouped else class_.free
             for places, kept in ((free, False), (leaving, True)):
-                if places and self._key(class_, places[0]) is None:  # all are in one stock
+                if places and self._key(class_, places[0]) is None:  # nothing divides this class: all its slices are in one stock
                     self._put(class_, places[0]).add(class_, places, leaving=kept)
                     continue
                 for location in places:
@@ -193,31 +201,31 @@ class Stocks:
                         stock.add(class_, (location,), leaving=kept)
 
     def at(self, class_: SliceClass, location: Location) -> Stock:
-        """Return the stock of this slice of the class."""
+        """Return the stock that this slice belongs to."""
         return self._put(class_, location)
 
     def spread(self, slices: Sequence[Located]) -> Stock:
-        """Return a stock of its own for a unit whose slices are of several. A unit that can use only some of them takes the place of the
-        whole: it is not counted what it leaves to others."""
+        """Return a stock of its own for the slices of a unit that are of several stocks."""
         stock = self._together(slices)
         stock.is_spread = True
         for number in bits(self._wanted & ~stock.mask):
             requirements = self._requirements(number)
-            places = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))
-            # It needs them within one domain: enough of them in two are no place for a unit.
-            if max(places.values(), default=0) >= requirements.shape.slots:
+            in_domain = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))
+            # A unit needs its slices in one domain.
+            if max(in_domain.values(), default=0) >= requirements.shape.slots:
+                # It counts as taking the whole stock, although it leaves some slices to others: the flow cannot count that.
                 stock.mask |= 1 << number
                 stock.sizes[number] = len(slices) * stock.each
         return stock
 
     def _together(self, slices: Sequence[Located]) -> Stock:
-        """Return the stock of slices that a unit can only have together; it meets what all of them meet."""
+        """Return the stock of slices that a unit can have only together. It meets the requirements that all of them meet."""
         parts = [self._put(class_, location) for class_, location in slices]
         mask = parts[0].mask
         for part in parts:
             mask &= part.mask
         for number in bits(mask):
-            # A unit's hosts exchange every gradient: slices of two domains are none for who asks for one.
+            # A unit's hosts exchange every gradient, so slices of two domains are no use to a unit that asks for one domain.
             if len({class_.domains.get(number) for class_, _ in slices}) > 1:
                 mask &= ~(1 << number)
         locations = [location for _, location in slices]
@@ -228,14 +236,14 @@ class Stocks:
     def _put(self, class_: SliceClass, location: Location) -> Stock:
         if location in self._grouped:
             return self._grouped[location]
-        place = self._face(class_), self._key(class_, location)
-        stock, room = self._found.get(place), class_.members[location].room
+        key = self._face(class_), self._key(class_, location)
+        stock, room = self._found.get(key), class_.members[location].room
         if stock is None:
-            stock = self._found[place] = self._new(place[0], location, place[1])
+            stock = self._found[key] = self._new(key[0], location, key[1])
         if stock.first is None or location[1] < stock.first[1]:
             stock.first = location
-        if isinstance(place[1], Parts):
-            # Any of them would do; the least one does not depend on the order in which they came.
+        if isinstance(key[1], Parts):
+            # Any of these hosts would do. The one with the least room does not depend on the order in which they came.
             stock.room_of_each = min(stock.room_of_each, room) if stock.room_of_each != Resources() else room
         return stock
 
@@ -253,7 +261,9 @@ class Stocks:
             return location
         face = self._face(class_)
         if face not in self._divided:
-            self._divided[face] = [found.needs for number in bits(face[1]) if (found := self._requirements(number)).shape.divides]
+            self._divided[face] = [
+                requirements.needs for number in bits(face[1]) if (requirements := self._requirements(number)).shape.divides
+            ]
         if not (needs := self._divided[face]):
             return None
         room = class_.members[location].room
@@ -278,20 +288,20 @@ class Stocks:
         for number in self._barred.get(location, ()):
             mask &= ~(1 << number)
         for number in bits(mask):
-            # A unit of several hosts takes whole ones, and the flow must not count a rest of this one for it.
+            # A unit of several hosts takes whole ones, and the flow must not count what is left of this one for it.
             if self._requirements(number).shape.slots > 1:
                 mask &= ~(1 << number)
         return Stock(kind, mask, ROOM, host)
 
     def hosts(self, hosts: Iterable[HostUse], class_at: Callable[[Location], SliceClass | None]) -> None:
-        """Make stocks of hosts in parts."""
+        """Make a stock of each host in parts."""
         for host in hosts:
             if (class_ := class_at(host.location)) is not None:
                 self._put(class_, host.location)
 
     def finish(self, component: int) -> list[Stock]:
-        """Return all stocks, with names that do not depend on the order in which jobs came: the tightest kind first, then what fewer
-        requirements can use; those for groups last, as of equal places a minimum keeps the first."""
+        """Return all stocks, with names that do not depend on the order in which jobs came. The tightest kind comes first, then stocks that
+        fewer requirements can use. Stocks for groups come last, because a minimum keeps the first of equal places."""
         ordered = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
         stocks = sorted(ordered, key=lambda stock: stock.for_group)
         hubs: dict[object, list[Stock]] = {}
@@ -303,8 +313,8 @@ class Stocks:
                 stock.note(number, self._requirements(number))
             key = (stock.kind, stock.mask, stock.host is not None and stock.accelerators_left, tuple(sorted(stock.sizes.items())))
             hubs.setdefault(key, []).append(stock)
-        for found in hubs.values():
-            unit = gcd(*(size for stock in found for size in stock.sizes.values())) if found[0].sizes else 1
-            for stock in found:
-                stock.hub, stock.unit = f"hub {found[0].name}", unit
+        for alike in hubs.values():
+            unit = gcd(*(size for stock in alike for size in stock.sizes.values())) if alike[0].sizes else 1
+            for stock in alike:
+                stock.hub, stock.unit = f"hub {alike[0].name}", unit
         return stocks

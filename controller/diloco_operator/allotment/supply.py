@@ -1,4 +1,4 @@
-"""What a decision reads of the fleet, and how it will be once some units have left their slices. Pure.
+"""The fleet as a decision reads it: as it is, and as it will be once some units have left their slices. Pure.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -20,25 +20,25 @@ from diloco_operator.placement.requirements import SliceRequirements
 
 
 class Supply(Protocol):
-    """The usable slices, and who has parts of which host."""
+    """The usable slices, and which units have parts of hosts."""
 
     def within(self, component: int) -> Iterator[SliceClass]:
-        """Find the classes that meet some of these requirements."""
+        """Yield the classes that meet some of these requirements."""
 
     def class_at(self, location: Location) -> SliceClass | None:
-        """Find that of the usable slice there."""
+        """See `SliceClasses.class_at`."""
 
     def located(self, locations: Iterable[Location]) -> list[Located]:
-        """Leave out those that are not usable."""
+        """See `SliceClasses.located`."""
 
     def slices_of(self, unit: HeldUnit) -> list[Located]:
-        """Find the usable slices of a unit."""
+        """Return the usable slices of a unit."""
 
     def number(self, requirements: SliceRequirements) -> int:
         """See `SliceClasses.number`."""
 
     def requirements(self, number: int) -> SliceRequirements:
-        """Find those that have this number."""
+        """See `SliceClasses.requirements`."""
 
     def host(self, location: Location) -> HostUse | None:
         """See `SharedHosts.at`."""
@@ -51,7 +51,7 @@ class PresentSupply:
     """The fleet as it is."""
 
     def __init__(self, classes: SliceClasses, shared: SharedHosts, locate: Callable[[Iterable[str]], Iterable[Location]]) -> None:
-        """`locate`: where the slices with these nodes are."""
+        """`locate` returns the locations of the slices on some nodes."""
         self._classes = classes
         self._locate = locate
         self.class_at = classes.class_at
@@ -69,16 +69,16 @@ class PresentSupply:
 
 
 class LaterSupply:
-    """The fleet once these units have left: what they had is free, or will be."""
+    """The fleet once some units have left: what they had is being left, or is room on a host in parts."""
 
     def __init__(self, supply: Supply, requests: Iterable[JobRequest], gone: AbstractSet[UnitKey]) -> None:
         self._supply = supply
         self.number = supply.number
         self.requirements = supply.requirements
         self._hosts: dict[Location, HostUse] = {}
-        """Those of which units have left parts."""
+        """The hosts that these units left, as they are then."""
         self._copies: dict[SliceClass, SliceClass] = {}
-        """Classes of which slices have been left."""
+        """Class with slices that they left -> the class as it is then."""
         left = {
             (request.job, unit.name): self._supply.slices_of(unit)
             for request in requests
@@ -105,8 +105,8 @@ class LaterSupply:
         return (self._copies.get(class_, class_) for class_ in self._supply.within(component))
 
     def class_at(self, location: Location) -> SliceClass | None:
-        found = self._supply.class_at(location)
-        return self._copies.get(found, found) if found is not None else None
+        class_ = self._supply.class_at(location)
+        return self._copies.get(class_, class_) if class_ is not None else None
 
     def located(self, locations: Iterable[Location]) -> list[Located]:
         return [(self._copies.get(class_, class_), location) for class_, location in self._supply.located(locations)]
@@ -127,14 +127,14 @@ class LaterSupply:
 
 
 def staying(request: JobRequest) -> JobRequest:
-    """Return the job as if none of its units might be asked to leave."""
+    """Return the request as if none of its units could be asked to leave."""
     return replace(
         request, pools=tuple(replace(pool, units=tuple(unit._replace(settling=True) for unit in pool.units)) for pool in request.pools)
     )
 
 
 def without(request: JobRequest, gone: AbstractSet[UnitKey]) -> JobRequest:
-    """Return the job once these units have left. They want other slices."""
+    """Return the request as it will be once these units have left and want other slices."""
     pools = []
     for pool in request.pools:
         units = tuple(unit for unit in pool.units if (request.job, unit.name) not in gone)

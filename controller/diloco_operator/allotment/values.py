@@ -1,6 +1,7 @@
 """What a unit is worth to its job in each pool: its tokens/s there, relative to the mean over the kinds that the job accepts. Pure.
 
-Relative to the job's own mean, because raw tokens/s would favour small models. Integers in thousandths, as the flow counts.
+Values are relative to the job's own mean, because raw tokens/s would favour small models. They are integers, in thousandths, as in the
+flow.
 
 See docs/decisions/0213-values-and-moves.md.
 """
@@ -14,13 +15,13 @@ from typing import NamedTuple
 from diloco_operator.allotment.flow.problem import MEAN
 
 STEP = MEAN // 20
-"""Values are multiples of this. A value stays as long as the exact one is no further from it than one step, or a twentieth of it."""
+"""Values are multiples of this. A value changes only when the exact one is further from it than one step and than a twentieth of it."""
 RAW_MARGIN, AVERAGE_MARGIN = 0.2, 0.1
-"""What a unit must gain at least by leaving its slice, as a share of its value: where its throughput there is a guess or a few
-measurements, and where it is a long average."""
+"""The least gain for which a unit leaves its slice, as a share of its value. The first holds while its throughput there is a guess or a few
+measurements, the second once it is a long average."""
 UNTRIED = 1.5
-"""A kind of which nothing is measured, while others are, counts as so many times what is expected of it, so that jobs try it: one standard
-deviation of the ratios between kinds that are near each other (Gavel: quartiles 0.9, 1.2 and 1.5)."""
+"""The expected throughput of a kind is multiplied by this while only other kinds have been measured, so that jobs try it. It is one
+standard deviation of the ratios between similar kinds (Gavel: quartiles 0.9, 1.2 and 1.5)."""
 
 
 class PoolThroughput(NamedTuple):
@@ -29,15 +30,15 @@ class PoolThroughput(NamedTuple):
     kind: str
     """Kind of accelerator."""
     peak: float
-    """The peak of all its accelerators, TFLOP/s; 0: unknown."""
+    """The peak of all accelerators of the unit, in TFLOP/s. 0 if it is unknown."""
     measured: float | None = None
-    """Tokens/s; None: not known yet."""
+    """Tokens/s. None if they are not measured yet."""
     accepted: bool = True
-    """False: the pool is switched off. It says how well the job uses its kind, and is no part of the mean."""
+    """False if the pool is switched off. It still shows how well the job uses this kind, but does not count in the mean."""
 
 
 def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
-    """Return pool -> value in thousandths, at least one `STEP`. Of pools that have one kind and one peak the mean counts one."""
+    """Return pool -> value in thousandths, at least one `STEP`. Pools with the same kind and peak count once in the job's mean."""
     known = {name: estimate for name, pool in pools.items() if (estimate := _tokens_per_second(pool, pools.values())) is not None}
     kinds: dict[tuple[str, float], list[float]] = {}
     for name, estimate in known.items():
@@ -50,37 +51,41 @@ def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
 
 
 def _tokens_per_second(pool: PoolThroughput, all_pools: Iterable[PoolThroughput]) -> float | None:
-    """Return the tokens/s as measured; else the peak, times what the job gets out of a TFLOP/s of this kind, or `UNTRIED` times what it
-    gets out of others; else, where nothing is measured, the peak alone. None: unknown."""
+    """Return the measured tokens/s, or an estimate: the peak, times the tokens that the job gets out of a TFLOP of this kind, or `UNTRIED`
+    times those of its other kinds. If no pool is measured, the peak itself. None if that is unknown."""
     if pool.measured is not None:
         return pool.measured
     measured = [(each.kind, each.measured / each.peak if each.peak else None) for each in all_pools if each.measured is not None]
     if not measured:
         return pool.peak or None
-    uses = [use for _, use in measured if use is not None]
-    own = [use for kind, use in measured if use is not None and kind == pool.kind]
-    if not pool.peak or not uses:
+    ratios = [ratio for _, ratio in measured if ratio is not None]
+    own_ratios = [ratio for kind, ratio in measured if ratio is not None and kind == pool.kind]
+    if not pool.peak or not ratios:
         return None
-    return pool.peak * (_mean(own) if own else UNTRIED * _mean(uses))
+    return pool.peak * (_mean(own_ratios) if own_ratios else UNTRIED * _mean(ratios))
 
 
 def _mean(figures: Iterable[float]) -> float:
-    found = list(figures)
-    return sum(found) / len(found)
+    numbers = list(figures)
+    return sum(numbers) / len(numbers)
 
 
 def settled_value(exact: int, before: int) -> int:
-    """Return the value that counts: the one before, unless the exact one has clearly left it. So noise changes no request."""
+    """Return the value that counts from now on. It stays as it was until the exact one is clearly another, so noise changes no request."""
     if abs(exact - before) <= max(STEP, before // 20):
         return before
     return max(STEP, STEP * round(exact / STEP))
 
 
 def leaving_cost(value: int, recovery: float | None, horizon: float, *, averaged: bool) -> int:
-    """Return what it costs to leave a slice, in thousandths: the share of the horizon in which nothing is trained, times the value; no less
-    than a margin for noise, no more than the value. Shares are rounded up to twentieths.
+    """Return what it costs to leave a slice, in thousandths: the value, times the share of the horizon in which nothing is trained. It is
+    at least a margin for noise and at most the value.
 
-    `recovery`: seconds that units of the job have taken to train again; None: not known. `horizon`: seconds for which a move must pay.
-    `averaged`: the throughput in this pool is a long average."""
+    Args:
+        recovery: seconds that units of the job have taken to train again. None if that is not known yet.
+        horizon: seconds within which a move must pay.
+        averaged: whether the throughput in this pool is a long average.
+    """
     lost = 0.0 if recovery is None else min(1.0, recovery / horizon)
+    # In twentieths, so that a slightly different recovery changes no request.
     return round(value * max(AVERAGE_MARGIN if averaged else RAW_MARGIN, math.ceil(20 * lost) / 20))

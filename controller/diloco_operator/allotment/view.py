@@ -1,4 +1,4 @@
-"""The fleet as one job may use it: of the free slices it sees those that the allotment has granted to it."""
+"""The fleet as one job may use it: it sees only those free slices that the allotment has granted to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diloco_operator.fleet.use import PodUse
 from diloco_operator.placement.request import JobRequest
 
 HOLDERS = 3
-"""How many of the other jobs that have slices `counts` says all about: those with most."""
+"""For how many of the other jobs with slices `counts` works out surplus and priority: for those with most slices."""
 
 
 class AllottedFleet:
@@ -31,8 +31,15 @@ class AllottedFleet:
         results: Mapping[str, Allotted],
         job: str = "",
     ) -> None:
-        """Hold what the job `job` sees of the fleet. `kept`: first node of a free slice -> the job that it is granted to, or for whose
-        minimum it waits. `requests`, `results`: of all jobs. `job`: for which this is the view."""
+        """Show the fleet to one job.
+
+        Args:
+            granted: pool of this job -> slices that are granted to it.
+            kept: key of a free slice -> the job that it is granted to, or for whose minimum it waits.
+            requests: the requests of all jobs.
+            results: what all jobs get and give.
+            job: the key of this job.
+        """
         self._fleet = fleet
         self._granted = granted
         self._kept = kept
@@ -41,7 +48,7 @@ class AllottedFleet:
         self._job = job
 
     def copy(self) -> AllottedFleet:
-        """Return a copy for a thread: meanwhile the event loop changes what this one shows."""
+        """Return a copy for a thread, because the event loop goes on to change what this view shows."""
         return AllottedFleet(
             self._fleet.copy(), dict(self._granted), dict(self._kept), dict(self._requests), dict(self._results), self._job
         )
@@ -51,13 +58,14 @@ class AllottedFleet:
         return self._fleet.reserved_by(node)
 
     def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
-        """See `Fleet.free`: those granted to the pool, as long as they are free."""
+        """See `Fleet.free`. Yields the slices that are granted to the pool and still free."""
         return (slice_ for slice_ in self._granted.get(pool, ()) if self._fleet.is_free(slice_))
 
     def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
         """See `Fleet.kept`."""
         granted = {slice_.key for slice_ in self._granted.get(pool, ())}
-        winners = {key.partition("/")[0]: job for key, job in self._kept.items()}  # of a host in parts, one of those who get some
+        # A part's key begins with its node, so of several jobs that get parts of a host only one is named.
+        winners = {key.partition("/")[0]: job for key, job in self._kept.items()}
         for slice_ in self._fleet.free(shape):
             if (node := slice_.key) not in granted:
                 yield slice_, winner if (winner := winners.get(node, "")) != self._job else ""
@@ -77,8 +85,8 @@ class AllottedFleet:
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
         counts = self._fleet.counts(shape, job, own)
-        found = (self._with_surplus(holder, shape) for holder in counts.holders[:HOLDERS])
-        return replace(counts, holders=(*found, *counts.holders[HOLDERS:])) if counts.holders else counts
+        holders = (self._with_surplus(holder, shape) for holder in counts.holders[:HOLDERS])
+        return replace(counts, holders=(*holders, *counts.holders[HOLDERS:])) if counts.holders else counts
 
     def _with_surplus(self, holder: Holder, shape: Shape) -> Holder:
         request = self._requests.get(holder.job)
@@ -96,9 +104,9 @@ class AllottedFleet:
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
         """See `Fleet.wanted_before`."""
-        mine = self._requests.get(self._job)
+        own = self._requests.get(self._job)
         for job, request in self._requests.items():
-            if job == self._job or (starts and mine is not None and mine.order < request.order):
+            if job == self._job or (starts and own is not None and own.order < request.order):
                 continue
             if any(
                 pool.wanted and not pool.for_spares and pool.requirements.shape.accelerator == shape.accelerator for pool in request.pools
@@ -125,27 +133,32 @@ class AllottedFleet:
 def _with_surplus(
     holder: Holder, request: JobRequest, allotted: Allotted, locate: Callable[[str], Location | None], *, resource: str = ""
 ) -> Holder:
-    """Add to a holder the slices that its units leave, and those that it could lose without falling below a minimum. `request`, `allotted`:
-    of the holder. `locate`: where the slice with a node is; None: it is none of those that `holder` counts. `resource`: it counts these
-    devices; "": slices."""
+    """Add to a holder the slices that its units are leaving, and those that it could lose without falling below a minimum.
+
+    Args:
+        request: the request of the holder.
+        allotted: what the holder gets and gives.
+        locate: returns the location of the slice on a node, or None if `holder` does not count that slice.
+        resource: name of the devices that `holder` counts. "" if it counts slices.
+    """
     staying = {location for node in request.occupied if (location := locate(node)) is not None}
     spare: list[tuple[int, int, bool]] = []
     counted = accelerators = 0
     for pool in request.pools:
         units = [unit for unit in pool.units if unit.name not in allotted.revoked]
-        here = 0
+        located = 0
         for unit in units:
             locations = {location for node in unit.nodes if (location := locate(node)) is not None}
-            here += bool(locations)
+            located += bool(locations)
             staying |= locations
-        shape, most = pool.requirements.shape, len(units) + pool.counted_for_min
+        shape, held = pool.requirements.shape, len(units) + pool.counted_for_min
         slots = shape.hosts * shape.chips_per_host if resource else shape.slots
-        accelerators += here * slots
-        counted += 0 if pool.scavenged else most
-        spare.append((slots, here if pool.scavenged else min(here, max(0, most - pool.min)), pool.scavenged))
+        accelerators += located * slots
+        counted += 0 if pool.scavenged else held
+        spare.append((slots, located if pool.scavenged else min(located, max(0, held - pool.min)), pool.scavenged))
     left, surplus = max(0, counted - request.min), 0
-    for slots, units_here, scavenged in reversed(spare):
-        count = units_here if scavenged else min(units_here, left)
+    for slots, present, scavenged in reversed(spare):  # the pool that the job prefers least gives first
+        count = present if scavenged else min(present, left)
         left -= 0 if scavenged else count
         surplus += count * slots
     lasting = sum(dict(part.devices).get(resource, 0) for (node, _), part in request.shared.items() if locate(node) is not None)
