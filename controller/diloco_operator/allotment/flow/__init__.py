@@ -1,4 +1,4 @@
-"""One minimum-cost flow for all jobs: which job gets how many units on which kind of slices. Pure.
+"""One minimum-cost flow for all jobs: how many units each job gets on each kind of slices. Pure.
 
 See docs/decisions/0207-allotment.md.
 """

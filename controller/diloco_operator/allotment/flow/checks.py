@@ -1,4 +1,4 @@
-"""Which pools should ask whether their pods would be admitted, because units of other jobs would then leave for them. Pure.
+"""Which pools should ask by a dry run whether their pods are admitted, because units of other jobs would then leave for them. Pure.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -12,43 +12,44 @@ from diloco_operator.allotment.flow.problem import FlowJob, FlowPlan, FlowProble
 from diloco_operator.allotment.flow.successors import solve
 
 ROUNDS = 4
+"""How often `checks` solves again for pools that could ask."""
 type Answer = tuple[FlowPlan, frozenset[tuple[str, str]], frozenset[str]]
-"""The plan, which pools should ask (job and pool), and which jobs should make what their units share."""
+"""The plan, the (job, pool) of each pool that should ask, and the jobs that should create what their units share."""
 
 
 def answer(problem: FlowProblem) -> Answer:
-    """Solve the problem, and say who should ask, and who should get ready."""
     plan = solve(problem)
     prepares = {(job.key, pool.name) for job in problem.jobs for pool in job.pools if pool.wanted and pool.prepares}
     if not prepares:
         return plan, checks(problem, plan), frozenset()
-    # Those that ask must win beside those that have been admitted and get ready in a moment.
+    # Pools that only wait until what they share is created will compete in a moment. A pool should ask only if it wins beside them.
     problem = _all_displacing(problem, prepares)
-    then = solve(problem)
-    gain = {job for job, name in prepares if _taken(then, (job, name)) > _taken(plan, (job, name)) or _keeps(then, job)}
-    return plan, checks(problem, then), frozenset(gain)
+    prepared_plan = solve(problem)
+    gain = {job for job, name in prepares if _taken(prepared_plan, (job, name)) > _taken(plan, (job, name)) or _keeps(prepared_plan, job)}
+    return plan, checks(problem, prepared_plan), frozenset(gain)
 
 
 def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
-    """Return job and pool: those that get more if they may displace units, or for whose minimum slices stay free. They may be refused, so
-    the next ones are looked for without them, a few times; then all that are left should ask: a dry run for nothing costs little."""
+    """Return the (job, pool) of pools that get more if they may displace units, or for whose minimum slices then stay free."""
     asking = {
         (job.key, pool.name): pool.wanted for job in problem.jobs for pool in job.pools if pool.wanted and pool.asks and not pool.displaces
     }
     asking = {key: wanted for key, wanted in asking.items() if wanted > _taken(plan, key)}
-    found: set[tuple[str, str]] = set()
+    should_ask: set[tuple[str, str]] = set()
+    # The pools that win may be refused, so each round looks for the next ones without them. After the last round all that are left should
+    # ask: a dry run for nothing costs little.
     for _ in range(ROUNDS):
         if not asking:
             break
-        then = solve(_all_displacing(problem, asking))
-        more = {key for key in asking if _taken(then, key) > _taken(plan, key) or _keeps(then, key[0])}
+        displacing_plan = solve(_all_displacing(problem, asking))
+        more = {key for key in asking if _taken(displacing_plan, key) > _taken(plan, key) or _keeps(displacing_plan, key[0])}
         if not more:
             break
-        found |= more
+        should_ask |= more
         asking = {key: wanted for key, wanted in asking.items() if key not in more}
     else:
-        found |= asking.keys()
-    return frozenset(found)
+        should_ask |= asking.keys()
+    return frozenset(should_ask)
 
 
 def _taken(plan: FlowPlan, pool: tuple[str, str]) -> int:
@@ -56,12 +57,12 @@ def _taken(plan: FlowPlan, pool: tuple[str, str]) -> int:
 
 
 def _keeps(plan: FlowPlan, job: str) -> bool:
-    """Return whether slices stay free for the job, or are lent, until its minimum fits."""
+    """Whether slices are kept for the job until its minimum fits."""
     return any(plan.kept_for_minimum.get(job, {}).values())
 
 
 def _all_displacing(problem: FlowProblem, some: Collection[tuple[str, str]]) -> FlowProblem:
-    """Return the problem as if the pods of these pools, too, were known to be admitted."""
+    """Return the problem as if the pods of the pools `some` were known to be admitted, too."""
     return FlowProblem(problem.classes, tuple(_displacing(job, some) for job in problem.jobs))
 
 

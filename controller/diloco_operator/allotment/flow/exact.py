@@ -1,7 +1,7 @@
-"""The best plan for jobs that compete, where units of several sizes take from one class: whole numbers in place of a flow. Pure.
+"""The best plan for jobs that compete if units of several sizes take from one class: found in whole numbers, not as a flow. Pure.
 
-The rules are those of the flow, one after the other: minima in their turn, then units beyond them by priority, then what all is worth, then
-what kept_for_minimum slices are lent for. What one step has found bounds the next ones.
+The rules are those of the flow, one after the other: minima in their order, then units beyond them by priority, then the value of all, and
+at last what slices that are kept for minima are lent for. The result of each step bounds the next ones.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -19,17 +19,17 @@ from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan,
 
 type _Places = dict[PoolKey, PoolPlan]
 type _Entry = tuple[str, Lane]
-"""A hub, and the lane of new units that enter it: which class of the hub they take is the same to all of them."""
+"""A hub, and the lane of new units that enter it. All classes of the hub are the same to them."""
 
 
 def takes_several_sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> bool:
-    """Return whether units of several sizes use one class. Else a flow is exact."""
-    return any(len(found) > 1 for found in _sizes(jobs, classes).values())
+    """Whether units of several sizes use one class. If not, a flow is exact."""
+    return any(len(sizes) > 1 for sizes in _sizes(jobs, classes).values())
 
 
 def _sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, set[Size]]:
-    """Map each class to the sizes of units that use it."""
-    found: dict[str, set[Size]] = {class_.name: set() for class_ in classes}
+    """Return class -> the sizes of units that have or could take room of it."""
+    sizes: dict[str, set[Size]] = {class_.name: set() for class_ in classes}
     of_hub: dict[str, list[str]] = {}
     hubs = {class_.name: class_.hub for class_ in classes}
     for name, hub in hubs.items():
@@ -38,14 +38,14 @@ def _sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, s
         for pool in job.pools:
             for hub in pool.values:
                 for name in of_hub.get(hub, ()):
-                    found[name].add(pool.size_in(hub))
+                    sizes[name].add(pool.size_in(hub))
             for each in pool.held:
-                found[each.class_].add(pool.size_in(hubs[each.class_]))
-    return found
+                sizes[each.class_].add(pool.size_in(hubs[each.class_]))
+    return sizes
 
 
 def best_plan(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
-    """`jobs`: in the order in which they are served."""
+    """Return the best plan. `jobs` are in the order in which they are served."""
     return _Exact(jobs, classes, bonus).plan()
 
 
@@ -60,19 +60,19 @@ class _Counts:
     moved: dict[str, dict[str, int]] = field(default_factory=dict)
     """Pool -> hub -> slices for units that would leave theirs."""
     value: dict[int, int] = field(default_factory=dict)
-    """What each unit is worth."""
+    """Variable of units -> the value of one of them."""
     beyond: list[tuple[int, int, int]] = field(default_factory=list)
-    """Segments of its shares: variable, bonus of a unit, cost of a unit."""
+    """Segments of its shares: (variable, bonus of a unit, cost of a unit)."""
     least: int = -1
     """The row that keeps the units of its minimum."""
     newcomers: int = -1
-    """The row that keeps new units of its minimum."""
+    """The row that keeps the new units of its minimum."""
     own: dict[str, int] = field(default_factory=dict)
-    """Pool -> the row that keeps new units of its own minimum."""
+    """Pool -> the row that keeps the new units of the pool's own minimum."""
 
 
 class _Exact:
-    """Made once, in `plan`."""
+    """One problem: make an object for each, and call `plan` once."""
 
     def __init__(self, jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> None:
         self._jobs = jobs
@@ -82,24 +82,28 @@ class _Exact:
         self._sizes = _sizes(jobs, classes)
         self._sums = Integers()
         self._takes: dict[str, dict[int, int]] = {class_.name: {} for class_ in classes}
-        """Class -> what takes its room."""
+        """Class -> variable of units -> what one of them takes of its room."""
         self._lanes: dict[_Entry, dict[str, int]] = {}
-        """Class -> new units of the lane that take slices of it."""
+        """Hub and lane -> class -> variable of the new units that take slices of it."""
         self._entering: dict[_Entry, list[int]] = {}
+        """Hub and lane -> variables of the new units that enter it, one for each pool."""
         self._counts: dict[str, _Counts] = {}
         self._met: dict[str, int] = {}
         self._missing: dict[str, int] = {}
         self._waiting: dict[str, dict[str, int]] = {}
-        """Job that keeps slices for its minimum -> class -> variable of room that it keeps beside them, too little for one of its units."""
+        """Job that keeps slices for its minimum -> class -> variable of the rest that it keeps too: room that is too small for its
+        units."""
         self._kept_rests: list[int] = []
-        """The rows that keep this room."""
+        """The rows that keep these rests."""
         self._by_key = {job.key: job for job in jobs}
         for job in jobs:
             self._counts[job.key] = self._count(job)
         self._bound_rooms()
         self._bonuses: dict[int, int] = {}
-        """Segments of shares -> what priority adds to a unit, as a small number: HiGHS counts in floating point."""
+        """Variable of a segment -> the bonus of a unit for its priority. All are divided by their greatest common divisor, because HiGHS
+        counts in floating point."""
         self._worths: dict[int, int] = {}
+        """Variable -> what a unit adds to the value of all, without bonuses."""
         for counts in self._counts.values():
             self._worths |= counts.value
             for units, bonus_of_unit, cost in counts.beyond:
@@ -125,7 +129,8 @@ class _Exact:
             counts.value |= {unit: pool.values[hub] for hub, unit in new.items()}
             better = pool.values if pool.better is None else [hub for hub in pool.values if hub in pool.better]
             moved = counts.moved[pool.name] = self._enter(pool, better, min(pool.moving, pool.has), displaces=True)
-            counts.value |= dict.fromkeys(moved.values(), 1)  # one gets a better slice only if that costs no unit anything
+            # Least of all values: a unit gets a better slice only if that costs no other unit anything.
+            counts.value |= dict.fromkeys(moved.values(), 1)
             if kept and not pool.scavenged:
                 sums.row(added(kept.values()), least=min(pool.min, pool.has))
         firm, scavenging = job.firm, [pool for pool in job.pools if pool.scavenged]
@@ -142,19 +147,19 @@ class _Exact:
         return counts
 
     def _enter(self, pool: FlowPool, hubs: Iterable[str], most: int, *, displaces: bool) -> dict[str, int]:
-        """Return hub -> variable of units that take slices of the hub's classes."""
-        there = set(self._hubs.values())
-        found: dict[str, int] = {}
+        """Return hub -> variable of the units of the pool that take slices of its classes, at most `most` in all."""
+        known_hubs = set(self._hubs.values())
+        entering: dict[str, int] = {}
         for hub in sorted(hubs) if most else ():
-            if hub in there:
-                found[hub] = self._sums.variable(most)
-                self._entering.setdefault((hub, (pool.size_in(hub), displaces)), []).append(found[hub])
-        if len(found) > 1:
-            self._sums.row(added(found.values()), most=most)
-        return found
+            if hub in known_hubs:
+                entering[hub] = self._sums.variable(most)
+                self._entering.setdefault((hub, (pool.size_in(hub), displaces)), []).append(entering[hub])
+        if len(entering) > 1:
+            self._sums.row(added(entering.values()), most=most)
+        return entering
 
     def _share(self, job: FlowJob, counts: _Counts, pools: Sequence[FlowPool], *, scavenged: bool) -> int:
-        """Divide the units beyond the minimum into the segments of a share. Returns the row that says how many the minimum has."""
+        """Divide the units beyond the minimum into the segments of a share. Returns the row whose bounds are the units of the minimum."""
         most = min(max(job.max, job.staying), sum(pool.has + pool.wanted for pool in pools))
         units = self._units(counts, pools)
         share = share_of(pools)
@@ -197,8 +202,8 @@ class _Exact:
         for job in running:
             self._met[job.key] = job.protected
             self._hold(job, job.protected, 0)
-        found = self._sums.solve()
-        assert found, "what is there can stay"
+        is_solved = self._sums.solve()
+        assert is_solved, "what is there can stay"
         self._in_turn([job for job in running if job.missing], self._fill)
         self._in_turn([job for job in self._jobs if not job.runs], self._wait)
         objective = self._best()
@@ -212,7 +217,8 @@ class _Exact:
         return self._planned(self._places(), objective, lent, kept_for_minimum)
 
     def _in_turn(self, jobs: Sequence[FlowJob], otherwise: Callable[[FlowJob], None]) -> None:
-        """Meet the minima of these jobs, each as far as those before it allow. `otherwise`: what is done with one that does not fit."""
+        """Meet the minima of these jobs, as far as the jobs before each allow. `otherwise` is called for a job whose minimum does not
+        fit."""
         begin = 0
         while begin < len(jobs):
             fits = self._longest_that_fits(jobs, begin)
@@ -225,8 +231,9 @@ class _Exact:
             begin = fits + 1
 
     def _longest_that_fits(self, jobs: Sequence[FlowJob], begin: int) -> int:
-        """Return up to which job all minima from this one on fit together. Mostly all of them do: else the first that does not is looked
-        for by halves."""
+        """Return the index of the first job, from `begin` on, whose minimum does not fit together with those before. The number of jobs if
+        all fit."""
+        # Mostly all fit, so that is tried first; then the index is found by halves.
         fits, fails = begin, len(jobs) + 1
         while fits + 1 < fails:
             tried = len(jobs) if fails > len(jobs) else (fits + fails) // 2
@@ -246,25 +253,25 @@ class _Exact:
             self._own(job, pool, pool.missing if all_of_it else 0)
 
     def _hold(self, job: FlowJob, units: int, new: int) -> None:
-        """Keep so many units for its minimum, of which so many are new."""
+        """Require exactly this many units for the job's minimum, and at least this many new ones."""
         counts = self._counts[job.key]
         self._sums.limit(counts.least, units, units)
         self._sums.limit(counts.newcomers, new)
 
     def _own(self, job: FlowJob, pool: FlowPool, units: int) -> None:
-        """Keep so many new units for the pool's own minimum."""
+        """Require at least this many new units for the pool's own minimum."""
         if pool.missing:
             self._sums.limit(self._counts[job.key].own[pool.name], units)
 
     # --- a minimum that does not fit ---------------------------------------------------------------------------------------
     def _fill(self, job: FlowJob) -> None:
-        """Fill the minimum of a job that runs as far as there are slices: what its pools ask for first."""
+        """Fill the minimum of a job that runs as far as there are slices, first the minima of its pools."""
         counts, got = self._counts[job.key], 0
         for pool in job.firm:
             if pool.missing:
-                found = self._most(self._new(counts, (pool,)), pool.missing)
-                self._own(job, pool, found)
-                got += found
+                units = self._most(self._new(counts, (pool,)), pool.missing)
+                self._own(job, pool, units)
+                got += units
         rest = job.missing - sum(pool.missing for pool in job.firm)
         if rest > 0:
             got = self._most(self._new(counts, job.firm), got + rest)
@@ -273,22 +280,24 @@ class _Exact:
         self._missing[job.key] = job.missing - got
 
     def _most(self, terms: Terms, enough: int) -> int:
-        """Return how much the terms can come to, or `enough` if that is less."""
+        """Return the largest sum of the terms, or `enough` if that is less."""
         goal = self._sums.variable(enough)
         self._sums.row({**terms, goal: -1}, least=0)
         self._sums.solve({goal: 1})
         return self._sums.values[goal]
 
     def _wait(self, job: FlowJob) -> None:
-        """Keep for a job that waits what there is for its minimum from those that come later; one that cannot start keeps nothing."""
+        """Keep what there is for the minimum of a job that waits, so that later jobs do not get it. A job that cannot start keeps
+        nothing."""
         counts, sums = self._counts[job.key], self._sums
         for unit in self._units(counts, [pool for pool in job.pools if pool.scavenged or not job.keeps]):
             sums.bound(unit, 0, 0)
-        for units, _, _ in counts.beyond:  # below its minimum it would train nothing
+        # No surplus either: below its minimum the job would train nothing.
+        for units, _, _ in counts.beyond:
             sums.bound(units, 0, 0)
         if not job.keeps:
             return
-        # Units of a pool beyond its own minimum are no more than what the job's minimum asks for beyond those of its pools.
+        # Beyond their own minima, the pools together give no more units than the job's minimum needs beyond those.
         rest = job.missing - sum(pool.missing for pool in job.firm)
         beyond = {pool.name: sums.variable(rest) for pool in job.firm}
         for pool in job.firm:
@@ -303,8 +312,8 @@ class _Exact:
             self._waiting[job.key] = kept
 
     def _keep_rest(self, job: FlowJob, units: int) -> dict[str, int]:
-        """Keep what is left of classes in which the job lacks units, each larger than that: small units would take it again and again,
-        before there is enough. Returns class -> the variable of this room."""
+        """Keep the rests of classes, each too small for the `units` that the job still lacks. Returns class -> the variable of the rest."""
+        # Else small units would take a rest again and again, and there would never be enough for a large one.
         sums, uses = self._sums, list[int]()
         largest: dict[str, Size] = {}
         for pool in job.firm:
@@ -332,30 +341,31 @@ class _Exact:
 
     # --- what all is worth -------------------------------------------------------------------------------------------------
     def _best(self) -> int:
-        """Make units beyond minima as many as can be, by priority, then what all is worth as much as can be. Returns the sum of both."""
+        """Find the plan with the most units beyond minima, by priority, and among these the one of the highest value. Returns its value,
+        with bonuses."""
         sums = self._sums
         if self._bonuses and sums.solve(self._bonuses):
             sums.limit(self._bonus_row, sums.sum_of(self._bonuses))
         if not sums.solve(self._worths, ENOUGH):
-            # No time was left. The last solution may be older than some of the bounds.
-            found = sums.solve()
-            assert found, "each step leaves a solution"
+            # Time ran out. The last solution may be older than some of the bounds, so any solution is better.
+            is_solved = sums.solve()
+            assert is_solved, "each step leaves a solution"
         return self._worth_of(self._counts)
 
     def _worth_of(self, jobs: Iterable[str]) -> int:
-        """Return what these jobs' units are worth, with the bonuses of those beyond minima."""
-        values, found = self._sums.values, 0
+        """Return the value of these jobs' units, with the bonuses of units beyond minima."""
+        values, total = self._sums.values, 0
         for key in jobs:
             counts = self._counts[key]
-            found += sum(value * values[unit] for unit, value in counts.value.items())
-            found += sum((bonus - cost) * values[units] for units, bonus, cost in counts.beyond)
-        return found
+            total += sum(value * values[unit] for unit, value in counts.value.items())
+            total += sum((bonus - cost) * values[units] for units, bonus, cost in counts.beyond)
+        return total
 
     def _places(self) -> _Places:
-        """Divide new units between the classes of their lanes: they are the same to all units of a lane."""
+        """Divide new units between the classes of their lanes, which are the same to them."""
         values = self._sums.values
         left = {lane: {name: values[units] for name, units in classes.items()} for lane, classes in self._lanes.items()}
-        found: _Places = {}
+        places: _Places = {}
         for job in self._jobs:
             counts = self._counts[job.key]
             for pool in job.pools:
@@ -364,19 +374,19 @@ class _Exact:
                     _spread((values[units], left[hub, (pool.size_in(hub), displaces)]) for hub, units in entering[pool.name].items())
                     for entering, displaces in ((counts.new, pool.displaces), (counts.moved, True))
                 ]
-                found[job.key, pool.name] = PoolPlan(kept, *new)
-        return found
+                places[job.key, pool.name] = PoolPlan(kept, *new)
+        return places
 
     def _kept_for_minimum(self, key: str, places: _Places) -> dict[str, int]:
-        """Return class -> room that the job keeps."""
-        found = {name: here for name, room in self._waiting[key].items() if (here := self._sums.values[room])}
+        """Return class -> room that the job keeps for its minimum."""
+        kept = {name: rest for name, room in self._waiting[key].items() if (rest := self._sums.values[room])}
         for pool in self._by_key[key].firm:
             for name, units in places[key, pool.name].taken.items():
-                found[name] = found.get(name, 0) + units * pool.size_in(self._hubs[name])
-        return found
+                kept[name] = kept.get(name, 0) + units * pool.size_in(self._hubs[name])
+        return kept
 
     def _lend_kept(self, places: _Places) -> None:
-        """Let others have what jobs keep, for units beyond minima. All else stays as it is."""
+        """Free what jobs keep for minima, so that others may have it for units beyond theirs. All other units stay."""
         sums, values = self._sums, self._sums.values
         freed: dict[tuple[_Entry, str], int] = {}
         for row in self._kept_rests:
@@ -407,13 +417,14 @@ class _Exact:
 
 
 def _spread(units: Iterable[tuple[int, dict[str, int]]]) -> dict[str, int]:
-    """Return class -> units. `units`: how many there are, and what is left of their lane's classes, from which they are taken."""
-    found: dict[str, int] = {}
+    """Return class -> units. `units` are pairs: a number of units, and what is left of the classes of their lane, from which they are
+    taken."""
+    by_class: dict[str, int] = {}
     for count, left in units:
         for name, room in left.items():
-            if here := min(count, room):
-                count -= here
-                left[name] -= here
-                found[name] = found.get(name, 0) + here
+            if taken := min(count, room):
+                count -= taken
+                left[name] -= taken
+                by_class[name] = by_class.get(name, 0) + taken
         assert not count, "what enters a lane takes slices of its classes"
-    return found
+    return by_class

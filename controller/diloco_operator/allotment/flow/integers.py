@@ -1,5 +1,5 @@
-"""A problem in whole numbers, solved by HiGHS several times with other goals. One thread: equal problems have equal solutions, unless time
-is over before the best is known.
+"""A problem in whole numbers, which HiGHS solves several times for different goals. It runs in one thread, so equal problems have equal
+solutions, unless a solve runs out of time.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping
 type Terms = Mapping[int, int]
 """Variable -> its factor."""
 SECONDS = 10.0
-"""After so long a solve ends with the best that it has found, so that no problem holds an allotment for ever."""
+"""A solve ends after this time with the best solution so far, so that no problem holds up an allotment for ever."""
 LARGE, NEAR = 1500, 2
-"""With so many variables whole numbers are looked for no further than this from the best fractions: 5,000 hosts and 200 jobs then take 5
-seconds in place of 31."""
+"""With `LARGE` variables or more, whole numbers are tried only within `NEAR` of the best fractions. For 5,000 hosts and 200 jobs this takes
+5 seconds instead of 31."""
 EXACT, ENOUGH = 1e-6, 1e-3
-"""A solution is good enough if no other can be better by more than this share; `ENOUGH`: of a large problem."""
+"""A solution is good enough if no other is better by more than this share of it: `EXACT` for small problems, `ENOUGH` for large ones."""
 
 
 class Integers:
-    """Variables are whole numbers. Rows are sums of them that stay between two bounds."""
+    """A problem: variables are whole numbers, and rows are sums of them that stay between two bounds."""
 
     def __init__(self) -> None:
-        # Here: it takes a quarter of a second, and most allotments and commands never need it.
+        # Not at the top of the module: the import takes a quarter of a second, and most allotments and commands never need it.
         import highspy
 
         self._highspy = highspy
@@ -36,9 +36,9 @@ class Integers:
         self._lower: list[int] = []
         self._upper: list[int] = []
         self.values: list[int] = []
-        """The last solution."""
+        """Variable -> its value in the last solution."""
         self.gap = 0.0
-        """How far the worst of all solutions may be from the best, as a share of it."""
+        """The largest gap of all solves: how far a solution may be from the best one, as a share of that."""
 
     def variable(self, upper: int, lower: int = 0) -> int:
         """Return the number of a new variable between these bounds."""
@@ -51,7 +51,7 @@ class Integers:
         return number
 
     def bound(self, variable: int, lower: int, upper: int) -> None:
-        """Keep the variable between these bounds from now on."""
+        """Set the bounds of the variable."""
         self._lower[variable], self._upper[variable] = lower, upper
         self._solver.changeColBounds(variable, lower, upper)
 
@@ -60,25 +60,29 @@ class Integers:
         self.bound(variable, max(lower, self._lower[variable]), self._upper[variable])
 
     def row(self, terms: Terms, least: float = -math.inf, most: float = math.inf) -> int:
-        """Return the number of a new row: the sum of these terms stays between the bounds."""
+        """Return the number of a new row, which keeps the sum of these terms between the bounds."""
         self._solver.addRow(least, most, len(terms), list(terms), [float(factor) for factor in terms.values()])
         return self._solver.getNumRow() - 1
 
     def include(self, row: int, variable: int) -> None:
-        """Add the variable to the sum of the row."""
+        """Add the variable to the sum of the row, with factor 1."""
         self._solver.changeCoeff(row, variable, 1.0)
 
     def limit(self, row: int, least: float = -math.inf, most: float = math.inf) -> None:
-        """Keep the row between these bounds from now on."""
+        """Set the bounds of the row."""
         self._solver.changeRowBounds(row, least, most)
 
     def sum_of(self, terms: Terms) -> int:
-        """Return what the terms come to in the last solution."""
+        """Return the sum of the terms in the last solution."""
         return sum(factor * self.values[variable] for variable, factor in terms.items())
 
     def solve(self, goal: Terms | None = None, gap: float = EXACT) -> bool:
-        """Make the goal as large as it can be; None: find any solution. `gap`: what is enough for a large problem. Returns False if there
-        is no solution, or none was found in time: the last one stays."""
+        """Find the solution with the largest goal, or any solution if the goal is None. Returns False if there is no solution, or none was
+        found in time: then `values` stay as they were.
+
+        Args:
+            gap: the share of the best by which a solution of a large problem may miss it.
+        """
         for variable in self._goal:
             self._solver.changeColCost(variable, 0.0)
         self._goal = goal or {}
@@ -90,13 +94,14 @@ class Integers:
         for variable, value in enumerate(fractions):
             lower, upper = math.floor(value) - NEAR, math.ceil(value) + NEAR
             self._solver.changeColBounds(variable, max(lower, self._lower[variable]), min(upper, self._upper[variable]))
-        found = self._run(gap)
+        is_solved = self._run(gap)
         for variable in range(len(fractions)):
             self._solver.changeColBounds(variable, self._lower[variable], self._upper[variable])
-        return found or self._run(gap)
+        # There may be no whole numbers near the fractions: then they are looked for everywhere.
+        return is_solved or self._run(gap)
 
     def _fractions(self) -> list[float]:
-        """Return the best solution in any numbers."""
+        """Return the best solution if variables need not be whole numbers."""
         self._solver.setOptionValue("solve_relaxation", True)
         self._begin()
         self._solver.run()
@@ -116,9 +121,10 @@ class Integers:
         return True
 
     def _begin(self) -> None:
-        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + SECONDS)  # its clock goes on from one solve to the next
+        # The clock of the solver goes on from one solve to the next.
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + SECONDS)
 
 
 def added(*terms: Iterable[int]) -> dict[int, int]:
-    """Return the sum of all these variables."""
-    return {variable: 1 for found in terms for variable in found}
+    """Return the terms of the sum of all these variables."""
+    return {variable: 1 for variables in terms for variable in variables}

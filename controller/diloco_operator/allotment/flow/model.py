@@ -3,7 +3,7 @@
     source -> job -> (minimum, or one of the segments of its share) -> units that it has -> pool -> class -> sink
                                                                     -> new units         -> pool -> hub -> class -> sink
 
-Hubs keep it small: an arc for each pool and hub, and for each hub and class, in place of one for each pool and class.
+Hubs keep the network small: it has an arc for each pool and hub, and for each hub and class, instead of one for each pool and class.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -19,9 +19,10 @@ from diloco_operator.allotment.flow.residual import PLENTY, SINK, SOURCE, Networ
 
 type Size = int
 type Lane = tuple[Size, bool]
-"""Units of one size, for which others may be asked to leave, or not."""
+"""The size of units, and whether other units may be asked to leave for them."""
 MOVING = -1
-"""The cost of a slice for a unit that would leave its own: it gets one only if that costs no unit anything."""
+"""The cost of a slice for a unit that would leave its own. It is so little that the unit gets one only if that costs no other unit
+anything."""
 
 
 @dataclass(slots=True)
@@ -30,28 +31,29 @@ class JobArcs:
 
     job: FlowJob
     entry: int
-    """From the source."""
+    """The arc from the source."""
     minimum: int
-    """For the units of its minimum. It takes back the bonus, which only units beyond it have."""
+    """The arc for the units of its minimum. Its cost takes back the bonus, which only units beyond the minimum have."""
     surplus: list[list[int]] = field(default_factory=list)
-    """For units beyond it, and for those of scavenged pools: the segments of their shares."""
+    """The segments of a share: for units beyond the minimum, and for units of scavenged pools."""
     held: int | None = None
-    """For units that it has."""
+    """The arc for units that the job has. None if it has none."""
     new: int | None = None
-    """For new ones; None: it has none, so all are new."""
+    """The arc for new units. None if the job has no units, so that all are new."""
     firm: int = 0
-    """The node through which all units of its minimum go."""
+    """The node through which all units of pools that are not scavenged go."""
     start: int = 0
-    """The node from which new units of its minimum go."""
+    """The node from which new units of these pools go."""
     own: dict[str, int] = field(default_factory=dict)
-    """Pool -> the arc of new units that its own minimum needs."""
+    """Pool -> the arc for new units that its own minimum needs."""
     rest: int | None = None
-    """For new units that no pool's minimum needs."""
+    """The arc for new units that no pool's minimum needs. None if no pool's minimum needs any."""
     by_pool: dict[str, int] = field(default_factory=dict)
-    """Pool -> the arc by which these get to it."""
+    """Pool -> the arc for its new units that its own minimum does not need."""
     rest_node: int = 0
+    """The node from which these go."""
     arcs: range = range(0)
-    """All of them."""
+    """All arcs of the job."""
 
 
 class Model:
@@ -62,22 +64,24 @@ class Model:
         self.jobs: dict[str, JobArcs] = {}
         """In the order in which they are served."""
         self.kept: dict[tuple[PoolKey, str], int] = {}
-        """Pool and class -> the arc of units that stay."""
+        """(pool, class) -> the arc for units that stay."""
         self.sizes: dict[tuple[PoolKey, str], int] = {}
-        """Pool and class -> what one of these units takes of its room."""
+        """(pool, class) -> what one of these units takes of the room of the class."""
         self.stays: dict[PoolKey, int] = {}
-        """Pool -> the arc of all its units that stay."""
+        """Pool -> the arc for all its units that stay."""
         self.taken: dict[tuple[PoolKey, str, Lane], int] = {}
-        """Pool, hub and lane -> the arc of new units."""
+        """(pool, hub, lane) -> the arc for new units."""
         self.replaced: dict[tuple[PoolKey, str, Lane], int] = {}
+        """(pool, hub, lane) -> the arc for units that would leave their slices."""
         self.choices: dict[tuple[str, Lane], dict[str, int]] = {}
-        """Hub and lane -> class -> the arc between them."""
+        """(hub, lane) -> class -> the arc between them."""
         self.sinks: dict[tuple[str, Size], int] = {}
-        """Class and size -> the arc into the sink."""
+        """(class, size) -> the arc into the sink."""
         self._bonuses: dict[PoolKey, int] = {}
         self._nodes: dict[tuple[str, Size], int] = {}
-        """Class and size -> its node."""
+        """(class, size) -> its node."""
         self._hubs: dict[tuple[str, Lane], int] = {}
+        """(hub, lane) -> its node."""
         self.classes = sorted(classes, key=lambda class_: class_.name)
         self.hubs = {class_.name: class_.hub for class_ in self.classes}
         """Class -> its hub."""
@@ -117,7 +121,8 @@ class Model:
         for pool in job.pools:
             self._bonuses[job.key, pool.name] = bonus.of(job, pool.share, scavenged=pool.scavenged)
         room = max(job.max, job.staying)
-        entry = network.arc(SOURCE, node, room)  # a maximum that was lowered makes no unit leave at once
+        # `staying` is more than the maximum if that was lowered: no unit leaves at once for it.
+        entry = network.arc(SOURCE, node, room)
         minimum = network.arc(node, firm, 0, bonus.of(job, share_of(job.firm), scavenged=False) if job.firm else 0)
         arcs = self.jobs[job.key] = JobArcs(job, entry, minimum)
         scavenging = tuple(pool for pool in job.pools if pool.scavenged)
@@ -170,7 +175,7 @@ class Model:
             )
 
     def _add_new(self, job: FlowJob, pool: FlowPool, start: int, most: int) -> None:
-        """Add arcs from this node to the hubs of the pool."""
+        """Add arcs from the node `start` to the hubs of the pool."""
         lanes = {hub: (pool.size_in(hub), pool.displaces) for hub in pool.values}
         hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, lanes[hub]) in self.choices]
         if not hubs:
@@ -183,7 +188,8 @@ class Model:
             self.taken[key, hub, lanes[hub]] = self.network.arc(node, self._hubs[hub, lanes[hub]], most, -value - self._bonuses[key])
 
     def _add_moving(self, job: FlowJob, pool: FlowPool) -> None:
-        lanes = {hub: (pool.size_in(hub), True) for hub in pool.values}  # they cost less than any unit that would have to leave
+        # The lanes may displace, but no unit leaves for `MOVING`: any unit is worth more.
+        lanes = {hub: (pool.size_in(hub), True) for hub in pool.values}
         better = pool.values if pool.better is None else pool.better
         hubs = [hub for hub in sorted(pool.values) if hub in better and (hub, lanes[hub]) in self.choices]
         if not pool.moving or not hubs:
@@ -195,5 +201,5 @@ class Model:
             self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc
 
     def chosen(self) -> dict[tuple[str, Lane], dict[str, int]]:
-        """Return hub and lane -> class -> units that go there from the hub."""
+        """Return (hub, lane) -> class -> new units that take slices of it."""
         return {key: {name: self.network.flow[arc] for name, arc in classes.items()} for key, classes in self.choices.items()}

@@ -1,8 +1,8 @@
 """What a unit is worth to the flow: its value, less what the job's share costs, and a bonus for its priority. Integers only.
 
-A job with n slices beyond its minimum gets less for the next one, so that jobs share: after each doubling of n an eighth of the mean value
-less. What the next one is worth never falls to nothing, else slices would stay idle. A unit of several hosts, or of a part of one, counts
-as that many slices, in all of this.
+So that jobs share, the next slice of a job is worth less the more it has beyond its minimum: with each doubling an eighth of the mean value
+less. It never falls to nothing, else slices would stay idle. A unit of several hosts counts as several slices here, and a unit that takes
+part of a host as part of a slice.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -16,7 +16,7 @@ from diloco_operator.allotment.flow.problem import MEAN, FlowJob, FlowPool
 
 SEGMENTS = 8
 SLOPE = MEAN
-"""What the last segment costs more than one before the first: one mean value."""
+"""What one segment more than the last would cost: the mean value. Segment n costs n eighths of it."""
 
 
 class Segment(NamedTuple):
@@ -27,25 +27,26 @@ class Segment(NamedTuple):
 
 
 def segments(pools: Iterable[FlowPool], most: int) -> list[Segment]:
-    """Return at most 8 segments, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 slices and the rest. The costs increase, and stay below the
-    least value. Where pools have units of several sizes, all count as the smallest."""
+    """Return at most 8 segments, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 slices and the rest. Their costs increase. If pools have
+    units of several sizes, all count as the smallest."""
     pools = list(pools)
+    # Below the least value, so that each unit is worth something.
     bound, share = min((value for pool in pools for value in pool.all_values), default=2) - 2, share_of(pools)
-    found: list[Segment] = []
+    result: list[Segment] = []
     done = 0
     for index in range(SEGMENTS):
         until = most if index == SEGMENTS - 1 else min(most, -(-(MEAN << index) // share))
         if until <= done:
             continue
         cost = min(SLOPE * share * index // (MEAN * SEGMENTS), bound)
-        before = found.pop().units if found and found[-1].cost == cost else 0
-        found.append(Segment(before + until - done, cost))
+        before = result.pop().units if result and result[-1].cost == cost else 0
+        result.append(Segment(before + until - done, cost))
         done = until
-    return found
+    return result
 
 
 def share_of(pools: Iterable[FlowPool]) -> int:
-    """Return what each of their units counts in the share of their job."""
+    """Return what each unit of these pools counts in the share of their job: the smallest share of a pool."""
     return min((pool.share for pool in pools), default=MEAN)
 
 
@@ -53,21 +54,21 @@ class Bonuses(NamedTuple):
     """What a unit beyond a minimum is worth for its priority."""
 
     ranks: Mapping[tuple[bool, int], int]
-    """Not scavenged, and priority -> dense rank, 0 for the lowest."""
+    """(not scavenged, priority) -> rank, from 0 for the lowest without gaps."""
     step: int
-    """Between two ranks: more than all that moves of other units for one of them can lose."""
+    """The difference between two ranks. It is more than other units can lose by all moves that make room for one unit."""
 
     def of(self, job: FlowJob, share: int, *, scavenged: bool) -> int:
-        """Return the value of a unit that counts so much in the share of its job."""
+        """Return the bonus of a unit that counts `share` thousandths of a slice."""
         return self.ranks[not scavenged, job.priority] * self.step * share // MEAN
 
 
 def bonuses(jobs: Iterable[FlowJob]) -> Bonuses:
-    """Return the bonuses of these jobs. A path along which units move aside meets each pool at most once, on its old slices and on new
-    ones."""
-    found = [(job, pool) for job in jobs for pool in job.pools]
-    ranks = {(not pool.scavenged, job.priority) for job, pool in found}
-    most = max((value for _, pool in found for value in pool.all_values), default=0)
-    shares = [pool.share for _, pool in found] or [MEAN]
-    loss = (most + -(-SLOPE * max(MEAN, *shares) // MEAN)) * (2 * len(found) + 1)
+    """Return the bonuses of these jobs."""
+    pools = [(job, pool) for job in jobs for pool in job.pools]
+    ranks = {(not pool.scavenged, job.priority) for job, pool in pools}
+    most = max((value for _, pool in pools for value in pool.all_values), default=0)
+    shares = [pool.share for _, pool in pools] or [MEAN]
+    # A path along which units move aside meets each pool at most once, on its old slices and on new ones.
+    loss = (most + -(-SLOPE * max(MEAN, *shares) // MEAN)) * (2 * len(pools) + 1)
     return Bonuses({rank: index for index, rank in enumerate(sorted(ranks))}, -(-loss * MEAN // min(MEAN, *shares)))

@@ -1,4 +1,4 @@
-"""What the flow is asked, and what it answers, in counts: which job may have how many units in which class of slices. Pure data.
+"""The question to the flow and its answer, in counts: how many units each job has, wants and gets in each class of slices. Pure data.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -9,20 +9,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 type PoolKey = tuple[str, str]
-"""Job, and the place of its pool as text."""
+"""Job, and the name of its pool, which is the pool's place in the job as text."""
 MEAN = 1000
 """The value of a unit on a slice of average speed for its job."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowClass:
-    """Slices that no unit tells apart: one kind, one capacity type, one failure domain, met by the same requirements."""
+    """Slices that are the same to all units: of one kind, and met by the same requirements."""
 
     name: str
     hub: str
-    """Classes with one hub differ in nothing but their domain: a new unit may take any of them."""
+    """New units may take any class of a hub: they are the same to them."""
     room: int
-    """Slices or hosts that are free, that units are leaving, and that the units of the problem hold."""
+    """What is free, what is being left, and what the units of the problem hold. A unit takes `FlowPool.size_in` of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class FlowHeld:
     class_: str
     units: int
     value: int
-    """The value of each, as in `FlowPool.values`: what it trains there, and what leaving would cost."""
+    """The value of each unit, as in `FlowPool.values`, with what leaving would cost."""
     settling: int = 0
-    """Units of these that have just come, and that no other job may have leave yet."""
+    """How many of them have just come, so that they cannot be asked to leave yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,35 @@ class FlowPool:
 
     name: str
     values: Mapping[str, int]
-    """Hub of which a new unit may take slices -> what a unit is worth there, at least 2. `MEAN` is average for the job."""
+    """Hub whose slices new units may take -> how much a unit is worth there, at least 2; `MEAN` is the job's average."""
     wanted: int
     """New units that could start now and for which the pool has room."""
     min: int = 0
-    """At least so many units, as a part of the job's minimum."""
+    """The pool's own minimum, a part of the job's."""
     size: int = 1
     """What one unit takes of the room of a class."""
     held: tuple[FlowHeld, ...] = ()
     scavenged: bool = False
-    """It takes what no other pool wants, and is no part of any minimum."""
+    """The pool takes only what no other pool wants, and is no part of any minimum."""
     moving: int = 0
     """Held units that would leave their slices for others if some are left over."""
     displaces: bool = True
-    """Units may be asked to leave for its new ones. False: nothing says yet that its pods would be admitted, so they take what is free, or
-    is being left."""
+    """Units may be asked to leave for its new ones. If False, new ones take only what is free or being left: nobody knows yet whether its
+    pods are admitted."""
     keeps_for_minimum: bool = True
-    """Slices may stay free for its new ones, until there are enough for the minimum of the job. False: its pods are known to be refused."""
+    """Slices may stay free for its new units until there are enough for the job's minimum. False if its pods are known to be refused."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """What one unit takes of the room of the classes of a hub, where that is not `size`."""
+    """Hub -> what one unit takes of the room of its classes, if that is not `size`."""
     share: int = MEAN
     """What one unit counts in the share of its job, in thousandths of a slice."""
     better: frozenset[str] | None = None
-    """Hubs for which units would leave their slices; None: all of `values`."""
+    """Hubs for which units would leave their slices. None if that is so for all of `values`."""
     may_replace: bool = True
-    """Its new units may be successors, for which others of a minimum leave."""
+    """Its new units may be successors, for which units of a minimum leave."""
     asks: bool = True
-    """If it must not displace units, a dry run is asked for where it would."""
+    """If it does not displace units now but would get more if it did, it should ask for a dry run."""
     prepares: bool = False
-    """It must not displace units yet, only because what the units of its job share is not there."""
+    """It does not displace units yet, for the only reason that what the units of its job share is not there."""
 
     def size_in(self, hub: str) -> int:
         """Return what one unit takes of the room of a class of this hub."""
@@ -79,18 +79,18 @@ class FlowPool:
 
     @property
     def all_values(self) -> Iterator[int]:
-        """Yield the values of new units and of those that it has."""
+        """The values of new units and of held ones."""
         yield from self.values.values()
         yield from (each.value for each in self.held)
 
     @property
     def has(self) -> int:
-        """Units that it has."""
+        """How many units the pool has."""
         return sum(each.units for each in self.held)
 
     @property
     def missing(self) -> int:
-        """New units that its own minimum needs."""
+        """How many new units its own minimum needs."""
         return 0 if self.scavenged else max(0, self.min - self.has)
 
 
@@ -100,24 +100,25 @@ class FlowJob:
 
     key: str
     min: int
-    """Units over all pools that are not scavenged, from those that are held and new ones."""
+    """Units that the job must have, held and new ones, in all pools that are not scavenged."""
     max: int
-    """Units over all pools, from those that are held and new ones."""
+    """Units that the job may have, held and new ones, in all pools."""
     pools: tuple[FlowPool, ...]
     """In order of preference."""
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
     admitted: bool = False
-    """It runs: its minimum keeps what it has, and what is missing is filled unit by unit."""
+    """The job runs: its minimum keeps what it has, and missing units are added one by one."""
     most_new: int | None = None
-    """New units of its pools that are not scavenged, at most; None: no more than the maximum. Less than what the maximum leaves once some
-    have left: units that leave count until they have gone."""
+    """The most new units that it may get in pools that are not scavenged. None if only the maximum limits them. A unit that leaves counts
+    towards the maximum until it has gone."""
 
     fits: bool = True
     """Its minimum would fit if no other job had anything."""
     successors: int = 0
-    """Units of its minimum that may leave at most, each once another one trains in its place, which takes a slice that no unit has."""
+    """How many units of its minimum may leave for successors. A successor takes a slice that no unit has, and the other unit leaves once it
+    trains."""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -131,44 +132,45 @@ class FlowJob:
 
     @property
     def has(self) -> int:
-        """Units that count towards its minimum."""
+        """How many units it has that count towards its minimum."""
         return sum(pool.has for pool in self.firm)
 
     @property
     def runs(self) -> bool:
-        """Its minimum keeps what it has."""
+        """Whether the job runs, so that its minimum keeps what it has."""
         return self.admitted or any(pool.held for pool in self.pools)
 
     @property
     def protected(self) -> int:
-        """Held units that its minimum needs: they stay, whatever other jobs want."""
+        """How many held units its minimum needs. They stay, whatever other jobs want."""
         return max(min(self.minimum, self.has), sum(min(pool.min, pool.has) for pool in self.firm))
 
     @property
     def replaceable(self) -> int:
-        """Units of its minimum that may have successors: these come while the others are there, so within the maximum."""
+        """How many units of its minimum may have successors."""
+        # A successor comes while the other unit is still there, so both count towards the maximum.
         return max(0, min(self.successors, self.max - sum(pool.has for pool in self.pools), self.protected))
 
     @property
     def staying(self) -> int:
-        """Held units that stay in any case, at most: those of the minimum, and those that are settling."""
+        """An upper bound of the held units that are sure to stay: those of the minimum, and those that are settling."""
         settling = sum(each.settling for pool in self.pools for each in pool.held)
         return min(self.protected + settling, sum(pool.has for pool in self.pools))
 
     @property
     def minimum(self) -> int:
-        """Return the minimum of the job, with those of its pools."""
+        """The minimum of the job, or the sum of its pools' minima if that is more."""
         return max(self.min, sum(pool.min for pool in self.firm))
 
     @property
     def missing(self) -> int:
-        """New units that its minimum and those of its pools need."""
+        """How many new units its minimum and its pools' minima need."""
         return max(self.min - self.has, sum(pool.missing for pool in self.firm))
 
     @property
     def keeps(self) -> bool:
-        """Whether slices stay free for its minimum until there are enough. A minimum that no fleet of this size holds, or whose pods are
-        refused, would keep slices from all others for ever."""
+        """Whether slices stay free for its minimum until there are enough."""
+        # A minimum that is larger than the fleet, or whose pods are refused, would keep slices from all others for ever.
         return self.fits and self.can_start and all(pool.keeps_for_minimum for pool in self.firm)
 
     @property
@@ -185,7 +187,7 @@ class FlowProblem:
     jobs: tuple[FlowJob, ...]
 
     def __post_init__(self) -> None:
-        """Raise ValueError for numbers that the flow cannot count with."""
+        """Raise ValueError for names and numbers with which the flow cannot work."""
         names = {class_.name for class_ in self.classes}
         if len(names) < len(self.classes) or len({job.key for job in self.jobs}) < len(self.jobs):
             raise ValueError("two classes, or two jobs, have one name")
@@ -215,7 +217,7 @@ class PoolPlan:
     """Units of one pool, by class."""
 
     kept: Mapping[str, int] = field(default_factory=dict)
-    """Units that stay. Those that are not here leave."""
+    """Held units that stay. All others leave."""
     taken: Mapping[str, int] = field(default_factory=dict)
     """New units."""
     replaced: Mapping[str, int] = field(default_factory=dict)
@@ -227,24 +229,23 @@ class FlowPlan:
     """What each job gets and keeps."""
 
     pools: Mapping[tuple[str, str], PoolPlan]
-    """Job and pool -> its units."""
+    """(job, pool) -> its units."""
     admitted: frozenset[str]
-    """Jobs that have their minimum, with what they get here, or had it."""
+    """Jobs that run, and jobs that now get all of their minimum."""
     missing: Mapping[str, int]
     """Admitted job -> units of its minimum for which there is nothing left."""
     kept_for_minimum: Mapping[str, Mapping[str, int]]
     """Job that waits for its minimum -> class -> room that no later minimum may take."""
     objective: int
-    """What the flow made as large as it can be: it comes without what slices that are kept for minima are lent for."""
+    """The value of the plan, which no other exceeds, without units on slices that are lent."""
     lent: int
-    """What these are lent for, in the same units."""
+    """The value of units on slices that are kept for a minimum, and meanwhile lent to others."""
     gap: float = 0.0
-    """How far the plan may be from the best one, as a share of what that is worth; 0: it is the best."""
+    """How far the plan may be from the best one, as a share of the value of that. 0 if it is the best."""
 
 
 def unheld(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], *, successors: bool) -> dict[str, int]:
-    """Return class -> room that no unit has. `successors`: or that units of a minimum would leave for others, so that their jobs lose
-    nothing."""
+    """Return class -> room that no unit has. With `successors`, room that units of a minimum may leave for successors counts too."""
     hubs = {class_.name: class_.hub for class_ in classes}
     free = {class_.name: class_.room for class_ in classes}
     for job in jobs:

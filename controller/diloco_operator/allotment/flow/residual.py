@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 SOURCE, SINK = 0, 1
 BACK = 0
-"""The arc from the sink to the source, which closes the circle of what flows."""
+"""The number of the arc from the sink to the source, which makes the flow a circulation."""
 PLENTY = 1 << 40
 """The capacity of an arc that sets no limit."""
 
@@ -27,7 +27,7 @@ type Path = list[Arc]
 
 
 class Network:
-    """Mutable. Nodes and arcs have numbers in the order in which they come, so equal calls make equal networks."""
+    """A network that can be changed. Nodes and arcs are numbered as they are added, so equal calls make equal networks."""
 
     def __init__(self) -> None:
         self.nodes = 2
@@ -38,7 +38,7 @@ class Network:
         self.costs: list[int] = []
         self.flow: list[int] = []
         self.around: list[list[tuple[int, int, bool]]] = [[], []]
-        """Node -> arc, other end, and whether the arc begins here."""
+        """Node -> its arcs: number, the node at the other end, and whether the arc begins at this node."""
         self.arc(SINK, SOURCE, PLENTY)
 
     def node(self) -> int:
@@ -61,75 +61,74 @@ class Network:
         return index
 
     def spare(self, index: int, *, forward: bool) -> int:
-        """Return how much more may flow along the arc, or against it."""
+        """Return how much more may flow along the arc, or how much less if not `forward`."""
         if not forward:
             return self.flow[index] - self.lower[index]
         return self.upper[index] - self.flow[index]
 
     def add(self, index: int, amount: int) -> None:
-        """Let so much more flow along the arc."""
         self.flow[index] += amount
 
     def clear(self, index: int) -> None:
-        """Let nothing flow along the arc."""
+        """Take all flow off the arc."""
         self.add(index, -self.flow[index])
 
     def push(self, path: Path, amount: int = 1) -> None:
-        """Let so much more flow along the path."""
+        """Add this amount of flow to each arc of the path, and take it off arcs that the path follows backwards."""
         for index, forward in path:
             self.add(index, amount if forward else -amount)
 
     def cost(self) -> int:
-        """Return the cost of all that flows."""
+        """Return the cost of the flow."""
         return sum(cost * flow for cost, flow in zip(self.costs, self.flow, strict=True))
 
     def shortest(self, start: int, end: int, closed: Collection[int], reached: set[int]) -> Path | None:
-        """Return a path with the fewest arcs along which something can flow. `closed`: nodes that it must not enter. None: there is
-        none; then the nodes that can be reached are added to `reached`."""
+        """Return the path with the fewest arcs along which more can flow, and which enters none of the nodes `closed`. If there is none,
+        return None and add the nodes that can be reached to `reached`."""
         if start in closed:
             return None
         before: dict[int, Arc | None] = {start: None}
         queue = deque([start])
         while queue:
-            here = queue.popleft()
-            for index, there, forward in self.around[here]:
-                if there in closed or self.spare(index, forward=forward) <= 0:
+            node = queue.popleft()
+            for index, neighbour, forward in self.around[node]:
+                if neighbour in closed or self.spare(index, forward=forward) <= 0:
                     continue
-                if there not in before:
-                    before[there] = Arc(index, forward)
-                    if there == end:
+                if neighbour not in before:
+                    before[neighbour] = Arc(index, forward)
+                    if neighbour == end:
                         return self._path(before, start, end)
-                    queue.append(there)
+                    queue.append(neighbour)
         reached.update(before)
         return None
 
     def room(self, path: Path) -> int:
-        """Return how much more may flow along it."""
+        """Return how much more may flow along the path."""
         return min(self.spare(index, forward=forward) for index, forward in path)
 
     def cheapest(self, start: int, end: int) -> tuple[int, Path] | None:
-        """Return the cost of the cheapest path, and the path. There must be no cycle of negative cost, so the flow must be optimal for its
-        amount. None: there is no path. Bellman and Ford, with a queue."""
+        """Return the cost of the cheapest path, and the path. None if there is no path. This is Bellman and Ford's method, with a queue.
+        Raises ValueError for a cycle of negative cost: the flow must be the cheapest for its amount."""
         costs: dict[int, int] = {start: 0}
         before: dict[int, Arc | None] = {start: None}
         arcs = {start: 0}
         queue, waiting = deque([start]), {start}
         while queue:
-            here = queue.popleft()
-            waiting.discard(here)
-            if arcs[here] > self.nodes:
+            node = queue.popleft()
+            waiting.discard(node)
+            if arcs[node] > self.nodes:
                 raise ValueError("a cycle of negative cost: the flow is not the cheapest for its amount")
-            for index, there, forward in self.around[here]:
+            for index, neighbour, forward in self.around[node]:
                 if self.spare(index, forward=forward) <= 0:
                     continue
-                next_cost = costs[here] + (self.costs[index] if forward else -self.costs[index])
-                if there not in costs or next_cost < costs[there]:
-                    costs[there] = next_cost
-                    arcs[there] = arcs[here] + 1
-                    before[there] = Arc(index, forward)
-                    if there not in waiting and there != end:
-                        waiting.add(there)
-                        queue.append(there)
+                next_cost = costs[node] + (self.costs[index] if forward else -self.costs[index])
+                if neighbour not in costs or next_cost < costs[neighbour]:
+                    costs[neighbour] = next_cost
+                    arcs[neighbour] = arcs[node] + 1
+                    before[neighbour] = Arc(index, forward)
+                    if neighbour not in waiting and neighbour != end:
+                        waiting.add(neighbour)
+                        queue.append(neighbour)
         return (costs[end], self._path(before, start, end)) if end in costs else None
 
     def _path(self, before: dict[int, Arc | None], start: int, end: int) -> Path:

@@ -1,6 +1,6 @@
 """The cheapest flow in a network with lower bounds, by networkx's network simplex method. Pure.
 
-Before, nodes that limit nothing are removed: the method's time grows faster than their number.
+Nodes that limit nothing are removed first, because the method's time grows faster than the number of nodes.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -16,8 +16,8 @@ from diloco_operator.allotment.flow.residual import SINK, SOURCE, Network
 
 
 def cheapest_flow(network: Network) -> None:
-    """Leave the cheapest flow from the source to the sink in the network, whatever its amount. Raises `networkx.NetworkXUnfeasible` if no
-    flow keeps the lower bounds."""
+    """Put into the network the cheapest flow from source to sink, of whatever amount. Raises `networkx.NetworkXUnfeasible` if no flow keeps
+    the lower bounds."""
     small = _Small(network)
     small.contract()
     for index in range(len(network.tails)):
@@ -35,7 +35,7 @@ class _Arc:
     upper: int
     cost: int
     through: list[int]
-    """Arcs of the network through which all that flows here goes."""
+    """The arcs of the network that this one stands for: what flows here flows through each of them."""
 
 
 class _Small:
@@ -51,7 +51,7 @@ class _Small:
                 self._out[tail][arc] = self._in[head][arc] = None
 
     def contract(self) -> None:
-        """Remove nodes with one arc in, or one out, that lets all pass that the other arcs do."""
+        """Remove each node that has a single arc on one side, if this arc lets through all that the arcs on the other side do."""
         again = True
         while again:
             again = False
@@ -62,25 +62,26 @@ class _Small:
                     again |= self._merge(node, next(iter(self._out[node])), list(self._in[node]), into_tail=False)
 
     def _merge(self, node: int, one: _Arc, others: list[_Arc], *, into_tail: bool) -> bool:
+        """Remove the node, and lengthen the `others` by its single arc `one`. False if that arc limits them."""
         if one.tail == one.head or one.upper < sum(arc.upper for arc in others) or one.lower > sum(arc.lower for arc in others):
             return False
-        there = one.tail if into_tail else one.head
+        end = one.tail if into_tail else one.head
         del self._out[one.tail][one], self._in[one.head][one]
         for arc in others:
             arc.cost += one.cost
             arc.through += one.through
             if into_tail:
-                arc.tail = there
-                self._out[there][arc] = None
+                arc.tail = end
+                self._out[end][arc] = None
             else:
-                arc.head = there
-                self._in[there][arc] = None
+                arc.head = end
+                self._in[end][arc] = None
         del self._out[node], self._in[node]
         return True
 
     def flow(self) -> Iterator[tuple[_Arc, int]]:
-        """Yield what flows along each arc."""
-        arcs = [arc for found in self._out.values() for arc in found]
+        """Yield each arc with the flow along it. An arc may come twice: its lower bound, and what flows beyond that."""
+        arcs = [arc for group in self._out.values() for arc in group]
         balance = dict.fromkeys(self._out, 0)
         graph = networkx.MultiDiGraph()
         graph.add_nodes_from(balance)
@@ -94,19 +95,19 @@ class _Small:
         networkx.set_node_attributes(graph, balance, "demand")
         _, flows = networkx.network_simplex(graph)
         for heads in flows.values():
-            for found in heads.values():
-                for index, units in found.items():
+            for group in heads.values():
+                for index, units in group.items():
                     if units:
                         yield arcs[index], units
 
 
 def _reached(network: Network) -> set[int]:
     """Return the nodes to which something can flow."""
-    found = {SOURCE, SINK}
+    reached = {SOURCE, SINK}
     queue = [SOURCE]
-    for here in queue:
-        for index, there, forward in network.around[here]:
-            if forward and network.upper[index] and there not in found:
-                found.add(there)
-                queue.append(there)
-    return found
+    for node in queue:  # it grows meanwhile
+        for index, neighbour, forward in network.around[node]:
+            if forward and network.upper[index] and neighbour not in reached:
+                reached.add(neighbour)
+                queue.append(neighbour)
+    return reached

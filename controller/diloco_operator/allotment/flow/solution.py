@@ -1,8 +1,8 @@
-"""The flow for jobs that compete: `Solution.of(jobs, classes, bonus).plan()`. Pure and deterministic; the order of either does not matter.
+"""The flow for jobs that compete: `Solution.of(jobs, classes, bonus).plan()`. Pure; the order of jobs and classes does not matter.
 
 1. Minima, by augmenting paths: see `minima`.
-2. The cheapest flow that keeps them: who gets which kind of slice, and who gets more than its minimum.
-3. What jobs that do not fit keep for their minimum is lent to units beyond a minimum.
+2. The cheapest flow that keeps them decides which kinds of slices jobs get, and how many units beyond their minimum.
+3. What jobs keep for a minimum that does not fit yet is lent to units beyond a minimum.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -21,7 +21,7 @@ from diloco_operator.allotment.flow.simplex import cheapest_flow
 
 
 def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
-    """Return one plan from plans for jobs that do not compete."""
+    """Join the plans of sets of jobs that do not compete."""
     pools: dict[PoolKey, PoolPlan] = {}
     admitted: set[str] = set()
     missing: dict[str, int] = {}
@@ -61,7 +61,7 @@ class Solution:
         return solution
 
     def plan(self) -> FlowPlan:
-        """Return what the network says, by pool and class."""
+        """Return the plan that the flow in the network stands for."""
         model, network = self.model, self.model.network
         kept: dict[PoolKey, dict[str, int]] = {}
         for (pool, class_), arc in model.kept.items():
@@ -73,23 +73,23 @@ class Solution:
         return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, self.kept_for_minimum, self.objective, self.lent)
 
     def _new_units(self) -> tuple[ByClass, ByClass]:
-        """Return new units, and slices for units that would leave theirs."""
+        """Return the new units, and the slices for units that would leave theirs."""
         model, flow = self.model, self.model.network.flow
         left = model.chosen()
         taken = {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.taken.items()}
         return taken, {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.replaced.items()}
 
     def lend(self) -> None:
-        """Lend what is kept for minima to units beyond them. All else stays as it is."""
+        """Lend what is kept for minima to units beyond a minimum. All other flow stays as it is."""
         model, network = self.model, self.model.network
         self.objective, self.lent, self.kept_for_minimum = -network.cost(), 0, {}
         if not self.minima.waiting:
             return
         self.kept_for_minimum = {job: {} for job in self.minima.waiting}
         for ((job, _), hub, lane), classes in self._new_units()[0].items():
-            if (here := self.kept_for_minimum.get(job)) is not None:
+            if (kept := self.kept_for_minimum.get(job)) is not None:
                 for name, units in classes.items():
-                    here[name] = here.get(name, 0) + units * lane[0]
+                    kept[name] = kept.get(name, 0) + units * lane[0]
                     network.add(model.choices[hub, lane][name], -units)
                     network.add(model.sinks[name, lane[0]], -units)
                     network.add(BACK, -units)
@@ -98,35 +98,36 @@ class Solution:
                 network.clear(arc)
                 network.lower[arc] = network.upper[arc] = 0
         network.lower[:] = network.flow
-        while (found := network.cheapest(SOURCE, SINK)) is not None and found[0] < 0:
-            path = [Arc(BACK, forward=True), *found[1]]
+        # A negative cost is a gain: flow is added as long as it gains something.
+        while (cheapest := network.cheapest(SOURCE, SINK)) is not None and cheapest[0] < 0:
+            path = [Arc(BACK, forward=True), *cheapest[1]]
             units = network.room(path)
             network.push(path, units)
-            self.lent -= found[0] * units
+            self.lent -= cheapest[0] * units
 
 
 type ByClass = dict[tuple[PoolKey, str, Lane], dict[str, int]]
-"""Pool, hub and lane -> class -> units."""
+"""(pool, hub, lane) -> class -> units."""
 
 
 def _spread(units: int, left: dict[str, int]) -> dict[str, int]:
-    """Return units that go through a hub, on its classes, of which so many units are left: they are the same to new units."""
-    found: dict[str, int] = {}
+    """Divide units that go through a hub between its classes, which are the same to them, and take them from what is `left` of each."""
+    by_class: dict[str, int] = {}
     for name, room in left.items():
-        if here := min(units, room):
-            units -= here
-            left[name] -= here
-            found[name] = here
+        if fitting := min(units, room):
+            units -= fitting
+            left[name] -= fitting
+            by_class[name] = fitting
     assert not units, "what enters a hub leaves it"
-    return found
+    return by_class
 
 
 def _by_pool(units: ByClass) -> dict[PoolKey, dict[str, int]]:
-    """Return pool -> class -> units. A class has one hub, and a pool one size."""
-    found: dict[PoolKey, dict[str, int]] = {}
+    """Return pool -> class -> units. A class is of one hub, and the pool has one lane there, so no entry comes twice."""
+    by_pool: dict[PoolKey, dict[str, int]] = {}
     for (pool, _, _), classes in units.items():
-        found.setdefault(pool, {}).update(classes)
-    return found
+        by_pool.setdefault(pool, {}).update(classes)
+    return by_pool
 
 
 def _release(model: Model, minima: Minima) -> None:
@@ -136,7 +137,8 @@ def _release(model: Model, minima: Minima) -> None:
         arcs = model.jobs[key]
         if arcs.rest is not None:
             network.upper[arcs.rest] = PLENTY
-        for segments in arcs.surplus:  # no more than the maximum: then the arc that limits all of them limits nothing
+        # The segments are limited to the maximum, so that the entry limits nothing and can be contracted.
+        for segments in arcs.surplus:
             left = network.upper[arcs.entry] - met
             for arc in segments:
                 network.upper[arc] = min(network.upper[arc], left)

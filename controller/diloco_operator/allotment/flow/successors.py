@@ -1,7 +1,6 @@
-"""Units of a minimum that leave for better slices: each once a successor trains, so that the job is never below its minimum. Pure.
+"""Units of a minimum that move to better slices: each leaves once its successor trains, so the job is never below its minimum. Pure.
 
-The successor must be able to come first. So it takes a slice that no unit has: if it waited for one that another unit leaves, and that one
-for its own successor, none would ever come.
+A successor must take a slice that no unit has. If it waited for a unit that itself waits for its successor, neither would ever come.
 
 See docs/decisions/0213-values-and-moves.md.
 """
@@ -17,18 +16,19 @@ from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob,
 from diloco_operator.allotment.flow.solution import Solution, merged
 
 TRIES = 3
-"""So often those are looked for that cannot have their successors; then no unit of a minimum moves."""
+"""How often a set of jobs is solved again without successors that cannot come. After that no unit of a minimum moves."""
 
 
 def solve(problem: FlowProblem) -> FlowPlan:
-    """Decide who keeps, leaves and gets what, for each set of jobs that compete."""
+    """Return the plan for all jobs. Each set of jobs that compete is solved apart."""
     bonus = bonuses(problem.jobs)
     return merged(_solve(jobs, classes, bonus) for jobs, classes in _competing(problem))
 
 
 def _competing(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowClass]]]:
-    """Yield sets of jobs that compete, each in the order in which they are served, with the classes that one of them can use."""
+    """Yield sets of jobs that compete, each in the order in which they are served, with the classes that they can use."""
     hubs = {class_.name: class_.hub for class_ in problem.classes}
+    # A union-find over jobs and hubs: each name points to another one of its set.
     above: dict[str, str] = {}
 
     def top(name: str) -> str:
@@ -47,8 +47,8 @@ def _competing(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowC
     classes: dict[str, list[FlowClass]] = {}
     for class_ in sorted(problem.classes, key=lambda class_: class_.name):
         classes.setdefault(top(f"hub {class_.hub}"), []).append(class_)
-    for name, found in jobs.items():
-        yield found, classes.get(name, [])
+    for name, competing in jobs.items():
+        yield competing, classes.get(name, [])
 
 
 def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses) -> FlowPlan:
@@ -69,22 +69,23 @@ def _flow(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses)
 
 
 def _without_own_gain(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
-    """Solve so that no unit leaves only for units of another size of its own job: what may move is limited, and these would not count."""
+    """Return the plan in which no unit leaves a class for new units of its own job."""
+    # The moves of a job are limited (`most_new`), and such a swap in one class would not count as a move.
     plan = best_plan(jobs, classes, bonus)
     for _ in range(TRIES):
         places = {place for place in _left(jobs, plan) if _takes(plan, *place)}
         if not places:
             break
         jobs = [_staying(job, places) for job in jobs]
-        other = best_plan(jobs, classes, bonus)
-        if (other.admitted, other.missing) != (plan.admitted, plan.missing):
-            break  # a minimum comes before rest
-        plan = other
+        calmer_plan = best_plan(jobs, classes, bonus)
+        if (calmer_plan.admitted, calmer_plan.missing) != (plan.admitted, plan.missing):
+            break  # a minimum comes first
+        plan = calmer_plan
     return plan
 
 
 def _left(jobs: Iterable[FlowJob], plan: FlowPlan) -> Iterator[tuple[str, str]]:
-    """Yield job and class where units of a job that has limited moves leave."""
+    """Yield the (job, class) that units leave, of jobs whose moves are limited."""
     for job in jobs:
         for pool in job.pools if job.most_new is not None else ():
             for each in pool.held:
@@ -97,7 +98,7 @@ def _takes(plan: FlowPlan, job: str, class_: str) -> bool:
 
 
 def _staying(job: FlowJob, places: Container[tuple[str, str]]) -> FlowJob:
-    """Return the job as if none of its units might be asked to leave these places."""
+    """Return the job as if none of its units could be asked to leave these (job, class)."""
 
     def stays(each: FlowHeld) -> FlowHeld:
         return replace(each, settling=each.units) if (job.key, each.class_) in places else each
@@ -106,7 +107,7 @@ def _staying(job: FlowJob, places: Container[tuple[str, str]]) -> FlowJob:
 
 
 def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[FlowJob]:
-    """Return the jobs without successors for those that could use no free slice: on a full fleet one solve is enough."""
+    """Return the jobs. Those that could use no free slice get no successors, so one solve is enough on a full fleet."""
     hubs = {class_.name: class_.hub for class_ in classes}
     free = unheld(jobs, classes, successors=False)
     open_ = {hubs[name] for name, room in free.items() if room > 0}
@@ -114,17 +115,20 @@ def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[Flo
 
 
 def replaced(job: FlowJob, plan: FlowPlan) -> int:
-    """Count the units of its minimum that leave for successors."""
+    """Return how many units of its minimum leave for successors."""
     return max(0, job.protected - sum(sum(plan.pools[job.key, pool.name].kept.values()) for pool in job.firm))
 
 
 def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], plan: FlowPlan) -> set[str]:
-    """Find jobs of which units of the minimum would leave, but whose new units may not come, or have to wait for slices that units have;
-    and those that would allow others to leave for units that may be refused."""
-    able = [job for job in jobs if job.replaceable]
-    if not able:
+    """Return the jobs that must not have successors by this plan.
+
+    They are jobs whose new units may not come or must wait for a unit to leave, and jobs on classes where units may have to leave for new
+    units whose pods may be refused.
+    """
+    replaceable = [job for job in jobs if job.replaceable]
+    if not replaceable:
         return set()
-    moving = [job for job in able if replaced(job, plan)]
+    moving = [job for job in replaceable if replaced(job, plan)]
     hubs = {class_.name: class_.hub for class_ in classes}
     free = unheld(jobs, classes, successors=False)
     timid = dict.fromkeys(free, 0)
@@ -141,12 +145,12 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
                 sizes[name].add(size := pool.size_in(hubs[name]))
                 timid[name] += 0 if pool.displaces else units * size
     refusable = {name for name in free if timid[name] > free[name] + left[name]}
-    found: set[str] = set()
+    waiting: set[str] = set()
     for job in moving:
         taken = [(pool, name, units) for pool in job.firm for name, units in plan.pools[job.key, pool.name].taken.items()]
         for pool, name, units in taken:
             free[name] -= units * pool.size_in(hubs[name])
         waits = any(free[name] < 0 or len(sizes[name]) > 1 or not pool.may_replace for pool, name, _ in taken)
         if waits:
-            found.add(job.key)
-    return found | {job.key for job in able if any(each.class_ in refusable for pool in job.firm for each in pool.held)}
+            waiting.add(job.key)
+    return waiting | {job.key for job in replaceable if any(each.class_ in refusable for pool in job.firm for each in pool.held)}
