@@ -1,4 +1,4 @@
-"""What a job has and wants, which of its units gets which slice, and why others get none: `place(job, fleet) -> Placement`. Pure."""
+"""Which units of a job get which slices, and why others get none: `place(job, fleet) -> Placement`. Pure."""
 
 from diloco_operator.placement.place import place
 from diloco_operator.placement.request import HeldUnit, JobRequest, PlacedUnit, Placement, PoolOutcome, PoolRequest, UnplacedUnit

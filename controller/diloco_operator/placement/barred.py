@@ -1,4 +1,4 @@
-"""Why free slices are of no use to a pool, and what would help: taints, labels, hosts that are avoided, too little room. Pure.
+"""Why free slices are no use to a pool, and what would help: taints, labels, avoided hosts, too little room. Pure.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -23,11 +23,11 @@ from diloco_operator.placement.request import JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 MAX_NAMED = 3
-"""Zones, network blocks, hosts, taints or jobs that a message names one by one."""
+"""How many zones, network blocks, hosts, taints or jobs a message names one by one."""
 NEVER = 1_000_000
 """More units than any job has."""
 _MAX_CHECKED = 1000
-"""Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
+"""How many free slices are checked for an explanation, which must not cost more than the placement."""
 
 
 class Part(NamedTuple):
@@ -35,45 +35,49 @@ class Part(NamedTuple):
 
     text: str
     help: str = ""
-    """What a person can do about it; "": nothing but to have more hardware, or it ends by itself."""
+    """What a person can do about it. "" if only more hardware helps, or it ends by itself."""
 
 
 @dataclass(slots=True)
 class FreeSlices:
-    """The free slices of the shape of a pool, by what keeps its units from them; at most `_MAX_CHECKED`."""
+    """The free slices of a pool's shape, by what keeps its units from them. At most `_MAX_CHECKED` are looked at."""
 
     pool: PoolRequest
     idle: list[Slice] = field(default_factory=list)
-    """Nothing does, and no job keeps them: they are too few."""
+    """Slices that fit and are kept for no job: they are too few."""
     kept: dict[str, list[Slice]] = field(default_factory=dict)
-    """Key of another job -> those that are kept for it."""
+    """Key of another job -> slices that fit, but are kept for that job."""
     avoided: list[Slice] = field(default_factory=list)
+    """Slices that would fit if no host were avoided."""
     unwanted: list[Slice] = field(default_factory=list)
+    """Slices that the pool's own wishes exclude: capacity, labels, locality."""
     tainted: list[Slice] = field(default_factory=list)
+    """Slices with taints that the pool does not tolerate."""
     small: list[Slice] = field(default_factory=list)
+    """Slices with too little room."""
 
     @classmethod
     def of(cls, pool: PoolRequest, fleet: Fleet, taken: Collection[str]) -> FreeSlices:
-        """`taken`: keys of those that units have just got."""
-        found, requirements = cls(pool), pool.requirements
-        # What only avoided hosts bar comes back by itself, so it must not count as lacking a label or room.
+        """Sort the free slices. `taken` has the keys of slices that units have just got."""
+        free, requirements = cls(pool), pool.requirements
+        # An avoided host comes back by itself, so it must not count as lacking a label or room.
         possible = requirements._replace(avoided=frozenset())
         offered = ((slice_, "") for slice_ in fleet.free(pool.shape, pool.name))
         for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape, pool.name)), _MAX_CHECKED):
             if slice_.key in taken:
                 continue
             if requirements.fits(slice_):
-                (found.kept.setdefault(winner, []) if winner else found.idle).append(slice_)
+                (free.kept.setdefault(winner, []) if winner else free.idle).append(slice_)
             elif requirements.avoided and possible.fits(slice_):
-                found.avoided.append(slice_)
+                free.avoided.append(slice_)
             elif not possible.admits(slice_):
-                (found.tainted if possible.attracts(slice_) else found.unwanted).append(slice_)
+                (free.tainted if possible.attracts(slice_) else free.unwanted).append(slice_)
             else:
-                found.small.append(slice_)
-        return found
+                free.small.append(slice_)
+        return free
 
     def units(self, *more: Slice) -> int:
-        """Return how many units the idle slices and these would make."""
+        """Return how many units the idle slices would make together with the slices `more`."""
         shape = self.pool.shape
         if shape.slots == 1:
             each = max(1, shape.chips_per_host) if shape.divides else 0
@@ -83,24 +87,24 @@ class FreeSlices:
 
     @property
     def takes_any(self) -> bool:
-        """Whether a slice of the shape is of use to the pool wherever it is and whatever its labels are."""
+        """Whether the pool can use any slice of its shape, wherever it is and whatever its labels are."""
         asked = self.pool.requirements
         return not (asked.capacity or asked.node_selector or asked.affinity is not None or asked.locality is not Locality.ANY)
 
 
 def units_at_once(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:
-    """Return how many units a job that has none must get from this pool at once, with what the others could get now; `NEVER` if its minimum
-    is not there whatever this pool gets."""
+    """Return how many units a job without units must get from this pool at once, if its other pools get what is free for them now. `NEVER`
+    if the job cannot reach its minimum, whatever this pool gets."""
     others = [other for other in job.pools if other is not pool]
-    # What is free for two pools of one accelerator may be the same slices.
+    # Two pools of one accelerator may count on the same free slices, so only others count.
     apart = [other for other in others if other.shape.accelerator != pool.shape.accelerator]
-    there = {other.name: min(other.max, free_for(other.name).units()) for other in apart}
-    least = max(1, pool.min, job.min - sum(there.values()))
-    return NEVER if least > pool.max or any(there.get(other.name, 0) < other.min for other in others) else least
+    available = {other.name: min(other.max, free_for(other.name).units()) for other in apart}
+    least = max(1, pool.min, job.min - sum(available.values()))
+    return NEVER if least > pool.max or any(available.get(other.name, 0) < other.min for other in others) else least
 
 
 def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accelerators: bool, least: int) -> list[Part]:
-    """Return why free slices are of no use to the pool. `least`: units that it must get at once; what leaves fewer is no remedy."""
+    """Return why free slices are no use to the pool. The pool must get `least` units at once: what would give it fewer is no remedy."""
 
     def many(slices: Iterable[Slice]) -> int:
         return sum(slice_.kind.chips_per_host if in_accelerators else 1 for slice_ in slices)
@@ -110,34 +114,34 @@ def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accele
 
     pool = free.pool
     possible = free.pool.requirements._replace(avoided=frozenset())
-    found = []
+    parts = []
     if free.kept:
         kept = Counter({winner: many(slices) for winner, slices in free.kept.items()})
         every = [*itertools.chain.from_iterable(free.kept.values())]
-        found.append(part(every, f"{kept.total()} free, but kept for {_jobs(kept)}", stronger_claim(job)))
-    # `too_few_together` tells it of units of several hosts, by domain.
+        parts.append(part(every, f"{kept.total()} free, but kept for {_jobs(kept)}", stronger_claim(job)))
+    # For units of several hosts, `too_few_together` says this by domain.
     if 0 < free.units() < least and pool.shape.slots == 1:
-        found.append(Part(f"{many(free.idle)} free, but too few for its minimum, which it gets as a whole"))
+        parts.append(Part(f"{many(free.idle)} free, but too few for its minimum, which it gets as a whole"))
     if free.avoided:
-        found.append(part(free.avoided, *_avoided(pool, free.avoided, many(free.avoided))))
+        parts.append(part(free.avoided, *_avoided(pool, free.avoided, many(free.avoided))))
     if free.unwanted:
-        found.append(part(free.unwanted, *_unwanted(pool, possible, free.unwanted, many(free.unwanted))))
+        parts.append(part(free.unwanted, *_unwanted(pool, possible, free.unwanted, many(free.unwanted))))
     if free.tainted:
-        found.append(part(free.tainted, *_tainted(possible, free.tainted, many(free.tainted))))
+        parts.append(part(free.tainted, *_tainted(possible, free.tainted, many(free.tainted))))
     if free.small:
-        # A host of which units have parts is too small for one that takes it whole, and short of nothing.
+        # A host that units have in parts may lack no resource: it is too small only for a unit that takes it whole.
         shortages = (fleet.shortage(slice_, possible.needs) for slice_ in free.small)
         shortage, count = next(filter(None, shortages), ""), many(free.small)
         if pool.words.needs_added:
             text = f"{count} free, but too small for what the API server makes of the template's requests: {shortage}"
-            found.append(part(free.small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
+            parts.append(part(free.small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
         else:
-            found.append(part(free.small, f"{count} free, but too small: {shortage}", "request less in the pool's template"))
-    return found
+            parts.append(part(free.small, f"{count} free, but too small: {shortage}", "request less in the pool's template"))
+    return parts
 
 
 def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
-    """Return what is left of hosts and too little for a unit."""
+    """Return the accelerators that are left on hosts with too few for a unit."""
     shown = ", ".join(f"{node}: {count}" for node, count in counts.scattered[:MAX_NAMED])
     more = f" and {len(counts.scattered) - MAX_NAMED} more" if len(counts.scattered) > MAX_NAMED else ""
     free = sum(count for _, count in counts.scattered)
@@ -146,7 +150,7 @@ def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
 
 
 def too_few_together(free: FreeSlices, least: int) -> Part | None:
-    """Return why free hosts do not make a unit; None: there are none, or they make one. `least`: see `free_elsewhere`."""
+    """Return why free hosts do not make a unit. None if there are none, or if they make one. For `least` see `free_elsewhere`."""
     pool = free.pool
     together = Counter(free.pool.requirements.domain(slice_) for slice_ in free.idle).most_common()
     if pool.shape.slots == 1 or not together or together[0][1] >= pool.shape.slots:
@@ -157,15 +161,16 @@ def too_few_together(free: FreeSlices, least: int) -> Part | None:
     shown = together[:MAX_NAMED]
     where = [f"{_domain(domain)}: {count}" for domain, count in shown]
     more = f"; {len(together) - len(shown)} more with fewer" if len(together) > len(shown) else ""
-    one = "zone" if pool.requirements.locality is Locality.ZONE else "network block"
-    return Part(f"{text} in one {one} ({', '.join(where)}{more})", _ANYWHERE if len(free.idle) // pool.shape.slots >= least else "")
+    scope = "zone" if pool.requirements.locality is Locality.ZONE else "network block"
+    return Part(f"{text} in one {scope} ({', '.join(where)}{more})", _ANYWHERE if len(free.idle) // pool.shape.slots >= least else "")
 
 
 _ANYWHERE = "set locality of the pool to Any, if the program stands a slower network"
 
 
 def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
-    """Return what there is of the accelerator in other topologies and sizes: `3 free tpu-v5p slices are 2x2x1, a unit needs 2x2x2`."""
+    """Return what the fleet has of the accelerator in other topologies and sizes: `3 free tpu-v5p slices are 2x2x1, a unit needs 2x2x2`.
+    None if it has nothing."""
     shape, slices = pool.shape, counts.nearby
     if not slices:
         return None
@@ -191,33 +196,33 @@ def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
 
 
 def stronger_claim(job: JobRequest) -> str:
-    """Say how the job gets slices that others have beyond their minimum."""
+    """Say how the job can get slices that other jobs have beyond their minimum."""
     return f"raise {'learners.min or ' if job.min < job.max else ''}the priority of this job"
 
 
 def job_name(key: str) -> str:
-    """Return namespace and name."""
+    """Return namespace/name of the job with this key."""
     return "/".join(key.split("/")[:2])
 
 
 def _jobs(kept: Counter[str]) -> str:
-    """Return jobs (keys) and how many slices are kept for each."""
-    found = [f"{job_name(job)} ({count})" for job, count in kept.most_common() if count]
-    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-    return f"{'job' if len(found) == 1 else 'jobs'} {', '.join(found[:MAX_NAMED])}{more}"
+    """Name jobs, by their keys, with the number of slices that are kept for each: `jobs a/b (3), c/d (1)`."""
+    named = [f"{job_name(job)} ({count})" for job, count in kept.most_common() if count]
+    more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+    return f"{'job' if len(named) == 1 else 'jobs'} {', '.join(named[:MAX_NAMED])}{more}"
 
 
 def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
-    """Return what the pool asks for and at least one of the slices does not have; and what the first of these has."""
-    found: list[tuple[str, str]] = []
+    """Return the wishes of the pool that at least one of the slices does not meet, each with what the first of these has instead."""
+    unmet: list[tuple[str, str]] = []
     helps: list[str] = []
 
     def check(asked: str, part: SliceRequirements, has: Callable[[Slice], str], help: str = "") -> None:
-        # Each wish by itself: of a slice that lacks two, a person who mends one would wait on.
+        # All wishes are told, each by itself: if a slice lacks two labels, a person who adds only one would still wait.
         lacking = next((slice_ for slice_ in slices if not part.attracts(slice_)), None)
         if lacking is not None:
             what = has(lacking)
-            found.append((asked, f" ({lacking.name} {what})" if what else ""))
+            unmet.append((asked, f" ({lacking.name} {what})" if what else ""))
             helps.append(help or f"leave out {asked}")
 
     shape = pool.shape
@@ -231,10 +236,10 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
     if requirements.affinity is not None:
         check("the node affinity of its template", SliceRequirements(shape, "", affinity=requirements.affinity), lambda _: "")
     if requirements.locality is not Locality.ANY:
-        one = "a zone" if requirements.locality is Locality.ZONE else "a network block"
-        check(f"labels of {one}", SliceRequirements(shape, "", locality=requirements.locality), lambda _: "", _ANYWHERE)
-    text = f"{count} free, but not fitting: the pool asks for {', '.join(asked + has for asked, has in found)}"
-    # A person who mends the labels of a tainted host would wait on.
+        scope = "a zone" if requirements.locality is Locality.ZONE else "a network block"
+        check(f"labels of {scope}", SliceRequirements(shape, "", locality=requirements.locality), lambda _: "", _ANYWHERE)
+    text = f"{count} free, but not fitting: the pool asks for {', '.join(asked + has for asked, has in unmet)}"
+    # Also the taints: a person who mends only the labels of a tainted host would still wait.
     tainted = _taints(requirements, slices)
     also = f"; also {tainted.text}" if tainted.text else ""
     return Part(text + also, ", ".join([*helps, *([tainted.help] if tainted.help else [])]))
@@ -244,18 +249,18 @@ _ADDS_LABELS = "the namespace's default node selector (scheduler.alpha.kubernete
 
 
 def _label(slice_: Slice, key: str) -> str:
-    """Return what it has instead."""
+    """Return what the slice has for this label."""
     return f"has {key}={slice_.labels[key]}" if key in slice_.labels else f"has no label {key}"
 
 
 def _tainted(requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
-    """Return slices that are barred by nothing but taints."""
+    """Say that only taints bar these slices."""
     tainted = _taints(requirements, slices)
     return Part(f"{count} free, but {tainted.text}", tainted.help)
 
 
 def _taints(requirements: SliceRequirements, slices: Sequence[Slice]) -> Part:
-    """Return the taints of slices that the pool does not tolerate; the text is empty when there are none."""
+    """Return the taints of slices that the pool does not tolerate. The text is "" if there are none."""
     where: dict[str, list[str]] = {}
     for slice_ in slices:
         for taint in requirements.untolerated(slice_):
@@ -269,7 +274,7 @@ def _taints(requirements: SliceRequirements, slices: Sequence[Slice]) -> Part:
 
 
 def _avoided(pool: PoolRequest, slices: Sequence[Slice], count: int) -> Part:
-    """Return slices with hosts on which attempts of the job failed."""
+    """Say that these slices have hosts on which attempts of the job failed."""
     nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.requirements.avoided})
     named = [f"{node} until {format_timestamp(pool.words.avoided[node])}" for node in nodes[:MAX_NAMED]]
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""

@@ -1,4 +1,4 @@
-"""Why a pool does not have more units, in human-readable words: every slice that was passed over gets its reason. Pure.
+"""Why a pool does not have more units, in words for people: every slice that was passed over gets its reason. Pure.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -30,7 +30,7 @@ from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolReque
 _MOST_HELPS = 3
 _MORE_NODES = Remedy("more nodes", is_more_nodes=True)
 WAITS = "waits for a slice; the message of pool {} says why"
-"""Message of a unit without a slice, for the name of its pool: the explanation stands once, in the pool's message."""
+"""The message of a unit without a slice, to be formatted with the name of its pool. The explanation stands once, in the pool's message."""
 
 
 def pool_outcome(
@@ -43,10 +43,15 @@ def pool_outcome(
     own: Mapping[str, int],
     free_for: Callable[[str], FreeSlices],
 ) -> PoolOutcome:
-    """Tell the outcome of a pool. `own`: first nodes of all slices that the job keeps or gets, with the accelerators that it takes there;
-    `free_for`: what is free and no unit of the job has got.
+    """Return the outcome of a pool. It names a remedy only if that is sure to help: other jobs may come first, and a job without units gets
+    its minimum as a whole.
 
-    What would help is told where it is certain to: others come first, and the minimum of a job without units comes as a whole."""
+    Args:
+        placed: units of the pool that have slices.
+        job_room: how many more units the job may have.
+        own: first node of each slice that the job keeps or gets -> accelerators that it takes there.
+        free_for: returns the free slices of a pool that no unit of the job got.
+    """
     if pool.words.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(pool.name, placed, PoolReason.SWITCHED_OFF, text)
@@ -76,41 +81,45 @@ def pool_outcome(
     if (near := nearby(pool, counts)) is not None:
         parts.append(near)
     parts += map(_odd, counts.odd)
-    there = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
-    why = f"the fleet has {there}" + (f": {'; '.join(part.text for part in parts)}" if parts else "")
+    fleet_size = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
+    why = f"the fleet has {fleet_size}" + (f": {'; '.join(part.text for part in parts)}" if parts else "")
     return _short(pool, placed, PoolReason.NO_FREE_SLICE, lacks, why, parts)
 
 
 def _short(pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
-    """Tell the outcome of a pool that would have more units if it had more slices."""
+    """Return the outcome of a pool that would have more units if it had more slices."""
     helps = [Remedy(text) for text in dict.fromkeys(part.help for part in parts if part.help)][:_MOST_HELPS]
     return PoolOutcome(pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
 
 
 def with_nodes_for_all(job: JobRequest, outcomes: Sequence[PoolOutcome]) -> list[PoolOutcome]:
-    """Name, for a job without units, the other pools that need more nodes at once: it gets its minimum as a whole."""
+    """Let each pool of a job without units name the other pools that need more nodes too: the job gets its minimum as a whole."""
     short = {outcome.pool for outcome in outcomes if _MORE_NODES in outcome.helps}
     most = {pool.name: pool.max for pool in job.pools}
-    found = []
+    result = []
     for outcome in outcomes:
         others = [pool.name for pool in job.pools if pool.name in short and (pool.min or job.min > most[outcome.pool])]
         if (also := [name for name in others if name != outcome.pool]) and outcome.pool in short:
             text = f"more nodes, also for {'pool' if len(also) == 1 else 'pools'} {', '.join(also)}"
             helps = tuple(Remedy(text, is_more_nodes=True) if each == _MORE_NODES else each for each in outcome.helps)
             outcome = replace(outcome, helps=helps)
-        found.append(outcome)
-    return found
+        result.append(outcome)
+    return result
 
 
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
-    """Add one more cause."""
     if outcome.why:
         return replace(outcome, why=f"{outcome.why}; {cause}")
     return replace(outcome, lacks=f"{outcome.lacks}; {cause}")
 
 
 def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
-    """Say for a pool for which `lacks` was asked, and of whom, `asked`: why there was none, and what would help besides."""
+    """Return the outcome of a pool for which a grantor was asked for nodes.
+
+    Args:
+        lacks: what was asked for.
+        asked: whom it was asked of, and what came of it.
+    """
     why = f"{outcome.why}; {asked}" if outcome.why else asked
     helps = tuple(each for each in outcome.helps if not each.is_more_nodes) if outcome.why else ()
     return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
@@ -130,12 +139,11 @@ def cannot_start(outcome: PoolOutcome) -> PoolOutcome:
 
 
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
-    """Add one more thing that would help."""
     return replace(outcome, helps=(*outcome.helps, Remedy(remedy)))
 
 
 def _at_maximum(pool: PoolRequest, placed: int) -> str:
-    """Say that a pool may have no more units, because of those that run, end, have ended or were given up."""
+    """Say that a pool may have no more units, and how many run, drain, have completed or were given up."""
     out, given_up = pool.draining_or_completed, pool.words.given_up
     limit = plural(pool.max + given_up, "unit")
     if not out and not given_up:
@@ -149,9 +157,15 @@ def _at_maximum(pool: PoolRequest, placed: int) -> str:
 
 # --- slices that are not free ----------------------------------------------------------------------------------------------
 def _taken(job: JobRequest, free: FreeSlices, fleet: Fleet, counts: SliceCounts, least: int, *, starts: bool) -> list[Part]:
-    """Return who or what has the slices that are not free; each slice counts once. `least`: units that the pool must get at once."""
+    """Return who or what has the slices that are not free. Each slice counts once.
+
+    Args:
+        least: units that the pool must get at once.
+        starts: whether the job has no units yet.
+    """
 
     def enough(slices: int) -> bool:
+        """Whether this many more slices are sure to be enough."""
         return free.takes_any and not free.kept and free.units() + slices // _slices_of_unit(free.pool, counts) >= least
 
     def helps(slices: int) -> bool:
@@ -183,13 +197,17 @@ def _users(counts: SliceCounts) -> str:
 
 
 def _slices_of_unit(pool: PoolRequest, counts: SliceCounts) -> int:
-    """Return the slices, or accelerators, that a unit takes, as `counts` has them."""
+    """Return what a unit takes, in the unit of `counts`: slices or accelerators."""
     return max(1, pool.shape.hosts * pool.shape.chips_per_host if counts.hosts else pool.shape.slots)
 
 
 def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int], bool], helps: Callable[[int], bool]) -> str:
-    """Say what holders could do; nothing where slices come by themselves. `enough`: whether so many slices more are enough; `helps`:
-    whether, besides, no other job gets them first."""
+    """Say what can be done about the holders. "" if slices will come by themselves, or nothing is sure to help.
+
+    Args:
+        enough: whether a number of more slices is enough.
+        helps: whether it is enough, and no other job gets the slices first.
+    """
     holders = counts.holders
     if any(holder.leaving for holder in holders):
         return ""
@@ -199,7 +217,7 @@ def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int
         return ""
     if len(holders) == 1:
         return f"wait until job {job_name(holders[0].job)} ends, or suspend it"
-    if enough(holders[-1].slices):  # the one with fewest is enough
+    if enough(holders[-1].slices):  # the last holder has the fewest
         return "wait until one of these jobs ends, or suspend it"
     return "wait until enough of these jobs have ended, or suspend them"
 
@@ -216,7 +234,7 @@ def _holders(job: JobRequest, holders: Sequence[Holder]) -> str:
 
 
 def _claim(job: JobRequest, holder: Holder) -> str:
-    """Return what of its slices the holder could give, and how its priority stands to that of the job that waits."""
+    """Say how many of its slices the holder leaves or could give, and how its priority compares with that of the job that waits."""
     if holder.surplus is None:
         return ""
     parts = [f"it leaves {holder.leaving}"] if holder.leaving else []
@@ -232,18 +250,18 @@ def _claim(job: JobRequest, holder: Holder) -> str:
 
 # --- what there is instead -------------------------------------------------------------------------------------------------
 def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
-    """Find what comes nearest to the shape in a fleet that has no slice of it."""
-    found = []
+    """Return what comes nearest to the shape in a fleet that has no slice of it."""
+    parts = []
     if counts.other_devices_count:
         hosts = plural(counts.other_devices_count, "host has", "hosts have")
         devices = ", ".join(counts.other_devices)
         text = f"{hosts} other devices than the template requests: {devices}"
-        found.append(
+        parts.append(
             Part(text, "requests for exactly these devices in the template, or, for those that no unit is for, incidentalResources")
         )
     if (near := nearby(pool, counts)) is not None:
-        found.append(near)
-    return [*found, *map(_odd, counts.odd)]
+        parts.append(near)
+    return [*parts, *map(_odd, counts.odd)]
 
 
 def _odd(odd: OddNodes) -> Part:
@@ -253,5 +271,5 @@ def _odd(odd: OddNodes) -> Part:
 
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
-    """Return the reason of a unit without a slice, from that of its pool."""
+    """Return the reason of a unit without a slice, by the outcome of its pool."""
     return UnitReason.NO_CAPACITY if not outcome.reason or outcome.lack.of_slices else UnitReason.SCALED_DOWN

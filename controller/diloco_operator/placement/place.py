@@ -1,6 +1,6 @@
-"""Which unit gets which slice: each stays where it is, and new ones get what is free for their pool. Pure.
+"""Which unit gets which slice: units stay where they are, and new ones get what is free for their pool. Pure.
 
-Which slices are free for a pool is decided over all pools and jobs by the allotment. So pools do not compete here.
+The allotment decides, over all jobs and pools, which slices are free for a pool. So pools do not compete here.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -23,10 +23,11 @@ from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement,
 
 
 def place(job: JobRequest, fleet: Fleet, avoid: Collection[str] = ()) -> Placement:
-    """Place the units of a job: those that its pools' minima ask for, then those that run, then new ones in the order of the pools.
-    Deterministic. No slice is given twice, a unit with a slice keeps it or gets none, and the maxima of the job and its pools hold.
+    """Place the units of a job: first those that its pools' minima need, then those that run, then new ones in the order of the pools.
 
-    `avoid`: nodes that new units get last, better than none."""
+    No slice is given twice, a unit with a slice keeps it or gets none, and the maxima of the job and its pools hold. New units get the
+    nodes of `avoid` only if there are no others.
+    """
     placing = _Placing.of(job, fleet, avoid)
     placing.meet_pool_minima()
     placing.keep_running()
@@ -35,42 +36,42 @@ def place(job: JobRequest, fleet: Fleet, avoid: Collection[str] = ()) -> Placeme
 
 
 def _candidates(job: JobRequest, pool: PoolRequest) -> Iterator[str]:
-    """Yield the units that have slices, and those that may get some."""
+    """Yield the units of a pool that have slices, and those that may get some."""
     return itertools.chain((unit.name for unit in pool.units), job.startable(pool))
 
 
 class _Offers:
-    """Hands out free slices, read only as far as needed."""
+    """Hands out free slices. It reads them from the fleet only as far as needed."""
 
     def __init__(self, fleet: Fleet, avoid: Collection[str]) -> None:
         self._fleet = fleet
         self._avoid = avoid
         self.taken: set[str] = set()
-        """Keys of those that units have got, or had and keep."""
+        """Keys of slices that units keep or got."""
         self._fitting: dict[str, Iterator[Slice]] = {}
         """Pool -> free slices for its units that have not been read yet."""
         self._rooms: dict[str, tuple[DomainRooms, ...]] = {}
-        """Pool with units of several slices -> those that are left for it: all of them last, first those without nodes to avoid."""
+        """Pool with units of several slices -> the slices that are left for it: without nodes to avoid, if there are such, then all."""
 
     def reserve(self, slices: Sequence[Slice]) -> bool:
-        """Take slices that a unit has and keeps. False: another unit has one of them."""
+        """Take the slices that a unit has. False if another unit has one of them."""
         if any(slice_.key in self.taken for slice_ in slices):
             return False
         self._take(slices)
         return True
 
     def next(self, pool: PoolRequest) -> tuple[Slice, ...]:
-        """Take slices for one more unit of the pool: the first, or those that are nearest to each other. Empty: there are too few."""
+        """Take slices for one more unit of the pool: the first, or several that are nearest to each other. Empty if there are too few."""
         slots = pool.shape.slots
         if slots > 1:
-            found = next((found for rooms in self._near(pool) if (found := rooms.take(slots))), [])
+            slices = next((slices for rooms in self._near(pool) if (slices := rooms.take(slots))), [])
         else:
             if pool.name not in self._fitting:
                 self._fitting[pool.name] = self._all(pool)
             first = next((slice_ for slice_ in self._fitting[pool.name] if slice_.key not in self.taken), None)
-            found = [first] if first is not None else []
-        self._take(found)
-        return tuple(found)
+            slices = [first] if first is not None else []
+        self._take(slices)
+        return tuple(slices)
 
     def _take(self, slices: Sequence[Slice]) -> None:
         self.taken.update(slice_.key for slice_ in slices)
@@ -106,15 +107,15 @@ class _Pool:
 
     request: PoolRequest
     undecided: list[str] = field(default_factory=list)
-    """Units with slices of which it is not decided yet whether they stay."""
+    """Units with slices that may stay or have to leave."""
     new: list[str] = field(default_factory=list)
-    """Units without slices that have not got any yet; the next one stands last."""
+    """Units without slices. The next to get one is the last."""
     placed: dict[str, tuple[Slice, ...]] = field(default_factory=dict)
     """Unit -> its slices."""
 
     @property
     def room(self) -> int:
-        """Units that run for which there is room."""
+        """How many more units with slices may stay."""
         return self.request.max - len(self.placed)
 
     @property
@@ -140,16 +141,16 @@ class _Placing:
         pools = []
         for request in job.pools:
             pool = _Pool(request)
-            without = []
+            unplaced = []
             for unit in request.units:
                 slices = fleet.resolve(request.shape, unit.slice)
-                # Units share a divisible host: what is free of it is what those that have parts of it leave.
+                # Several units may have one divisible host, so none reserves it: free is what they leave of it.
                 if slices and (request.shape.divides or free.reserve(slices)):
                     kept[unit.name] = slices
                     pool.undecided.append(unit.name)
                 else:
-                    without.append(unit.name)
-            pool.new = [*without, *job.startable(request)][::-1]
+                    unplaced.append(unit.name)
+            pool.new = [*unplaced, *job.startable(request)][::-1]
             pools.append(pool)
         return cls(job, fleet, free, pools, kept)
 
@@ -159,7 +160,7 @@ class _Placing:
 
     @property
     def room(self) -> int:
-        """Units that run for which there is room."""
+        """How many more units with slices may stay."""
         return self.job.max - self.placed
 
     def meet_pool_minima(self) -> None:
@@ -170,7 +171,7 @@ class _Placing:
             self._add(pool, pool.request.min - pool.request.draining_or_completed - pool.request.asked - len(pool.placed))
 
     def keep_running(self) -> None:
-        """Keep units that run, round robin over the pools, as long as the maxima of the job and the pool allow."""
+        """Keep units that run, one of each pool in turn, as far as the maxima of the job and the pools allow."""
         room = self.room
         waiting = [pool for pool in self.pools if pool.undecided and pool.room > 0]
         while waiting and room > 0:
@@ -180,7 +181,7 @@ class _Placing:
             waiting = [pool for pool in waiting if pool.undecided and pool.room > 0]
 
     def grow(self) -> None:
-        """Add units, in the order of the pools."""
+        """Add new units, in the order of the pools."""
         for pool in self.pools:
             self._add(pool, len(pool.new))
 
@@ -196,7 +197,7 @@ class _Placing:
             pool.placed[pool.new.pop()] = slices
 
     def placement(self) -> Placement:
-        """Return what is decided, and why the others have no slice."""
+        """Return which units have slices, and why the others have none."""
         assigned: list[PlacedUnit] = []
         own: Counter[str] = Counter()
         for pool in self.pools:

@@ -18,35 +18,35 @@ from diloco_operator.placement.requirements import SliceRequirements
 
 
 class HeldUnit(NamedTuple):
-    """A unit that has slices. It keeps them, or leaves them: it gets no others in this round."""
+    """A unit that has slices. It keeps them or leaves them, and gets no others in this round."""
 
     name: str
     nodes: tuple[str, ...]
     """Names of all its hosts."""
     loss: int = 0
-    """How much the job loses with it. Of several units the one with the smallest leaves first."""
+    """How much the job loses if the unit leaves. Of several units the one with the smallest loss leaves first."""
     settling: bool = False
-    """It has just got its slices, and cannot be asked to leave them yet."""
+    """It has just got its slices, so it cannot be asked to leave them yet."""
     leaving_cost: int = 0
-    """What its job loses when it leaves them for better ones, in the unit of `PoolRequest.values`."""
+    """What the job loses if the unit leaves its slices for better ones, in thousandths of an average unit."""
     slice: str = ""
     """The `group_name` of its slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolWords:
-    """What is said of a pool that is short of slices, besides what decides."""
+    """Facts that only messages about a pool need. They decide nothing."""
 
     added_labels: frozenset[str] = frozenset()
-    """Keys of labels that the template does not ask for: the API server adds them to its pods."""
+    """Keys of labels for which the template does not ask, and which the API server adds to the pods' node selector."""
     needs_added: bool = False
-    """The API server makes what pods request another amount than the template has."""
+    """The API server changes how much the pods request."""
     avoided: Mapping[str, float] = field(default_factory=dict)
-    """Nodes on which no unit may start now -> until when, seconds since the epoch."""
+    """Node on which no unit may start now -> until when, in seconds since the epoch."""
     given_up: int = 0
-    """Units of the pool that were given up; `PoolRequest.max` is lower by them."""
+    """Units of the pool that were given up. `PoolRequest.max` is without them."""
     switched_off: bool = False
-    """The job wants no units of it."""
+    """The job wants no units of this pool."""
 
 
 NO_WORDS = PoolWords()
@@ -59,39 +59,39 @@ class PoolRequest:
     name: str
     requirements: SliceRequirements
     min: int
-    """Units that must come from this pool, before any pool gets more than its minimum."""
+    """Units that must come from this pool before any pool gets more than its minimum."""
     max: int
-    """Units that may come from it, without those that were given up."""
+    """Units that may come from this pool, without those that were given up."""
     units: tuple[HeldUnit, ...] = ()
-    """Those with slices, in the order in which to keep them."""
+    """Units with slices, in the order in which to keep them."""
     new: tuple[str, ...] = field(default=(), compare=False)
-    """Names of units without slices that may start, in the order in which they get some."""
+    """Names of units without slices that may start, in the order in which they get slices."""
     asked: int = field(default=0, compare=False)
-    """Units for which nodes were asked that have not come yet. The job may place others instead of them."""
+    """Units for which nodes were asked that have not come yet. The job may place other units instead."""
     draining_or_completed: int = 0
-    """Units besides `units` that count against the maximum. No running unit has to leave for them."""
+    """Units besides `units` that count towards the maximum. No running unit has to leave for them."""
     counted_for_min: int = 0
-    """Those among them that count towards the minimum: they come back to their slices, or their work is done."""
+    """How many of `draining_or_completed` count towards the minimum: they return to their slices, or their work is done."""
     wanted: int = 0
     """Units that could start now if they had slices."""
     preferred: SliceRequirements | None = None
-    """Slices to try first, because others may not work."""
+    """Requirements of slices to try first, because others may not work. None if there is no preference."""
     moving: int = 0
-    """Those among `units` that would leave their slices for others if some are left over."""
+    """How many of `units` would leave their slices for others if some are left over."""
     scavenged: bool = False
-    """It takes what no other job wants, and is no part of any minimum."""
+    """The pool takes only what no other job wants, and is no part of any minimum."""
     admitted: bool = False
-    """A dry run of its pods has been admitted, and nothing is known that would keep its units from starting."""
+    """A dry run of its pods was admitted, and nothing known would keep its units from starting."""
     refused: bool = False
-    """The API server refuses its pods, or something else that is known keeps its units from starting: no slice stays free for them."""
+    """The API server refuses its pods, or something else is known that keeps its units from starting. No slice stays free for them."""
     ready: bool = True
-    """What units share is there. Units of other jobs leave for its own only where it is `admitted` and `ready`."""
+    """The objects that its units share exist. Units of other jobs leave for this pool only if it is `admitted` and `ready`."""
     may_replace: bool = True
-    """Units of the job's minimum may leave others for its units, once these train: none of them has failed or gone lately."""
+    """Its new units may be successors, for which units of the job's minimum leave. False if one of its units failed or went lately."""
     for_spares: bool = False
-    """What is wanted are spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
+    """The pool wants spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
     values: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average one; not there: 1000."""
+    """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average unit. 1000 for kinds that are missing."""
     words: PoolWords = field(default=NO_WORDS, compare=False)
 
     @property
@@ -109,24 +109,24 @@ class JobRequest:
     created: float = 0.0
     """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
     min: int = 0
-    """Units over all pools that come before growth in the order of the pools."""
+    """Units over all pools that the job must have before its pools grow in their order."""
     max: int = 0
     pools: tuple[PoolRequest, ...] = ()
     """In order of preference."""
     draining_or_completed: int = 0
-    """Units that count against the maximum, of pools that the job no longer has."""
+    """Units of pools that the job no longer has. They count towards the maximum."""
     spares: int = 0
     """Slices that stay free beside its units."""
     occupied: frozenset[str] = frozenset()
-    """Nodes that the job uses by other means than `PoolRequest.units`. No other job can get them."""
+    """Nodes that the job uses besides those of `PoolRequest.units`. No other job can get them."""
     shared: Shares = field(default_factory=dict)
-    """Those among `occupied` of which units use only parts."""
+    """What units use of the nodes of `occupied` that they do not use as a whole."""
     may_move: int = 0
-    """Units that may leave their slices for better ones now."""
+    """How many units may leave their slices for better ones now."""
     runs: bool = False
-    """It has started: it gets what its minimum lacks unit by unit. Else it gets all of its minimum or waits."""
+    """The job has started, so it gets what its minimum lacks unit by unit. A job that has not gets all of its minimum or waits."""
     places_chosen: bool = False
-    """A grantor chooses the places of its units: no free slice is chosen here."""
+    """A grantor chooses the places of its units, so placement chooses no free slice."""
 
     @property
     def may_give(self) -> bool:
@@ -143,21 +143,21 @@ class JobRequest:
 
     @property
     def reserved(self) -> int:
-        """Units besides `PoolRequest.units` that count against the maximum."""
+        """How many units besides `PoolRequest.units` count towards the maximum."""
         return self.draining_or_completed + sum(pool.draining_or_completed for pool in self.pools)
 
     @property
     def most(self) -> int:
-        """Units of its pools, and spares, that it may have."""
+        """How many units and spares its pools may have."""
         return self.max + self.spares - self.draining_or_completed
 
     def startable(self, pool: PoolRequest) -> tuple[str, ...]:
-        """Those among `PoolRequest.new` that may get slices now. While units wait for nodes, kube-scheduler gives each slice there that
-        becomes free to their pods."""
+        """Return the units of `PoolRequest.new` that may get slices now."""
+        # While units wait for nodes, kube-scheduler gives each slice of the pool that becomes free to their pods.
         return () if pool.asked or self.places_chosen else pool.new
 
     def for_allotment(self) -> JobRequest:
-        """Without pools where the allotment has no say."""
+        """Return the request without pools if the allotment has no say in its places."""
         return replace(self, pools=()) if self.places_chosen else self
 
 
@@ -189,7 +189,7 @@ class UnplacedUnit:
 
     @property
     def waits(self) -> bool:
-        """The job wants it, and only a slice is missing."""
+        """Whether the job wants the unit, so that only a slice is missing."""
         return not follows(self.reason, Follows.NOT_WANTED)
 
 
@@ -198,11 +198,11 @@ class Remedy(NamedTuple):
 
     text: str
     is_more_nodes: bool = False
-    """It is what a grantor is asked for."""
+    """It is more nodes, for which a grantor can be asked."""
 
 
 def with_remedies(causes: str, remedies: Sequence[str]) -> str:
-    """Join causes and remedies for Events, tables and logs; `status.pools[]` has both apart."""
+    """Join causes and remedies, for Events, tables and logs. In `status.pools[]` they stand apart."""
     return f"{causes}. What would help: {'; '.join(remedies)}" if remedies else causes
 
 
@@ -213,27 +213,26 @@ class PoolOutcome:
     pool: str
     placed: int
     reason: PoolReason | Literal[""]
-    """Empty when every candidate is placed."""
+    """"" if every candidate is placed."""
     lacks: str = ""
-    """What a pool lacks that is short of slices; for any other, all that is to be said."""
+    """What the pool lacks, if it is short of slices; otherwise all that is to be said."""
     why: str = ""
-    """Why a pool is short of slices. It is the same for pools to which the same slices are barred for the same causes."""
+    """Why the pool is short of slices. Pools to which the same slices are barred for the same causes have the same text."""
     helps: tuple[Remedy, ...] = ()
     """What a person can do about it."""
 
     @property
     def lack(self) -> Lack:
-        """What it lacks."""
         return lack_of(self.reason)
 
     @property
     def causes(self) -> str:
-        """Without what would help."""
+        """The message without remedies."""
         return f"{self.lacks}; {self.why}" if self.why else self.lacks
 
     @property
     def message(self) -> str:
-        """For people; empty if there is nothing to say."""
+        """The message for people. "" if there is nothing to say."""
         return with_remedies(self.causes, [each.text for each in self.helps])
 
 

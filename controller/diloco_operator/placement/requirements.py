@@ -25,22 +25,22 @@ class SliceRequirements(NamedTuple):
     affinity: tuple[NodeTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
     locality: Locality = Locality.ANY
-    """How near to each other the slices of one unit must be; always Any for units of one slice."""
+    """How near to each other the slices of one unit must be. Always Any if a unit has one slice."""
     avoided: frozenset[str] = frozenset()
     """Nodes on which no unit of the job may start now."""
     needs: Resources = Resources()
     """What the pod of each host requests."""
 
     def fits(self, slice_: Slice) -> bool:
-        """Return whether a unit may run on this slice of its shape, or on it and others, beside what other pods use there."""
+        """Whether a unit may run on this slice, or on it and others, beside what other pods use there. The slice is of its shape."""
         return (self.shape.divides or not slice_.in_part) and self.needs.fits(slice_.room) and self.admits(slice_)
 
     def admits(self, slice_: Slice) -> bool:
-        """Say whether it admits the same, if it had room enough."""
+        """Whether a unit may run on this slice if it has room enough."""
         return self.attracts(slice_) and next(self.untolerated(slice_), None) is None
 
     def attracts(self, slice_: Slice) -> bool:
-        """Say whether it admits the same, if it had no taints either."""
+        """Whether a unit may run on this slice if it has room enough and no taints."""
         if len(slice_.locality) < DEPTH[self.locality]:
             return False
         if self.capacity and slice_.capacity != self.capacity:
@@ -56,11 +56,11 @@ class SliceRequirements(NamedTuple):
         return (taint for taint in slice_.taints if not any(t.tolerates(taint) for t in self.tolerations))
 
     def suits(self, slice_: Slice) -> bool:
-        """Return whether a unit may run on this slice, or on it and others: `fits`, for a slice of any shape."""
+        """Whether a unit may run on this slice, or on it and others, whatever shape the slice has."""
         return self.suits_kind(slice_.kind) and self.fits(slice_)
 
     def suits_kind(self, kind: SliceKind) -> bool:
-        """Return whether slices of this kind are of its shape."""
+        """Whether slices of this kind are of its shape."""
         return bool(kinds_for(self.shape, (kind,)))
 
     def domain(self, slice_: Slice) -> Domain:
@@ -68,12 +68,12 @@ class SliceRequirements(NamedTuple):
         return slice_.locality[: DEPTH[self.locality]]
 
     def near_enough(self, slices: Sequence[Slice]) -> bool:
-        """Return whether one unit may run on these slices together."""
+        """Whether these slices are near enough to each other for one unit."""
         return len({self.domain(slice_) for slice_ in slices}) <= 1
 
 
 def with_accelerators(needs: Resources, shape: Shape) -> Resources:
-    """Return what a unit takes of a host that it shares: at least its accelerators."""
+    """Return the needs with at least the accelerators of the shape, if a unit of it may share its host."""
     resource = CATALOGUE[shape.accelerator].resource
     if not shape.divides or amount_of(needs, resource) >= shape.chips_per_host:
         return needs
