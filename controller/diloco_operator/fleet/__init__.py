@@ -1,4 +1,4 @@
-"""From nodes to slices: which hardware there is, whether it can be used now, and which job has reserved it. Pure."""
+"""From nodes to slices: which hardware the cluster has, whether it can be used now, and which job has reserved it. Pure."""
 
 from diloco_operator.fleet.capacity import CapacityType
 from diloco_operator.fleet.health import DisruptionSignals

@@ -1,5 +1,5 @@
-"""What the API server makes of a pod that it admits, as far as that decides where the pod fits: a namespace's default node selector and
-tolerations, the defaults of a LimitRange, what webhooks add. Pure.
+"""What admission adds to a pod and so changes where it fits: a namespace's default node selector and tolerations, the defaults of a
+LimitRange, what webhooks add. Pure.
 
 See docs/decisions/0130-what-occupies-a-node.md.
 """
@@ -15,7 +15,7 @@ from diloco_operator.fleet.resources import Resources, learner_resources
 from diloco_operator.kube.fields import Fields, objects, string, strings
 
 _OF_EVERY_POD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints that the API server lets every pod tolerate for some minutes, unless it says otherwise."""
+"""Taints that the API server lets every pod tolerate for some minutes, unless the pod says otherwise."""
 
 
 class AdmittedPod(NamedTuple):
@@ -26,11 +26,11 @@ class AdmittedPod(NamedTuple):
     requests: Resources
 
     def added_labels(self, asked: Mapping[str, str]) -> dict[str, str]:
-        """Return the labels that it asks of its node, and that were not `asked`."""
+        """Return the labels of its node selector whose keys are not in `asked`, the template's."""
         return {key: value for key, value in self.node_selector if key not in asked}
 
     def added_tolerations(self, asked: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
-        """Return what it tolerates, and what was not `asked`."""
+        """Return the tolerations that are not in `asked`, the template's, without those that every pod gets."""
         added = (each for each in self.tolerations.difference(asked) if each.key not in _OF_EVERY_POD)
         return tuple(sorted(added, key=lambda each: (each.key, each.operator, each.value, each.effect)))
 
@@ -40,17 +40,17 @@ class KnownAdmission(NamedTuple):
 
     template_hash: str
     seen: float
-    """When the newest of them was there last, in seconds since the epoch."""
+    """When the newest of them was last observed, in seconds since the epoch."""
     pod: AdmittedPod
 
 
 def admitted_pod(spec: Fields) -> AdmittedPod:
-    """Project the spec of a pod that is stored. Raises `MalformedField`."""
+    """Project the spec of a stored pod. Raises `MalformedField`."""
     return _shared(frozenset(strings(spec, "nodeSelector", "spec").items()), frozenset(tolerations_of(spec)), learner_resources(spec))
 
 
 def tolerations_of(spec: Fields) -> tuple[Toleration, ...]:
-    """Return what a PodSpec tolerates. Raises `MalformedField`."""
+    """Return the tolerations of a PodSpec. Raises `MalformedField`."""
     at = "spec.tolerations[]"
     return tuple(
         Toleration(string(each, "key", at), string(each, "operator", at) or "Equal", string(each, "value", at), string(each, "effect", at))

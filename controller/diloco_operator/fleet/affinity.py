@@ -1,4 +1,4 @@
-"""Required node affinity of a pod: which nodes it may run on, by their labels and names, as kube-scheduler reads it. Pure."""
+"""Required node affinity of a pod, as kube-scheduler reads it: which nodes the pod may run on, by their labels and names. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME = "metadata.name"
-"""The one field of a node that a term may name."""
+"""The only field of a node that a term may name."""
 
 
 def _compare(value: str | None, values: tuple[str, ...], sign: int) -> bool:
@@ -30,33 +30,34 @@ _OPERATORS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One expression of a term."""
+    """An expression of a term."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def met(self, known: Mapping[str, str]) -> bool:
-        """Return whether a node with these labels or fields meets it. An unknown operator excludes no node: the API server rejects such a
-        pod and explains why."""
+        """Whether a node with these labels or fields meets the expression."""
+        # An unknown operator excludes no node: the API server rejects such a pod and explains why.
         test = _OPERATORS.get(self.operator)
         return test is None or test(known.get(self.key), self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """One of the alternatives; all of it must hold."""
+    """One of the alternatives of an affinity. All its requirements must be met."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        """Return whether the node of this name and with these labels meets all of it."""
+        """Whether the node meets all requirements."""
         return all(each.met(labels) for each in self.labels) and all(each.met({_NAME: name}) for each in self.fields)
 
 
 def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
-    """Return the alternatives of a pod's `affinity`; None: no requirement. A term without expressions matches no node and is left out."""
+    """Return the alternatives of a pod's `affinity`. None if it requires nothing. A term without expressions matches no node, so it is left
+    out."""
     required = ((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED)
     if not required:
         return None
@@ -68,19 +69,20 @@ def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | Non
 
 
 def attracts(terms: tuple[NodeTerm, ...] | None, labels: Mapping[str, str], name: str) -> bool:
-    """Return whether a pod with these terms may run on the node of this name and with these labels."""
+    """Whether a pod with these terms may run on the node with these labels and this name."""
     return terms is None or any(term.matches(labels, name) for term in terms)
 
 
 def only_nodes(terms: tuple[NodeTerm, ...] | None) -> frozenset[str] | None:
-    """Return the names of the only nodes on which a pod with these terms may run, where every term names some; None: it may be any."""
-    found: set[str] = set()
+    """Return the names of the only nodes on which a pod with these terms may run. None if some term names no nodes, so that they may be
+    any."""
+    names: set[str] = set()
     for term in terms or ():
         named = [set(each.values) for each in term.fields if (each.key, each.operator) == (_NAME, "In")]
         if not named:
             return None
-        found |= set.intersection(*named)
-    return frozenset(found) if terms else None
+        names |= set.intersection(*named)
+    return frozenset(names) if terms else None
 
 
 def _requirements(raw: Any) -> tuple[Requirement, ...]:

@@ -10,11 +10,11 @@ from typing import Any
 
 
 class CapacityType(enum.StrEnum):
-    """How a node was paid for. The order is that in which labels that contradict each other count: what promises least comes first."""
+    """How a node is paid for. If its labels contradict each other, the first of these counts: the one that promises least."""
 
     SPOT = "Spot"
     FLEX_START = "FlexStart"
-    """It came when there was room, and ends at a time that is known: on GKE after seven days at the latest."""
+    """The node came when there was room, and ends at a known time, on GKE after at most seven days."""
     RESERVED = "Reserved"
     ON_DEMAND = "OnDemand"
 
@@ -27,18 +27,20 @@ class CapacityLabel:
     source: str
     """URL of the page that documents the label and its values."""
     values: Mapping[str, CapacityType]
-    """Other values say nothing."""
+    """Value of the label -> what it means."""
     any_value: CapacityType | None = None
-    """What every other value but "" stands for; None: it says nothing."""
+    """What every other value except "" means. None if it means nothing."""
 
     def of(self, labels: Mapping[str, str]) -> CapacityType | None:
-        """Return what this label of a node says; None: nothing."""
+        """Return what this label of a node says. None if the node has no such label, or if its value means nothing."""
         value = labels.get(self.key, "")
         return self.values.get(value) or (self.any_value if value else None)
 
 
 def _label(key: str, source: str, any_value: CapacityType | None = None, **values: CapacityType) -> CapacityLabel:
-    return CapacityLabel(key, source, MappingProxyType({value.replace("_", "-"): said for value, said in values.items()}), any_value)
+    return CapacityLabel(
+        key, source, MappingProxyType({value.replace("_", "-"): capacity for value, capacity in values.items()}), any_value
+    )
 
 
 CAPACITY_LABELS = (
@@ -86,33 +88,37 @@ CAPACITY_LABELS = (
         reserved=CapacityType.RESERVED,
     ),
 )
-"""Karpenter's label is that of EKS Auto Mode and of node auto-provisioning on AKS, too."""
+"""EKS Auto Mode and node auto-provisioning on AKS use Karpenter's label, too."""
 
 
 def capacity_of(labels: Mapping[str, str]) -> CapacityType:
-    """Return how the node with these labels is paid for. On demand is what a node is whose labels say nothing."""
-    said = {found for label in CAPACITY_LABELS if (found := label.of(labels)) is not None}
-    return next((each for each in CapacityType if each in said), CapacityType.ON_DEMAND)
+    """Return how a node is paid for, by its labels. A node whose labels say nothing is on demand."""
+    types = {type_ for label in CAPACITY_LABELS if (type_ := label.of(labels)) is not None}
+    return next((each for each in CapacityType if each in types), CapacityType.ON_DEMAND)
 
 
 def expressions(capacity: CapacityType, domain: str = "") -> list[list[dict[str, Any]]]:
-    """Return alternatives, each a list of matchExpressions of node affinity, of which a node of this type meets one. `domain`: where all
-    labels of the cluster's nodes are of one cloud, its own; then there is one alternative, with the label by which that cloud makes such
-    nodes."""
+    """Return alternatives of node affinity, each a list of matchExpressions. A node of this type meets one of them.
+
+    Args:
+        domain: the domain of the cluster's cloud, if all nodes' labels are of one cloud. Then there is one alternative: the label by which
+            that cloud makes such nodes.
+    """
     spoken = [label for label in CAPACITY_LABELS if label.key.startswith(domain)]
-    if capacity is CapacityType.ON_DEMAND:  # its labels may say nothing
+    if capacity is CapacityType.ON_DEMAND:
+        # The labels of such a node may say nothing, so it is told by what they must not say.
         others = values_of(*(each for each in CapacityType if each is not capacity), labels=spoken)
         absent = [{"key": label.key, "operator": "DoesNotExist"} for label in spoken if label.any_value is not None]
         return [[{"key": key, "operator": "NotIn", "values": list(values)} for key, values in others.items()] + absent]
-    found: list[list[dict[str, Any]]] = [
+    alternatives: list[list[dict[str, Any]]] = [
         [{"key": key, "operator": "In", "values": list(values)}] for key, values in values_of(capacity, labels=spoken).items()
     ]
-    found += [[{"key": label.key, "operator": "Exists"}] for label in spoken if label.any_value is capacity]
-    # A cloud that has no such nodes gets all labels, and the pods wait for a node of another one.
-    return (found[:1] or expressions(capacity)) if domain else found
+    alternatives += [[{"key": label.key, "operator": "Exists"}] for label in spoken if label.any_value is capacity]
+    # If this cloud has no such nodes, the pods ask for the labels of all clouds, and wait for a node of another one.
+    return (alternatives[:1] or expressions(capacity)) if domain else alternatives
 
 
 def values_of(*types: CapacityType, labels: Iterable[CapacityLabel] = CAPACITY_LABELS) -> dict[str, tuple[str, ...]]:
-    """Return label key -> its values that stand for one of these types; for node affinity."""
-    found = {label.key: tuple(value for value, said in label.values.items() if said in types) for label in labels}
-    return {key: values for key, values in found.items() if values}
+    """Return label key -> its values that mean one of these types, for node affinity."""
+    values_by_key = {label.key: tuple(value for value, capacity in label.values.items() if capacity in types) for label in labels}
+    return {key: values for key, values in values_by_key.items() if values}

@@ -1,4 +1,4 @@
-"""The GPUs that nodes offer by dynamic resource allocation (DRA): ResourceSlices, and the ResourceClaims that hold some. Pure.
+"""The GPUs that nodes offer by dynamic resource allocation (DRA): ResourceSlices, and the ResourceClaims that hold GPUs. Pure.
 
 See docs/decisions/0269-dynamic-resource-allocation.md.
 """
@@ -19,10 +19,10 @@ from diloco_operator.kube.fields import MOST_COUNT, Fields, MalformedField, fiel
 
 PRODUCT_LABEL = NVIDIA_FEATURE_DISCOVERY.key
 _MOST_DEVICES = 128
-"""Devices of one ResourceSlice, as the API server limits them."""
+"""The API server allows no more devices in one ResourceSlice."""
 
 type Device = tuple[str, str]
-"""Pool and name, unique among the devices of a driver."""
+"""Pool and name of a device, unique for a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +30,31 @@ class DeviceSlice:
     """A ResourceSlice of GPUs."""
 
     node: str
-    """"": its devices are of no single node, and count for none."""
+    """"" if its devices are of no single node. Then they count for none."""
     pool: str
     generation: int
     slices: int
-    """ResourceSlices of the pool in this generation."""
+    """How many ResourceSlices the pool has in this generation."""
     devices: tuple[str, ...]
-    """Names of all."""
+    """Names of all its devices."""
     whole: Mapping[str, str]
-    """Device -> product, of the whole GPUs that a claim can get now."""
+    """Device -> product, only for whole GPUs that a claim can get now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDevices:
-    """A ResourceClaim. What it holds is in its status, which kube-scheduler writes."""
+    """A ResourceClaim. Its status, which kube-scheduler writes, says what it holds."""
 
     job: str
     """Its label LABEL_JOB."""
     user: str
-    """The first pod that may use it; "": none."""
+    """The first pod that may use it. "" if none may."""
     devices: tuple[Device, ...]
-    """GPUs that it holds; none of a claim whose pod requests them as well."""
+    """GPUs that it holds. Empty if its pod requests them as well, since the pod is counted then."""
 
 
 def project_slice(obj: Obj) -> DeviceSlice:
-    """Project the raw ResourceSlice of NVIDIA's driver. Raises `MalformedField`."""
+    """Project a raw ResourceSlice of NVIDIA's driver. Raises `MalformedField`."""
     spec = fields(obj, "spec")
     pool, devices = fields(spec, "pool", "spec"), objects(spec, "devices", "spec")
     if len(devices) > _MOST_DEVICES:
@@ -70,7 +70,8 @@ def project_slice(obj: Obj) -> DeviceSlice:
 
 
 def _product(device: Fields) -> str:
-    """Return the product of a whole GPU, as GPU feature discovery writes it; "": it is a part of one, or no claim can get it now."""
+    """Return the product of a whole GPU, as GPU feature discovery writes it. "" if the device is part of a GPU, or no claim can get it
+    now."""
     attributes = fields(device, "attributes", "spec.devices[]")
     kind, product = (
         string(fields(attributes, name, "spec.devices[].attributes"), "string", f"spec.devices[].attributes.{name}")
@@ -82,11 +83,11 @@ def _product(device: Fields) -> str:
 
 
 def project_claim(obj: Obj) -> ClaimedDevices:
-    """Project the raw ResourceClaim. Raises `MalformedField`."""
+    """Project a raw ResourceClaim. Raises `MalformedField`."""
     meta, status, at = fields(obj, "metadata"), fields(obj, "status"), "status.allocation.devices"
     users = objects(status, "reservedFor", "status")
     held = objects(fields(fields(status, "allocation", "status"), "devices", "status.allocation"), "results", at)
-    # The request of its pod counts.
+    # kube-scheduler made such a claim for a pod that requests the devices, and that request counts already.
     counted = names.EXTENDED_RESOURCE_CLAIM not in fields(meta, "annotations", "metadata")
     return ClaimedDevices(
         job=string(fields(meta, "labels", "metadata"), names.LABEL_JOB, "metadata.labels"),
@@ -100,17 +101,17 @@ def project_claim(obj: Obj) -> ClaimedDevices:
 
 
 class DevicePools:
-    """The pools of devices, from their ResourceSlices. As for kube-scheduler, only the newest generation of a pool counts, once all of its
-    ResourceSlices are there."""
+    """The pools of devices, from their ResourceSlices. As for kube-scheduler, only the newest generation of a pool counts, and only once
+    all its ResourceSlices exist."""
 
     def __init__(self) -> None:
         self._slices: dict[str, dict[str, DeviceSlice]] = {}
-        """Pool -> name of the ResourceSlice -> what it says."""
+        """Pool -> name of a ResourceSlice -> the ResourceSlice."""
         self._pools: dict[str, set[str]] = {}
-        """Node -> pools with a ResourceSlice of it."""
+        """Node -> pools that have a ResourceSlice for it."""
 
     def replace(self, name: str, old: DeviceSlice | None, new: DeviceSlice | None) -> tuple[set[str], set[str]]:
-        """Note that this ResourceSlice is `new` now instead of `old`; None: there is none. Returns the nodes and pools that may have
+        """Replace a ResourceSlice. `old` is None if it is new, `new` is None if it is gone. Returns the nodes and pools that may have
         changed."""
         pools = {each.pool for each in (old, new) if each is not None}
         nodes = set()
@@ -133,26 +134,27 @@ class DevicePools:
         return nodes - {""}, pools
 
     def node_of(self, device: Device) -> str:
-        """Return the node that has this whole GPU; "": none has."""
+        """Return the node that has this whole GPU. "" if no node has."""
         pool, name = device
         return next((each.node for each in self._current(pool) if name in each.whole), "")
 
     def products(self, node: str) -> Counter[str]:
-        """Return the products of the whole GPUs of a node, with how many there are of each."""
+        """Return product -> how many whole GPUs of it the node has."""
         current = (each for pool in self._pools.get(node, ()) for each in self._current(pool) if each.node == node)
         return Counter(product for each in current for product in each.whole.values())
 
     def _current(self, pool: str) -> list[DeviceSlice]:
-        there = self._slices.get(pool, {}).values()
-        newest = max((each.generation for each in there), default=0)
-        current = [each for each in there if each.generation == newest]
+        """Return the ResourceSlices of the newest generation. Empty if some are missing, or if a device stands in two of them."""
+        slices = self._slices.get(pool, {}).values()
+        newest = max((each.generation for each in slices), default=0)
+        current = [each for each in slices if each.generation == newest]
         devices = [device for each in current for device in each.devices]
         complete = all(each.slices == len(current) for each in current) and len(set(devices)) == len(devices)
         return current if complete else []
 
 
 def pools_of(slices: Iterable[Obj]) -> DevicePools:
-    """Return the pools of raw ResourceSlices of NVIDIA's driver. One that cannot be read counts as not there."""
+    """Return the pools of raw ResourceSlices of NVIDIA's driver. ResourceSlices that cannot be read are left out."""
     pools = DevicePools()
     for each in slices:
         try:
@@ -163,22 +165,24 @@ def pools_of(slices: Iterable[Obj]) -> DevicePools:
 
 
 def product_names(kind: Accelerator) -> tuple[str, ...]:
-    """Return the products of this kind, as GPU feature discovery writes them; empty: only other labels of nodes tell it."""
+    """Return the products of this kind, as GPU feature discovery writes them. Empty if only other labels of nodes tell the kind."""
     return tuple(value for labels in kind.labels if labels.key == PRODUCT_LABEL for value in labels.values)
 
 
 def with_claimable(node: NodeView, products: Mapping[str, int]) -> NodeView:
-    """Return the node with the GPUs that its ResourceSlices offer, where its device plugin offers none: those of the kind that its labels
-    name, or else of the product of which there are most. So many count as the claim of a pool selects. `products`: with how many there
-    are of each."""
+    """Return the node with the GPUs that its ResourceSlices offer, if its device plugin offers none. `products` maps product -> GPUs.
+
+    Only GPUs of one kind count, as a pool's claim selects them: the kind that the node's labels name, or else that of the most common
+    product. All GPUs count if the catalogue knows no products of the kind.
+    """
     if not products or dict(node.devices).get(NVIDIA_GPU):
         return node
-    first = max(sorted(products), key=lambda product: products[product])
-    offering = replace(node, product=first)
-    found = identify(offering.kind_labels)
-    if found is not None and found[0].resource != NVIDIA_GPU:
+    most_common = max(sorted(products), key=lambda product: products[product])
+    offering = replace(node, product=most_common)
+    identified = identify(offering.kind_labels)
+    if identified is not None and identified[0].resource != NVIDIA_GPU:
         return node
-    known = product_names(found[0]) if found is not None else ()
-    count = sum(amount for product, amount in products.items() if not known or product in known)
+    of_kind = product_names(identified[0]) if identified is not None else ()
+    count = sum(amount for product, amount in products.items() if not of_kind or product in of_kind)
     devices = tuple(sorted({**dict(node.devices), NVIDIA_GPU: count}.items()))
     return replace(offering, devices=devices, allocatable=node.allocatable._replace(devices=devices))

@@ -12,32 +12,32 @@ type Devices = tuple[tuple[str, int], ...]
 
 
 def is_extended_resource(name: str) -> bool:
-    """Return whether Kubernetes counts this resource as extended: a name with a domain outside kubernetes.io. So cpu, memory, `hugepages-*`
-    and `attachable-volumes-*` are none. As `IsExtendedResourceName` in
+    """Whether Kubernetes counts this resource as extended: its name has a domain outside kubernetes.io. So cpu, memory, `hugepages-*` and
+    `attachable-volumes-*` are not. This is `IsExtendedResourceName` in
     https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/v1/helper/helpers.go."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def offered_devices(capacity: Mapping[str, object], allocatable: Mapping[str, object]) -> Devices:
-    """Return devices of a node, from its status. One that the node has, but cannot allocate now, counts 0."""
+    """Return the devices of a node, from its status. The amount is 0 for devices that the node has but cannot allocate now."""
     names = {name for name in (*capacity, *allocatable) if is_extended_resource(name)}
     amounts = allocatable or capacity
     return tuple((name, _count(amounts.get(name))) for name in sorted(names))
 
 
 def telling(devices: Devices) -> Devices:
-    """Return those that say what a node is for, or what a pod needs: all but incidental ones."""
+    """Return the devices that say what a node is for, or what a pod needs: all but incidental ones."""
     return tuple(each for each in devices if not is_incidental(each[0]))
 
 
 def has_accelerators(devices: Devices) -> bool:
-    """Return whether any of them is an accelerator of the catalogue."""
+    """Whether any of the devices is an accelerator of the catalogue."""
     return any(amount > 0 and any(kind.resource == name for kind in CATALOGUE.values()) for name, amount in devices)
 
 
 def claimed_devices(spec: Mapping[str, object]) -> Devices:
-    """Return the accelerators that a learner pod of this spec claims: as many as the operator's template says, and one at least where a
-    pool's template brings a claim of its own for them. Other claims do not count."""
+    """Return the accelerators that a learner pod of this spec claims: as many as the operator's ResourceClaimTemplate says, or one if the
+    pool's template brings a claim of its own. Other claims do not count."""
     claims = spec.get("resourceClaims")
     for claim in claims if isinstance(claims, list) else ():
         if isinstance(claim, dict) and claim.get("name") == names.ACCELERATOR_CLAIM:
@@ -46,7 +46,7 @@ def claimed_devices(spec: Mapping[str, object]) -> Devices:
 
 
 def _count(quantity: object) -> int:
-    """Count devices in whole numbers; anything else (missing, malformed) counts as none."""
+    """Return the quantity as a whole number, or 0 if it is missing or malformed."""
     try:
         return int(str(quantity)) if quantity is not None else 0
     except ValueError:

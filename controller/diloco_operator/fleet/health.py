@@ -14,10 +14,10 @@ from diloco_operator.fleet.node import NodeView
 from diloco_operator.kube.timestamps import format_timestamp
 
 _FEW_NODES, _OUTAGE_SHARE = 2, 0.55
-"""Up to `_FEW_NODES` NotReady nodes count as lost whatever their share. From `_OUTAGE_SHARE` of the fleet on they are too many to fail
-at once. Kubernetes' node lifecycle controller stops evicting at the same thresholds (unhealthy-zone-threshold)."""
+"""More than `_FEW_NODES` NotReady nodes that are `_OUTAGE_SHARE` of the fleet or more are too many to have failed at once. Kubernetes' node
+lifecycle controller stops evicting at the same thresholds (unhealthy-zone-threshold)."""
 _RECHECK_SECONDS = 10.0
-"""Between two checks of a NotReady node: whether it counts as lost depends on other nodes, whose changes do not wake its jobs."""
+"""The time between two checks of a NotReady node. Whether it counts as lost depends on other nodes, whose changes do not wake its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,19 @@ class DisruptionSignals:
     unreachable_taints: Sequence[str]
     """Taint keys of a node whose kubelet does not answer."""
     not_ready_tolerance: float
-    """Seconds. Units stay for this long on a node that reports itself NotReady."""
+    """Seconds for which units stay on a node that reports itself NotReady."""
     ready_unknown_tolerance: float
-    """Seconds. Units stay for this long on a node whose readiness is unknown, and until the fleet has been stable for this long."""
+    """Seconds for which units stay on a node whose readiness is unknown, and for which the fleet must have been stable before they
+    leave."""
     outage_tolerance: float
-    """Seconds. The same while most of the fleet is NotReady; and the upper bound while the readiness of other nodes keeps changing."""
+    """Seconds for which units stay while most of the fleet is NotReady. They stay no longer if the readiness of other nodes keeps
+    changing."""
     maintenance_labels: Sequence[str]
     """Labels whose value is the start of the node's maintenance, in seconds since the epoch."""
     maintenance_lead: float
-    """Seconds before the start at which units leave the node."""
+    """How many seconds before the start units leave the node."""
     maintenance_over: float
-    """Seconds after the start at which the label is ignored: the maintenance is over or was called off, and the label was left behind."""
+    """How many seconds after the start the label is ignored: the maintenance is over or was called off, and the label was left behind."""
     lifetime: LifetimeSignals
 
 
@@ -52,24 +54,25 @@ class NotReadyCounts:
     nodes: int
     """Nodes of the whole fleet."""
     not_ready: int
-    """Those among them that are NotReady."""
+    """How many of them are NotReady."""
     changed: float
-    """The last time that a node became ready, or that its readiness became unknown; seconds since the epoch. -inf: no node says."""
+    """When a node last became ready, or its readiness unknown, in seconds since the epoch. -inf if no node says."""
 
     @property
     def outage(self) -> bool:
-        """So many nodes are NotReady that the control plane or its network failed, not the nodes."""
+        """Whether so many nodes are NotReady that the control plane or its network must have failed, not the nodes."""
         return self.not_ready > _FEW_NODES and self.not_ready / self.nodes >= _OUTAGE_SHARE
 
 
 def count_not_ready(nodes: Collection[NodeView]) -> NotReadyCounts:
-    """Count over these nodes, which are the whole fleet."""
+    """Count the NotReady nodes among `nodes`, which are the whole fleet."""
     changes = (node.ready_since for node in nodes if node.ready_since is not None and (node.ready or node.ready_unknown))
     return NotReadyCounts(len(nodes), sum(not node.ready for node in nodes), max(changes, default=-math.inf))
 
 
 def maintenance(node: NodeView, signals: DisruptionSignals) -> tuple[float, float] | None:
-    """Return the interval during which units stay away from the node because of announced maintenance, seconds since the epoch."""
+    """Return when announced maintenance keeps units away from the node: from and until, in seconds since the epoch. None if none is
+    announced."""
     starts = [float(value) for label in signals.maintenance_labels if (value := node.labels.get(label, "")).isdecimal()]
     if not starts:
         return None
@@ -78,7 +81,7 @@ def maintenance(node: NodeView, signals: DisruptionSignals) -> tuple[float, floa
 
 
 def next_transition(node: NodeView, signals: DisruptionSignals, now: float) -> float | None:
-    """Return when the answer of `disruption` for this node next changes by the passing of time alone; None: never."""
+    """Return when the result of `disruption` for this node may next change just because time passes. None if it never does."""
     moments = list(maintenance(node, signals) or ())
     if (end := end_of_life(node, signals.lifetime)) is not None:
         moments.append(end - signals.lifetime.lead)
@@ -88,9 +91,10 @@ def next_transition(node: NodeView, signals: DisruptionSignals, now: float) -> f
 def lost_from(node: NodeView, signals: DisruptionSignals, counts: NotReadyCounts) -> float:
     """Return from when on this NotReady node counts as lost, in seconds since the epoch.
 
-    A node whose readiness is unknown may be the first or the last of many: while the API server is down or unreachable, no kubelet
-    can report. Kubelets report every 10 s and the node controller checks every 5 s, so their nodes become NotReady, and ready again, one
-    by one. A node therefore counts as lost only when no other node has changed for a while; during an outage only much later."""
+    A node whose readiness is unknown may be one of many: while the API server is down or unreachable, no kubelet can report. Kubelets
+    report every 10 s and the node controller checks every 5 s, so nodes become NotReady, and ready again, one by one. A node therefore
+    counts as lost only when no other node has changed for a while, and during an outage only much later.
+    """
     if node.ready_since is None:
         return -math.inf
     latest = node.ready_since + signals.outage_tolerance
@@ -102,12 +106,12 @@ def lost_from(node: NodeView, signals: DisruptionSignals, counts: NotReadyCounts
 
 
 def _lost(node: NodeView, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> bool:
-    """Say whether it was NotReady for long enough."""
+    """Whether the node has been NotReady for so long that it counts as lost."""
     return not node.ready and now >= lost_from(node, signals, counts)
 
 
 def disruption(node: NodeView, signals: DisruptionSignals, now: float) -> str:
-    """Return the announced or recorded loss of this node, in words; "" when there is none."""
+    """Return the announced or recorded loss of this node, in words. "" if there is none."""
     for taint in node.taints:
         if taint.key in signals.taints:
             return f"node {node.name} has the taint {taint.key}"
@@ -126,7 +130,7 @@ def disruption(node: NodeView, signals: DisruptionSignals, now: float) -> str:
 
 
 def unusable(node: NodeView, signals: DisruptionSignals, now: float) -> str:
-    """Return why no new unit may start here, in words; "" when one may."""
+    """Return why no new unit may start on the node, in words. "" if one may."""
     if not node.ready:
         return f"node {node.name} is NotReady" + (f" ({node.ready_message})" if node.ready_message else "")
     if node.unschedulable:
@@ -135,10 +139,11 @@ def unusable(node: NodeView, signals: DisruptionSignals, now: float) -> str:
 
 
 def eviction_reason(node: NodeView | None, name: str, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> str:
-    """Return why the units on node `name` must leave it, in words; "" when they may stay. `node` is None when it is gone.
+    """Return why the units on node `name` must leave it, in words. "" if they may stay. `node` is None if the node is gone.
 
-    Units on a NotReady node that does not count as lost yet may well train on. The syncer notices one that stopped, and that unit is
-    replaced for its own sake."""
+    Units on a NotReady node that does not count as lost yet may well go on training. If one stops, the syncer notices, and the unit is
+    replaced for that.
+    """
     if node is None:
         return f"node {name} is gone"
     if reason := disruption(node, signals, now):
@@ -149,14 +154,14 @@ def eviction_reason(node: NodeView | None, name: str, signals: DisruptionSignals
 
 
 def not_ready_recheck(node: NodeView, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> float | None:
-    """Return when, in seconds since the epoch, to check a NotReady node again on which units may stay for now; None when it is ready."""
+    """Return when to check a NotReady node again on which units may stay for now, in seconds since the epoch. None if the node is ready."""
     if node.ready:
         return None
     return min(lost_from(node, signals, counts), now + _RECHECK_SECONDS)
 
 
 def is_unreachable(node: NodeView | None, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> bool:
-    """Say whether no kubelet on this node can confirm that a pod has ended."""
+    """Whether no kubelet on this node can confirm that a pod has ended. The node is None if it is gone."""
     if node is None:
         return True
     return any(taint.key in signals.unreachable_taints for taint in node.taints) or _lost(node, signals, now, counts)

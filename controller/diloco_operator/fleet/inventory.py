@@ -1,6 +1,6 @@
-"""The incremental index of the fleet: nodes and other pods in, slices out, and which job has reserved which host.
+"""The incremental index of the fleet: nodes and other pods go in, slices come out, and it keeps which job has reserved which host.
 
-Cost: a change of one node, of a reservation or of what another pod uses costs O(log n), however many hosts its slice has: what a slice
+A change of a node, of a reservation or of what another pod uses costs O(log n), however many hosts the slice has, because what a slice
 offers is computed only when it is read. `free` is lazy, so a placement pays for the candidates that it reads, not for the fleet.
 
 See docs/decisions/0130-what-occupies-a-node.md.
@@ -34,64 +34,64 @@ from diloco_operator.fleet.slices import (
 from diloco_operator.fleet.use import PodUse, excludes_units, shortage
 
 type Location = tuple[SliceKind, Key]
-"""Where the inventory keeps a slice. Sorted, this is the order in which it offers slices."""
+"""Where the inventory keeps a slice. It offers slices in the order of their locations."""
 
 
 class Inventory:
-    """Implements `Fleet`. One per operator, for one thread; a `copy` serves a reader while the fleet changes."""
+    """Implements `Fleet`. An operator has one, in one thread. A `copy` serves a reader while the fleet changes."""
 
     def __init__(self, signals: DisruptionSignals) -> None:
         self._signals = signals
         self._now = 0.0
         """The time of the last `advance`."""
         self._transitions: list[tuple[float, str]] = []
-        """Heap: when a node becomes unusable, or usable again, by the passing of time alone."""
+        """A heap of (when, node): a node becomes unusable, or usable again, just because time passes."""
         self._nodes: dict[str, NodeView] = {}
         self._not_ready: NotReadyCounts | None = None
-        """None: must be counted again."""
+        """None if they must be counted again."""
         self._pools: dict[str, Entry] = {}
-        """Node pool of multi-host slices -> its entry."""
+        """Node pool of a slice with several hosts -> its entry."""
         self._indexes: dict[SliceKind, SliceIndex] = {}
         self._locations: dict[str, Entry] = {}
         """Node -> the entry of its slice."""
         self._tallies = NodeTallies()
         self._occupancy = Occupancy()
         self._changes: dict[Location, None] | None = None
-        """Slices that changed since `take_changes`; None: no allotment asks for them."""
+        """Slices that changed since `take_changes`. None if no allotment asks for them."""
         self._connect()
 
     def _connect(self) -> None:
-        """Show what only reads, offers and counts, where nodes, slices and what occupies them stand."""
+        """Give the readers of nodes, slices and occupancy, which offer and count, access to them."""
         self._offers = Offers(self._nodes, self._occupancy)
         self.counting = SliceCounting(self._nodes, self._occupancy, self._tallies, self._indexes, self._locations)
 
     def copy(self) -> Inventory:
-        """Return the fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""
-        # Now: the copy of an entry does not know its nodes, so that its slice could not be computed later.
+        """Return the fleet as it is now, for a reader. It takes reservations, but no changes of nodes or of what other pods use."""
+        # All slices are computed first: the copy of an entry does not know its nodes, so its slice could not be computed later.
         for index in self._indexes.values():
             for entry in index.entries.values():
                 self._offers.of(entry)
-        found = Inventory(self._signals)
-        found._now = self._now
-        found._nodes = dict(self._nodes)
-        found._not_ready = self._not_ready
-        found._indexes = {kind: index.copy() for kind, index in self._indexes.items()}
-        found._locations = {node: found._indexes[entry.kind].entries[entry.key] for node, entry in self._locations.items()}
-        found._pools = {pool: found._indexes[entry.kind].entries[entry.key] for pool, entry in self._pools.items()}
-        found._tallies = self._tallies.copy()
-        found._occupancy = self._occupancy.copy()
-        found._connect()
-        return found
+        copy = Inventory(self._signals)
+        copy._now = self._now
+        copy._nodes = dict(self._nodes)
+        copy._not_ready = self._not_ready
+        copy._indexes = {kind: index.copy() for kind, index in self._indexes.items()}
+        copy._locations = {node: copy._indexes[entry.kind].entries[entry.key] for node, entry in self._locations.items()}
+        copy._pools = {pool: copy._indexes[entry.kind].entries[entry.key] for pool, entry in self._pools.items()}
+        copy._tallies = self._tallies.copy()
+        copy._occupancy = self._occupancy.copy()
+        copy._connect()
+        return copy
 
     # --- time --------------------------------------------------------------------------------------------------------
     def advance(self, now: float) -> list[str]:
-        """Advance to `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that."""
+        """Advance to `now`, in seconds since the epoch. Returns the nodes that may have become unusable or usable."""
         self._now = now
         changed = []
         while self._transitions and self._transitions[0][0] <= now:
             _, name = heapq.heappop(self._transitions)
             node = self._nodes.get(name)
-            # Transitions of nodes that changed since stay in the heap: health is judged anew, so one that is out of date does no harm.
+            # Transitions of nodes that changed since stay in the heap. They do no harm, because health is judged anew.
             if node is not None:
                 self._await_transition(node)
                 self._note_health(node)
@@ -104,14 +104,14 @@ class Inventory:
 
     # --- nodes -------------------------------------------------------------------------------------------------------
     def update_node(self, node: NodeView) -> bool:
-        """Take a new or changed node. True when anything changed (a heartbeat changes nothing)."""
+        """Take a new or changed node. Returns whether anything changed; a heartbeat changes nothing."""
         old = self._nodes.get(node.name)
         if old == node:
             return False
         self._not_ready = None
         self._await_transition(node)
         entry = self._locations.get(node.name)
-        # These make the slice. Otherwise each change of readiness would assemble a pool of 512 hosts anew, once for each of its nodes.
+        # Only what `_made_of` returns makes a slice. Else each change of readiness of a node would assemble its pool of 512 hosts anew.
         if old is not None and _made_of(old) == _made_of(node):
             self._nodes[node.name] = node
             if entry is not None and old.allocatable != node.allocatable:
@@ -128,7 +128,7 @@ class Inventory:
         return True
 
     def remove_node(self, name: str) -> bool:
-        """Remove a node that is gone. It stays reserved until its job releases it."""
+        """Remove a node that is gone. It stays reserved until its job releases it. Returns whether it was known."""
         node = self._nodes.get(name)
         if node is None:
             return False
@@ -151,7 +151,7 @@ class Inventory:
         return self._tallies.signs
 
     def _join(self, node: NodeView, kind: SliceKind) -> None:
-        """Note that the node belongs to a slice of this kind, as it did before or from now on."""
+        """Put the node into a slice of this kind, or update the slice if it is there already."""
         several = slice_hosts(kind) > 1
         pool = _pool(node)
         entry = self._locations.get(node.name) or (self._pools.get(pool) if several else None)
@@ -164,7 +164,7 @@ class Inventory:
             self._locations[node.name] = entry
             entry.kinds[node.name] = kind
             entry.of_kind[kind] = entry.of_kind.get(kind, 0) + 1
-            # A reservation outlasts its node: one that was away for a moment must not be offered to another job.
+            # A reservation outlasts its node: a node that was away for a moment must not be offered to another job.
             entry.reserved += bool(self._occupancy.jobs(node.name))
             self._note_use(entry, node.name)
         entry.slice_ = None
@@ -196,7 +196,7 @@ class Inventory:
         self._file(entry)
 
     def _file(self, entry: Entry) -> None:
-        """File an entry about which something changed."""
+        """Update the index after a change of the entry."""
         if entry.divisible:
             entry.left = self._offers.devices_left(entry)
         self._note_change(entry)
@@ -210,11 +210,11 @@ class Inventory:
             del self._indexes[entry.kind]
 
     def _assemble(self, entry: Entry, pool: str) -> None:
-        """Assemble every node of one multi-host node pool to one slice, or to none while they do not fit together."""
-        # The least, not the first: an operator that starts again sees nodes in another order, and must file the pool as before.
+        """Make one slice of all nodes of a node pool, or say in `broken` why they are none."""
+        # The least kind, not the first: a restarted operator sees nodes in another order, and must file the pool as before.
         kind = min(entry.of_kind)
         if kind != entry.kind:
-            # Under the old kind first: there the allotment knows the slice, and must hear that it is gone.
+            # The allotment knows the slice under its old kind, and must hear that it is gone there.
             self._drop(entry)
             entry.kind = kind
             self._indexes.setdefault(kind, SliceIndex()).entries[entry.key] = entry
@@ -251,8 +251,8 @@ class Inventory:
 
     # --- what others use -----------------------------------------------------------------------------------------------
     def replace_use(self, old: PodUse | None, new: PodUse | None) -> bool:
-        """Note that another pod uses `new` now instead of `old`. True when a slice that is free has more room by that: jobs may wait for
-        it."""
+        """Note that another pod uses `new` now instead of `old`; either may be None. Returns whether a free slice may have more room now:
+        jobs may wait for that."""
         if old is new:
             return False
         self._occupancy.replace(old, new)
@@ -260,7 +260,7 @@ class Inventory:
             if use is not None and not self._occupancy.covers(use) and (entry := self._locations.get(use.node)) is not None:
                 self._note_use(entry, use.node)
                 self._file(entry)
-        # What its job's reservation covers took no room from others: that it goes makes none for them.
+        # A pod that its job's reservation covers took no room from others, so they get none when it goes.
         if old is None or self._occupancy.covers(old):
             return False
         entry = self._locations.get(old.node)
@@ -271,55 +271,54 @@ class Inventory:
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def set_reservations(self, job: str, nodes: Iterable[str], shared: Shares = NONE) -> bool:
-        """Reserve exactly these nodes for the job (any key of its own) from now on. `shared`: of these, the nodes of which its units take
-        only parts. True when it released some of it: other jobs may need that."""
+        """Reserve exactly these nodes for the job; `shared` has what its units take of the nodes that they share. Returns whether the job
+        released something that other jobs may need."""
         changed, released = self._occupancy.reserve(job, nodes, shared)
         for node, change in changed.items():
             if (entry := self._locations.get(node)) is not None:
                 entry.reserved += change
-                # Pods of units count as used until a reservation covers them: otherwise a unit would keep itself off its own host.
+                # Pods of units count as other pods until a reservation covers them. Then they must not keep the unit off its own host.
                 if self._occupancy.has_units_pods(node):
                     self._note_use(entry, node)
                 self._file(entry)
         return released
 
     def has_reserved(self, job: str, node: str, unit: str) -> bool:
-        """Return whether this unit of the job has reserved a part of the node."""
+        """Whether this unit of the job has reserved a part of the node."""
         return self._occupancy.has_reserved(job, node, unit)
 
     def reservations(self, job: str) -> frozenset[str]:
-        """Return nodes that this job has reserved."""
         return self._occupancy.reservations(job)
 
     def reserved_by(self, node: str) -> frozenset[str]:
-        """Return keys of the jobs that have reserved this node: those that a change of it concerns."""
+        """Return the keys of the jobs that have reserved this node. A change of the node concerns them."""
         return frozenset(self._occupancy.jobs(node))
 
     def room_left(self, slice_: Slice) -> Resources:
-        """Return what other pods and units leave of a divisible host; nothing if a unit has reserved all of it."""
+        """See `Offers.room_left`."""
         return self._offers.room_left(slice_)
 
     # --- changes -----------------------------------------------------------------------------------------------------
     def track_changes(self) -> None:
-        """Remember from now on for `take_changes` which slices changed; at first all."""
+        """Begin to remember changed slices for `take_changes`. At first all count as changed."""
         self._changes = {(kind, key): None for kind, index in self._indexes.items() for key in index.entries}
 
     def take_changes(self) -> Iterable[Location]:
-        """Return where slices came, went or changed, in themselves or in who has them, since the last call."""
-        found, self._changes = self._changes or {}, {}
-        return found
+        """Return the locations at which a slice came, went or changed since the last call. Who has it counts as part of it."""
+        changes, self._changes = self._changes or {}, {}
+        return changes
 
     def _note_change(self, entry: Entry) -> None:
         if self._changes is not None:
             self._changes[entry.kind, entry.key] = None
 
     def location(self, node: str) -> Location | None:
-        """Return where the slice with this node is; None: no slice has it."""
+        """Return the location of the slice that this node is part of. None if it is part of none."""
         entry = self._locations.get(node)
         return (entry.kind, entry.key) if entry is not None else None
 
     def slice_at(self, location: Location) -> Slice | None:
-        """Return the slice that is there; None: none is any more."""
+        """Return the slice at this location. None if it is gone."""
         kind, key = location
         entry = self._indexes[kind].entries.get(key) if kind in self._indexes else None
         return self._offers.of(entry) if entry is not None else None
@@ -333,7 +332,7 @@ class Inventory:
                 entry = index.entries[key]
                 if not entry.divisible:
                     yield self._offers.of(entry)
-                # Who takes whole hosts gets untouched ones only: its pods would wait beside what others have.
+                # A unit that takes whole hosts gets only hosts that nobody uses: its pods would wait for what others have.
                 elif not (entry.used or entry.reserved) or (shape.divides and entry.left >= shape.chips_per_host):
                     yield self._offers.remainder(entry)
 
@@ -344,34 +343,34 @@ class Inventory:
                 yield self._offers.of(entry)
 
     def every_slice(self) -> Iterator[Slice]:
-        """Yield the slices of all kinds, in whatever state. The inventory must not change while the iterator is in use."""
+        """Yield all slices, in whatever state. The inventory must not change while the iterator is in use."""
         for index in self._indexes.values():
             for entry in index.entries.values():
                 yield self._offers.of(entry)
 
     def kept(self, shape: Shape, pool: str = "") -> Iterator[tuple[Slice, str]]:
-        """Yield nothing: the inventory offers all."""
+        """Yield nothing, because the inventory itself keeps no slice for a job."""
         return iter(())
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
-        found: list[Slice] = []
+        slices: list[Slice] = []
         for member in name.split(GROUP_SEPARATOR):
             entry = (self._pools.get(member) if shape.topology else None) or self._locations.get(member)
             if entry is None:
                 return None
-            found.append(self._offers.of(entry))
-        return tuple(found)
+            slices.append(self._offers.of(entry))
+        return tuple(slices)
 
     def usable(self, slice_: Slice) -> bool:
         entry = self._locations.get(slice_.hosts[0].node)
-        # Less than nothing is left of a host that has lost accelerators which units have.
+        # `left` is negative if a host has lost accelerators that units have.
         if entry is None or entry.broken or entry.unusable or (entry.left < 0 if entry.divisible else entry.used):
             return False
-        # A pool that was made anew under its old name has other hosts: pods that are pinned to the old ones would wait for ever.
+        # A node pool that was made anew under its old name has other hosts. Pods that are pinned to the old ones would wait for ever.
         return self._offers.of(entry).hosts == slice_.hosts
 
     def is_free(self, slice_: Slice) -> bool:
-        """Return whether `free` offers this slice."""
+        """Whether `free` offers this slice."""
         entry = self._locations.get(slice_.hosts[0].node)
         if entry is None or not entry.offered or self._offers.of(entry).hosts != slice_.hosts:
             return False
@@ -384,7 +383,7 @@ class Inventory:
         return next((why for node in nodes if (why := shortage(node, self._occupancy.uses(node.name), needs))), "")
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
-        """See `Fleet.wanted_before`: it knows of no jobs that wait."""
+        """Return False, because the inventory knows of no jobs that wait."""
         return False
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
@@ -400,7 +399,7 @@ def _made_of(node: NodeView) -> tuple[object, ...]:
 
 
 def _silent(node: NodeView, kind: SliceKind) -> str:
-    """Return why nothing can start on a node whose device plugin does not offer its accelerators; "" if it does."""
+    """Return why nothing can start on the node if its device plugin does not offer its accelerators. "" if it does."""
     resource = CATALOGUE[kind.accelerator].resource
     if not resource or dict(node.devices).get(resource):
         return ""

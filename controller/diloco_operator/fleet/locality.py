@@ -1,5 +1,5 @@
-"""Where in the network a host stands, by its labels: the zone, in it the network blocks from the widest to the nearest, and in these the
-domain of its NVLink. Pure.
+"""Where in the network a host is, by its labels: its zone, the network blocks in it from the widest to the nearest, and in these its NVLink
+domain. Pure.
 
 See docs/decisions/0207-allotment.md.
 """
@@ -14,8 +14,8 @@ from diloco_operator.accelerators.labels import NVLINK_DOMAIN
 from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 
 type Domain = tuple[str, ...]
-"""A place that contains hosts: () is the whole cluster, (zone,) a zone, (zone, block, ...) a network block in it. Hosts without the label
-of a zone share the zone ""; a host without labels of network blocks is in none."""
+"""A place that contains hosts: () is the whole cluster, (zone,) a zone, (zone, block, ...) a network block in it. Hosts without a zone
+label are in the zone "". Hosts without labels of network blocks are in no block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,23 @@ NETWORK_LABELS = (
 
 def locality_of(labels: Mapping[str, str]) -> Domain:
     """Return the nearest domain that contains a host with these labels. A block counts only if all wider ones are labelled too."""
-    found = [labels.get(NODE_ZONE, "")]
+    parts = [labels.get(NODE_ZONE, "")]
     for cloud in NETWORK_LABELS:
         if cloud.keys[0] not in labels:
             continue
         for key in cloud.keys:
             if key not in labels:
                 break
-            found.append(labels[key])
+            parts.append(labels[key])
         break
     if clique := labels.get(NVLINK_DOMAIN):
-        found.append(clique)
-    return tuple(found)
+        parts.append(clique)
+    return tuple(parts)
 
 
 def shared_place(hosts: Iterable[Mapping[str, str]]) -> str:
-    """Where hosts with these labels stand, from far to near, as far as all of them do: region, zone and network blocks with "/" between
-    them; "" for no hosts."""
+    """Return the nearest place that contains all hosts with these labels: region, zone and network blocks, with "/" between them. "" for no
+    hosts."""
     places = [(labels.get(NODE_REGION, ""), *locality_of(labels)) for labels in hosts]
     shared = (parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
     return "/".join(part.replace("/", "-") for part in shared).rstrip("/")

@@ -1,4 +1,4 @@
-"""What the fleet has instead of the hardware that a pool needs: near misses, for explanations. Pure.
+"""What the fleet has instead of the hardware that a pool needs, for explanations. Pure.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -18,34 +18,35 @@ from diloco_operator.fleet.slices import NearbySlices, Shape, SliceKind, is_divi
 
 
 class Oddity(NamedTuple):
-    """Why nodes have accelerators that no pool gets for naming a kind. Nodes with equal oddities are told together."""
+    """Why a pool that names a kind does not get the accelerators of some nodes. A message tells nodes with equal oddities together."""
 
     resource: str
-    """The resource of their accelerators; "" where it is not known."""
+    """The resource of their accelerators. "" if it is not known."""
     what: str
-    """Goes after `has`: the devices and the label, or the topology that its kind does not come in."""
+    """What the node has, to stand after `has`: devices and label, or a topology that its kind does not come in."""
     remedy: str
+    """What a person can do about it. "" if nothing."""
 
 
 def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[NearbySlices, ...]:
-    """Return slices of the same accelerator of which no unit of this shape can be made, those with most free ones first. It costs as much
-    as there are kinds, however many slices each has."""
+    """Return the slices of the same accelerator of which no unit of this shape can be made, by kind, the one with most free slices first.
+    The cost is in the number of kinds, not of slices."""
     if shape.accelerator == CPU:
         return ()
     same = [kind for kind in indexes if kind.accelerator == shape.accelerator and kind.chips_per_host]
     fitting = kinds_for(shape, same)
-    found = []
+    counts = []
     for kind in same:
         if kind not in fitting:
             index = indexes[kind]
-            # A divisible host is offered as long as one of its accelerators is free; `used` and `reserved` say nothing of how many.
+            # A divisible host is in `free` as long as one of its accelerators is, so its length says nothing of how many are.
             free = len(index.free) if not is_divisible(kind.accelerator) else 0
-            found.append(NearbySlices(kind, len(index.entries), free))
-    return tuple(sorted(found, key=lambda each: (-each.free, -each.total, each.kind)))
+            counts.append(NearbySlices(kind, len(index.entries), free))
+    return tuple(sorted(counts, key=lambda each: (-each.free, -each.total, each.kind)))
 
 
 def oddity(node: NodeView, kind: SliceKind | None) -> Oddity | None:
-    """Find what is odd about a node of this kind (`kind_of`); None: nothing."""
+    """Return what is odd about the accelerators of a node. None if nothing is. `kind` is `kind_of(node)`."""
     if kind is not None and kind.accelerator != CPU:
         return None
     identified = identify(node.kind_labels)

@@ -1,4 +1,4 @@
-"""The part of a node that fleet, placement and reconcile need. It is projected once from the raw JSON and kept in its place."""
+"""The part of a node that fleet, placement and reconcile need. It is projected once from the raw JSON, and kept instead of that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Taint:
     """NoSchedule, PreferNoSchedule or NoExecute."""
 
     def __str__(self) -> str:
-        """Write the taint as kubectl does: `key=value:effect`, without the sign if there is no value."""
+        """Return the taint as kubectl writes it: `key=value:effect`, or `key:effect` if there is no value."""
         return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
 
 
@@ -60,33 +60,36 @@ class NodeView:
     """Cordoned."""
     ready: bool
     ready_unknown: bool
-    """Not ready because its kubelet does not report; it may still run pods."""
+    """The node is not ready because its kubelet does not report. It may still run pods."""
     ready_since: float | None
-    """When the Ready condition last changed, by its own account; seconds since the epoch."""
+    """When the Ready condition last changed, as the condition says, in seconds since the epoch. None if it does not say."""
     ready_message: str
     devices: Devices
-    """Its extended resources; amount 0 where the device plugin is down."""
+    """Its extended resources. An amount is 0 while the device plugin is down."""
     allocatable: Resources
-    """What its pods together may request."""
+    """What all its pods together may request."""
     deleting: bool
     created: float | None
     """Seconds since the epoch."""
     announced_end: float | None
-    """The earliest time in one of its annotations that announce its end; seconds since the epoch."""
+    """The earliest end that its annotations announce, in seconds since the epoch. None if they announce none."""
     host: Host
     product: str = ""
-    """DRA alone offers its accelerators, most of them under this name, as GPU feature discovery writes it; "": its device plugin offers
-    what it has. `device_pools.with_claimable` sets it."""
+    """If only DRA offers its accelerators, the product of most of them, as GPU feature discovery writes it. "" otherwise.
+    `device_pools.with_claimable` sets it."""
 
     @property
     def kind_labels(self) -> Mapping[str, str]:
-        """Labels that tell the kind of its accelerators: those that it has, and what DRA says where none does."""
+        """Labels that tell the kind of its accelerators: its own, and the product by DRA if its own do not have that label."""
         return {NVIDIA_FEATURE_DISCOVERY.key: self.product, **self.labels} if self.product else self.labels
 
 
 def project_node(obj: Obj, ends: Sequence[str] = ()) -> NodeView:
-    """Project the raw Node object. A node without a Ready condition is not ready. `ends`: the annotations whose value is the time when the
-    node ends; one that is no time announces nothing. Raises `MalformedField`."""
+    """Project a raw Node object. A node without a Ready condition is not ready. Raises `MalformedField`.
+
+    Args:
+        ends: keys of annotations whose value is the time when the node ends. A value that is no time is ignored.
+    """
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     name = sys.intern(needed_string(meta, "name", "metadata"))
     conditions = objects(status, "conditions", "status")
@@ -112,13 +115,13 @@ def project_node(obj: Obj, ends: Sequence[str] = ()) -> NodeView:
 
 
 def _announced_end(annotations: Fields, keys: Sequence[str]) -> float | None:
-    found = []
+    ends = []
     for key in keys:
         try:
-            found.append(moment(annotations, key, "metadata.annotations"))
+            ends.append(moment(annotations, key, "metadata.annotations"))
         except MalformedField:
             continue  # a bad annotation does not make the node bad
-    return min((end for end in found if end is not None), default=None)
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _taint(raw: Fields) -> Taint:
@@ -127,7 +130,7 @@ def _taint(raw: Fields) -> Taint:
 
 
 def natural_sort_key(name: str) -> tuple[object, ...]:
-    """Order host-2 before host-10, as the index of a host in its slice goes."""
+    """Return a key that sorts host-2 before host-10, as hosts are numbered in their slice."""
     parts: list[object] = []
     digits = ""
     for char in name:

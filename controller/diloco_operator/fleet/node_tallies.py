@@ -1,4 +1,4 @@
-"""What is counted over all nodes: the signs that their labels show, and what is odd about their accelerators. Pure."""
+"""Counts over all nodes: the signs that their labels show, and what is odd about their accelerators. Pure."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from diloco_operator.fleet.slices import OddNodes, SliceKind
 
 
 class NodeTallies:
-    """Counts that a change of one node changes by one."""
+    """Counts that are kept up to date node by node."""
 
     def __init__(self) -> None:
         self._signs: Counter[Sign] = Counter()
-        """How many nodes show each."""
+        """Sign -> how many nodes show it."""
         self._odd: dict[Oddity, dict[str, None]] = {}
-        """Nodes with accelerators that no pool gets for naming a kind, by why."""
+        """Oddity -> the nodes that have it."""
 
     def copy(self) -> NodeTallies:
-        found = NodeTallies()
-        found._signs = Counter(self._signs)
-        found._odd = {why: dict(nodes) for why, nodes in self._odd.items()}
-        return found
+        copy = NodeTallies()
+        copy._signs = Counter(self._signs)
+        copy._odd = {why: dict(nodes) for why, nodes in self._odd.items()}
+        return copy
 
     @property
     def signs(self) -> Collection[Sign]:
         return self._signs.keys()
 
     def odd_nodes(self, resource: str, most: int) -> tuple[OddNodes, ...]:
-        """Return the odd nodes whose accelerators are of this resource, or of an unknown one; so many groups, those of most nodes first."""
-        found = ((why, nodes) for why, nodes in self._odd.items() if resource and why.resource in ("", resource))
-        groups = heapq.nsmallest(most, found, key=lambda each: (-len(each[1]), each[0]))
+        """Return the odd nodes whose accelerators are of this resource, or of an unknown one: at most `most` groups, the largest first."""
+        oddities = ((why, nodes) for why, nodes in self._odd.items() if resource and why.resource in ("", resource))
+        groups = heapq.nsmallest(most, oddities, key=lambda each: (-len(each[1]), each[0]))
         return tuple(OddNodes(why.what, why.remedy, len(nodes), next(iter(nodes))) for why, nodes in groups)
 
     def note(self, old: NodeView | None, new: NodeView | None, kind: SliceKind | None = None) -> None:
-        """Note that a node changed, came (no old one) or went (no new one); `kind`: of the new one."""
+        """Note that a node changed, came (`old` is None) or went (`new` is None). `kind` is the kind of the new node."""
         self._note_oddity(old, new, kind)
         if old is not None and new is not None and old.labels == new.labels:
             return

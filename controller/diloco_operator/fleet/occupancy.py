@@ -1,4 +1,4 @@
-"""What occupies nodes: pods that are bound to them, and which job and unit has reserved them. It knows nothing of slices. Pure.
+"""What occupies nodes: pods that are bound to them, and reservations of jobs and units. It knows nothing of slices. Pure.
 
 See docs/decisions/0130-what-occupies-a-node.md.
 """
@@ -15,7 +15,7 @@ from diloco_operator.fleet.use import PodUse, UnitKey
 NONE: Mapping[Any, Any] = MappingProxyType({})
 
 type Shares = Mapping[tuple[str, str], Resources]
-"""Node and unit -> what the unit takes of the node."""
+"""(node, unit) -> what the unit takes of the node."""
 
 
 class Reservations(NamedTuple):
@@ -23,60 +23,62 @@ class Reservations(NamedTuple):
 
     nodes: frozenset[str] = frozenset()
     shares: Shares = NONE
-    """Shares of the nodes of which its units take only parts."""
+    """What its units take of the nodes that they share."""
 
 
 class Change(NamedTuple):
-    """What other reservations of a job have changed."""
+    """What has changed because a job has other reservations."""
 
     nodes: Mapping[str, int]
-    """Each node that the job has, had, or has in another part -> 1: it is reserved from now on, by any job; -1: no longer; 0: as before."""
+    """Node whose reservation by this job changed -> 1 if the node was not reserved by any job before, -1 if it no longer is, else 0."""
     released: bool
-    """Whether the job released some of what it had: other jobs may need that."""
+    """Whether the job released something that other jobs may need."""
 
 
 class Occupancy:
-    """Pods and reservations by node; a node of either may be one that the fleet does not have."""
+    """Pods and reservations by node. They may be on nodes that the fleet does not have."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[PodUse, ...]] = {}
-        """Node -> the pods on it, those that a reservation covers among them."""
+        """Node -> all pods on it, also those that a reservation covers."""
         self._jobs: dict[str, set[str]] = {}
-        """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
+        """Node -> keys of the jobs that have reserved it. More than one has a whole node only if something other than the operator made a
+        pod."""
         self._units: dict[str, dict[UnitKey, Resources]] = {}
-        """Node -> job and unit -> the part that it takes."""
+        """Node -> (job, unit) -> the part that the unit takes."""
         self._reservations: dict[str, frozenset[str]] = {}
+        """Job -> the nodes that it has reserved."""
         self._shares: dict[str, Shares] = {}
         """Job -> the parts of nodes that its units take."""
 
     def copy(self) -> Occupancy:
-        found = Occupancy()
-        found._pods = dict(self._pods)
-        found._jobs = {node: set(jobs) for node, jobs in self._jobs.items()}
-        found._units = {node: dict(units) for node, units in self._units.items()}
-        found._reservations = dict(self._reservations)
-        found._shares = dict(self._shares)
-        return found
+        copy = Occupancy()
+        copy._pods = dict(self._pods)
+        copy._jobs = {node: set(jobs) for node, jobs in self._jobs.items()}
+        copy._units = {node: dict(units) for node, units in self._units.items()}
+        copy._reservations = dict(self._reservations)
+        copy._shares = dict(self._shares)
+        return copy
 
     # --- pods --------------------------------------------------------------------------------------------------------
     def replace(self, old: PodUse | None, new: PodUse | None) -> None:
-        """Note that `new` is on its node now instead of `old`, which was noted before; None: no pod is."""
+        """Replace a pod. `old` is None if the pod came, `new` is None if it went."""
         if new is not None:
             self._pods[new.node] = (*self._pods.get(new.node, ()), new)
         if old is not None:
             _put(self._pods, old.node, tuple(use for use in self._pods.get(old.node, ()) if use is not old))
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
-        """Return the pods on this node that count: all but those of units that have reserved it."""
-        found = self._pods.get(node, ())
-        return tuple(use for use in found if not self.covers(use)) if self.has_units_pods(node) else found
+        """Return the pods on this node, without those of units that have reserved it."""
+        pods = self._pods.get(node, ())
+        return tuple(use for use in pods if not self.covers(use)) if self.has_units_pods(node) else pods
 
     def has_units_pods(self, node: str) -> bool:
-        """Return whether a pod of a unit is on this node: a change of reservations changes whether it counts."""
+        """Whether a pod of a unit is on this node. If reservations change, `uses` may change then."""
         return any(use.unit is not None for use in self._pods.get(node, ()))
 
     def covers(self, use: PodUse) -> bool:
-        """Return whether its job has reserved the node for its unit, or all of the node."""
+        """Whether the pod's job has reserved all of the node, or a part of it for the pod's unit."""
         if use.unit is None or use.unit[0] not in self._jobs.get(use.node, ()):
             return False
         units = self._units.get(use.node, NONE)
@@ -84,8 +86,8 @@ class Occupancy:
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def reserve(self, job: str, nodes: Iterable[str], shares: Shares = NONE) -> Change:
-        """Reserve exactly these nodes for the job (any key of its own) from now on. `shares`: of these, the nodes of which its units take
-        only parts."""
+        """Reserve exactly these nodes for the job, in place of those that it had. `shares` has what its units take of nodes that they
+        share."""
         new = frozenset(nodes)
         old = self._reservations.get(job, frozenset())
         before, now = self._shares.get(job, NONE), dict(shares)
@@ -110,28 +112,27 @@ class Occupancy:
                 del units[job, unit]
             _put(self._jobs, node, jobs)
             _put(self._units, node, units)
-            # Several jobs may have reserved one node: only the first and the last of them change whether it is reserved.
+            # Other jobs may have reserved the node as well, and then it is reserved before and after.
             changed[node] = bool(jobs) - was_reserved
         return Change(changed, bool(old - new) or any(now.get(key) != part for key, part in before.items()))
 
     def reservations(self, job: str) -> frozenset[str]:
-        """Return nodes that this job has reserved."""
         return self._reservations.get(job, frozenset())
 
     def has_reserved(self, job: str, node: str, unit: str) -> bool:
-        """Return whether this unit of the job has reserved a part of the node."""
+        """Whether this unit of the job has reserved a part of the node."""
         return (node, unit) in self._shares.get(job, NONE)
 
     def jobs(self, node: str) -> Collection[str]:
-        """Return keys of the jobs that have reserved this node. To be read before the next change."""
+        """Return the keys of the jobs that have reserved this node. The collection is only valid until the next change."""
         return self._jobs.get(node, ())
 
     def parts(self, node: str) -> Mapping[UnitKey, Resources]:
-        """Return what units take of this node; without the jobs that have reserved all of it."""
+        """Return what units take of this node, without jobs that have reserved all of it."""
         return self._units.get(node, NONE)
 
     def is_taken(self, node: str) -> bool:
-        """Return whether a job has reserved all of it."""
+        """Whether a job has reserved all of the node."""
         jobs = self._jobs.get(node)
         return jobs is not None and not jobs <= {job for job, _ in self._units.get(node, ())}
 
@@ -140,7 +141,7 @@ _NO_CHANGE = Change(NONE, released=False)
 
 
 def _put[K, V](into: dict[K, V], key: K, value: V) -> None:
-    """Put the value there, or take it out if it is empty."""
+    """Set the value of the key, or remove the key if the value is empty."""
     if value:
         into[key] = value
     else:

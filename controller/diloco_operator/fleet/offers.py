@@ -1,4 +1,4 @@
-"""What the hosts of a slice offer together, and what is left of a host that is divided. Pure.
+"""What the hosts of a slice offer together, and what is left of a divided host. Pure.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -20,13 +20,13 @@ from diloco_operator.fleet.slices import Slice, SliceKind
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """Computes what slices offer from the nodes and what occupies them, which are the inventory's own and change."""
+    """Computes what slices offer. It reads the inventory's own nodes and occupancy, which change."""
 
     nodes: Mapping[str, NodeView]
     occupancy: Occupancy
 
     def of(self, entry: Entry) -> Slice:
-        """Return the slice of these hosts. It is kept with the entry, and only what changed since is computed."""
+        """Return the slice of the entry, which keeps it: only what has changed since is computed again."""
         if entry.slice_ is None:
             nodes = [self.nodes[name] for name in sorted(entry.kinds, key=natural_sort_key)]
             pool, name = entry.key
@@ -50,14 +50,14 @@ class Offers:
         return entry.slice_
 
     def remainder(self, entry: Entry) -> Slice:
-        """Return what is left of a divisible host, or all of it."""
+        """Return what is left of a divisible host, as a slice. It is the whole host if nobody uses any of it."""
         whole = self.of(entry)
         kind = entry.kind._replace(chips_per_host=min(entry.kind.chips_per_host, entry.left))
         in_part = whole.in_part or bool(entry.reserved)
         return replace(whole, kind=kind, room=self.room_left(whole), in_part=in_part) if in_part else whole
 
     def room_left(self, slice_: Slice) -> Resources:
-        """Return what other pods and units leave of a divisible host; nothing if a unit has reserved all of it."""
+        """Return what other pods and units leave of a divisible host. Nothing if a job has reserved all of it."""
         node = slice_.hosts[0].node
         room, parts = self._room(node), self.occupancy.parts(node)
         if self.occupancy.is_taken(node):
@@ -65,7 +65,7 @@ class Offers:
         return left(room, parts.values()) if parts else room
 
     def devices_left(self, entry: Entry) -> int:
-        """Return accelerators of a divisible host; less than 0 where it has lost some that units have."""
+        """Return how many accelerators of a divisible host are left. Negative if the host has lost some that units have."""
         node = entry.key[1]
         if node not in self.nodes or self.occupancy.is_taken(node):
             return 0
@@ -84,6 +84,7 @@ def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:
 
 
 def _foreign_taints(node: NodeView, kind: SliceKind) -> tuple[Taint, ...]:
-    """Return what a pool's template must tolerate: the operator adds tolerations for the taints of the accelerator to every pod."""
+    """Return the taints that a pool's template must tolerate."""
+    # The operator itself adds tolerations for the taints of the accelerator to every pod.
     own = CATALOGUE[kind.accelerator].taints
     return tuple(taint for taint in node.taints if taint.effect != "PreferNoSchedule" and taint.key not in own)

@@ -17,7 +17,7 @@ from diloco_operator.kube.quantities import quantity
 UNLISTED = 1 << 62
 """Room of a node for a resource that it does not list. Kubelets list cpu, memory and pods; simulated nodes need not."""
 _POD_LEVEL = ("cpu", "memory")
-"""With `hugepages-*`: resources that a pod may request as a whole."""
+"""Resources that a pod may request as a whole, beside `hugepages-*`."""
 
 
 class Resources(NamedTuple):
@@ -32,26 +32,26 @@ class Resources(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether it is nothing but the pod itself."""
+        """Whether there is no amount except perhaps `pods`."""
         return not (self.cpu or self.memory or self.devices)
 
     def fits(self, room: Resources) -> bool:
-        """Return whether a node with this room has all of it."""
+        """Whether a node with this room has all of these resources."""
         if self.cpu > room.cpu or self.memory > room.memory or self.pods > room.pods:
             return False
         if not self.devices:
             return True
-        there = dict(room.devices)
-        return all(amount <= there.get(name, 0) for name, amount in self.devices)
+        available = dict(room.devices)
+        return all(amount <= available.get(name, 0) for name, amount in self.devices)
 
 
 # --- requests of a pod ------------------------------------------------------------------------------------------------
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Return every resource that a pod of this spec requests, and the one pod that it is. Parts of a malformed template request nothing:
-    the API server rejects such a pod and explains why.
+    """Return every resource that a pod of this spec requests, with 1 for `pods`. Malformed parts of the spec request nothing: the API
+    server rejects such a pod and explains why.
 
-    Init containers run before the others, one at a time; those with restartPolicy Always (sidecars) stay beside all that follows.
-    As `PodRequests` in https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/resource/helpers.go.
+    Init containers run before the others, one at a time; those with restartPolicy Always (sidecars) go on running beside all that follows.
+    This is `PodRequests` in https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/resource/helpers.go.
     """
     total: dict[str, Fraction] = {}
     for container in _objects(spec.get("containers")):
@@ -65,7 +65,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
             _add(sidecars, own)
             own = sidecars
         else:
-            # Beside it run the sidecars before it alone: those behind it have not begun.
+            # Only the sidecars before it run beside it: those after it have not begun.
             _add(own, sidecars)
         for name, amount in own.items():
             starting[name] = max(starting.get(name, amount), amount)
@@ -78,14 +78,14 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
 
 
 def resources_of(spec: Mapping[str, Any]) -> Resources:
-    """Return `pod_requests`, in short. Equal requests are one object: a cluster has many pods and few kinds of them."""
+    """Return what a pod of this spec requests. Equal results are one object, because a cluster has many pods and few kinds of them."""
     requests = pod_requests(spec)
     devices = sorted((name, math.ceil(amount)) for name, amount in requests.items() if amount > 0 and is_extended_resource(name))
     return _shared(thousandths(requests.get("cpu", Fraction(0))), math.ceil(requests.get("memory", 0)), tuple(devices))
 
 
 def learner_resources(spec: Mapping[str, Any]) -> Resources:
-    """Return the same with the accelerators that the pod of a unit claims instead of requesting them."""
+    """Return `resources_of` the pod of a unit, with the accelerators that it claims instead of requesting them."""
     requests, claimed = resources_of(spec), claimed_devices(spec)
     return (
         _shared(requests.cpu, requests.memory, tuple(sorted({**dict(requests.devices), **dict(claimed)}.items()))) if claimed else requests
@@ -93,7 +93,7 @@ def learner_resources(spec: Mapping[str, Any]) -> Resources:
 
 
 def takes_accelerators(spec: Mapping[str, Any]) -> bool:
-    """Return whether the pod of a unit with this spec requests or claims accelerators of the catalogue."""
+    """Whether the pod of a unit with this spec requests or claims accelerators of the catalogue."""
     return has_accelerators(learner_resources(spec).devices)
 
 
@@ -103,12 +103,12 @@ def _shared(cpu: int, memory: int, devices: Devices) -> Resources:
 
 
 def thousandths(cpu: Fraction) -> int:
-    """Return thousandths of a CPU, rounded up as kube-scheduler does."""
+    """Return thousandths of a CPU, rounded up as by kube-scheduler."""
     return math.ceil(cpu * 1000)
 
 
 def _override(total: dict[str, Fraction], resources: object) -> None:
-    """Replace the requests of the containers by those of the pod as a whole. A limit without any request is a request."""
+    """Replace the requests of the containers by those of the pod as a whole. A limit counts as a request if nothing is requested."""
     if not isinstance(resources, dict):
         return
     for kind in ("requests", "limits"):
@@ -118,19 +118,19 @@ def _override(total: dict[str, Fraction], resources: object) -> None:
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Return the requests; a limit without a request is a request."""
+    """Return what the container requests. A limit without a request counts as a request."""
     resources = container.get("resources")
     return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))} if isinstance(resources, dict) else {}
 
 
 def _amounts(named: object) -> dict[str, Fraction]:
-    found: dict[str, Fraction] = {}
+    amounts: dict[str, Fraction] = {}
     for name, text in named.items() if isinstance(named, dict) else ():
         try:
-            found[name] = quantity(text)
+            amounts[name] = quantity(text)
         except ValueError:
             continue
-    return found
+    return amounts
 
 
 def _add(total: dict[str, Fraction], amounts: Mapping[str, Fraction]) -> None:
@@ -144,7 +144,7 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 # --- room of a node ---------------------------------------------------------------------------------------------------
 def allocatable(status: Mapping[str, Any], devices: Devices) -> Resources:
-    """Return what all pods of a node together may request, from the node's status. `devices`: those that it offers."""
+    """Return what all pods of a node together may request, from the node's status and the devices that it offers."""
     listed = _amounts(status.get("allocatable") or status.get("capacity"))
     cpu, memory, pods = (listed.get(name) for name in ("cpu", "memory", "pods"))
     # Rounded down, as requests are rounded up: what fits here must fit for kube-scheduler, or the pod never starts.
@@ -157,7 +157,7 @@ def allocatable(status: Mapping[str, Any], devices: Devices) -> Resources:
 
 
 def left(has: Resources, used: Iterable[Resources]) -> Resources:
-    """Return the room that is left. It may be less than nothing: of the pods that a node lost the room for, some may still run."""
+    """Return the room that is left. Amounts may be negative, because pods may still run after their node has lost the room for them."""
     cpu, memory, pods, devices = has.cpu, has.memory, has.pods, dict(has.devices)
     for each in used:
         cpu -= each.cpu
@@ -178,14 +178,14 @@ def most(one: Resources, other: Resources) -> Resources:
 
 
 def least(rooms: Iterable[Resources]) -> Resources:
-    """Return the room that every one of several nodes has."""
+    """Return the room that each of these nodes has."""
     first, *others = rooms
     if not others:
         return first
     devices = dict(first.devices)
     for room in others:
-        there = dict(room.devices)
-        devices = {name: min(amount, there[name]) for name, amount in devices.items() if name in there}
+        in_room = dict(room.devices)
+        devices = {name: min(amount, in_room[name]) for name, amount in devices.items() if name in in_room}
     rooms = (first, *others)
     return Resources(
         min(room.cpu for room in rooms), min(room.memory for room in rooms), min(room.pods for room in rooms), tuple(devices.items())
@@ -194,7 +194,7 @@ def least(rooms: Iterable[Resources]) -> Resources:
 
 # --- in words ---------------------------------------------------------------------------------------------------------
 class Lack(NamedTuple):
-    """A resource of which a node has too little."""
+    """A resource that a node has too little of, with amounts in words."""
 
     resource: str
     wanted: str
@@ -202,7 +202,7 @@ class Lack(NamedTuple):
 
 
 def lack(needs: Resources, room: Resources) -> Lack | None:
-    """Return the first resource of which `room` has too little; None if it has enough of all."""
+    """Return the first resource that `room` has too little of. None if it has enough of all."""
     for resource in ("cpu", "memory", *(name for name, _ in needs.devices), "pods"):
         wanted, has = amount_of(needs, resource), amount_of(room, resource)
         if wanted > has:
@@ -211,7 +211,7 @@ def lack(needs: Resources, room: Resources) -> Lack | None:
 
 
 def amount_of(resources: Resources, resource: str) -> int:
-    """Return the amount in the unit of its field; 0 of a device that is not there."""
+    """Return the amount of a resource, in the unit of its field of `Resources`. 0 for a device that is not listed."""
     match resource:
         case "cpu":
             return resources.cpu

@@ -1,4 +1,4 @@
-"""How many slices, or accelerators of divided hosts, the fleet has of a shape, and who has them. Pure."""
+"""How many slices of a shape the fleet has, or accelerators if hosts are divided, and who has them. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REASONS = 3
 
 @dataclass(frozen=True, slots=True)
 class SliceCounting:
-    """Counts over what the inventory has and changes."""
+    """Counts slices. It reads the inventory's own data, which change."""
 
     nodes: Mapping[str, NodeView]
     occupancy: Occupancy
@@ -40,42 +40,42 @@ class SliceCounting:
         return replace(counts(shape, job, own), nearby=nearby(shape, self.indexes), odd=odd)
 
     def divides(self, shape: Shape) -> bool:
-        """Return whether `counts` counts accelerators: some host has more of them than a unit takes."""
+        """Whether `counts` counts accelerators, because some host has more of them than a unit takes."""
         return shape.divides and any(kind.chips_per_host > shape.chips_per_host for kind in kinds_for(shape, self.indexes))
 
     def kinds(self, shape: Shape) -> tuple[SliceKind, ...]:
-        """Return the kinds of slice that `counts` counts for this shape."""
+        """Return the kinds of slices that `counts` counts for this shape."""
         return (*kinds_for(shape, self.indexes), *silent_kinds(shape, self.indexes))
 
     def states(self) -> dict[tuple[SliceKind, SliceState], int]:
-        """Return slices of each kind by state."""
-        found: dict[tuple[SliceKind, SliceState], int] = {}
+        """Return (kind, state) -> how many slices."""
+        slices: dict[tuple[SliceKind, SliceState], int] = {}
         for kind, index in self.indexes.items():
             used = len(index.used)
             free = sum(index.entries[key].filed is SliceState.FREE for key in index.free)
             rest = len(index.entries) - free - used - len(index.reserved)
-            counts = (free, used, len(index.reserved), rest)
-            found |= dict(zip(((kind, state) for state in SliceState), counts, strict=True))
-        return found
+            counts = (free, used, len(index.reserved), rest)  # in the order of `SliceState`
+            slices |= dict(zip(((kind, state) for state in SliceState), counts, strict=True))
+        return slices
 
     def _slice_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
         indexes = {kind: self.indexes[kind] for kind in self.kinds(shape)}
         other = kinds_with_other_devices(shape, self.indexes)
-        found = (self.entries[node] for node in own if node in self.entries)
-        keeps = {(entry.kind, entry.key) for entry in found if entry.kind in indexes}
+        own_entries = (self.entries[node] for node in own if node in self.entries)
+        kept = {(entry.kind, entry.key) for entry in own_entries if entry.kind in indexes}
         held: Counter[str] = Counter()
         ending = unusable_count = 0
         why: list[str] = []
         for kind, index in indexes.items():
             for key in index.reserved:
-                if (kind, key) not in keeps:
+                if (kind, key) not in kept:
                     entry = index.entries[key]
                     holder = self._holder(entry, job)
                     held[holder] += bool(holder)
                     ending += not holder and not entry.why_not
             for key in index.unusable:
                 entry = index.entries[key]
-                if (kind, key) in keeps or (entry.reserved and self._holder(entry, job)):
+                if (kind, key) in kept or (entry.reserved and self._holder(entry, job)):
                     continue
                 unusable_count += 1
                 if len(why) < REASONS:
@@ -84,7 +84,7 @@ class SliceCounting:
         first = min(used, key=lambda entry: entry.key) if used else None
         return SliceCounts(
             total=sum(len(index.entries) for index in indexes.values()),
-            own=len(keeps),
+            own=len(kept),
             ending=ending,
             holders=_holders(held),
             unusable=tuple(why),
@@ -112,17 +112,18 @@ class SliceCounting:
                 taken[each] += amount_of(part, resource)
             others = sum(amount_of(use.requests, resource) for use in self.occupancy.uses(node))
             for each in taken:
-                taken[each] = taken[each] or has  # it has reserved all of the node
-            mine, here = taken.pop(job, 0), own.get(node, 0)
+                taken[each] = taken[each] or has  # a job without parts has reserved all of the node
+            reserved, keeps_here = taken.pop(job, 0), own.get(node, 0)
             held.update(taken)
-            # Reservation and pods of a unit come one after the other: the larger counts, or its share would seem free in between.
-            free = max(0, has - max(mine, here) - taken.total() - others)
+            # What the job keeps or gets and what it has reserved change one after the other. The larger counts, else the difference would
+            # seem free in between.
+            free = max(0, has - max(reserved, keeps_here) - taken.total() - others)
             if entry.why_not:
                 unusable_count += free
                 why += [entry.why_not][: REASONS - len(why)]
             elif 0 < free < shape.chips_per_host:
                 scattered[node] = free
-            total, keeps, ending, used = total + has, keeps + here, ending + max(0, mine - here), used + others
+            total, keeps, ending, used = total + has, keeps + keeps_here, ending + max(0, reserved - keeps_here), used + others
             users += sum(entry.used.values())
         in_use = [entry for entry in entries if entry.used]
         return SliceCounts(
@@ -140,11 +141,11 @@ class SliceCounting:
         )
 
     def _holder(self, entry: Entry, job: str) -> str:
-        """Return the first other job that has reserved a host of this slice; "" if only `job` has."""
+        """Return the first other job that has reserved a host of this slice. "" if no other has."""
         return min((each for node in entry.nodes for each in self.occupancy.jobs(node) if each != job), default="")
 
     def _first_user(self, entry: Entry, node: str = "") -> str:
-        """Return the first of the pods that use the accelerators of this slice, or of one node of it."""
+        """Return the first pod that uses accelerators of this slice, on `node` or else on the first of its used nodes."""
         resource = CATALOGUE[entry.kind.accelerator].resource
         return min(str(use) for use in self.occupancy.uses(node or min(entry.used)) if excludes_units(use, resource))
 

@@ -1,4 +1,4 @@
-"""The slices of the fleet, one kind beside the other: what is known of each, and which can be had. Pure.
+"""The slices of the fleet, by kind: what is known of each, and which are on offer. Pure.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -19,36 +19,36 @@ type Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Entry:
-    """The hosts of one slice, complete or not."""
+    """The hosts of one slice, whether all of them are there or not."""
 
     kind: SliceKind
     key: Key
     kinds: dict[str, SliceKind] = field(default_factory=dict)
     """Node -> its kind."""
     of_kind: dict[SliceKind, int] = field(default_factory=dict)
-    """Nodes of each kind."""
+    """Kind -> how many of the nodes are of it."""
     broken: str = ""
-    """Why these hosts are no slice."""
+    """Why these hosts are no slice. "" if they are one."""
     unusable: dict[str, str] = field(default_factory=dict)
-    """Node -> why no unit can start on it now."""
+    """Node -> why no unit can start on it now. Usable nodes are left out."""
     used: dict[str, int] = field(default_factory=dict)
-    """Node -> other pods that use its accelerators."""
+    """Node -> how many other pods keep units off it. Nodes without such pods are left out."""
     reserved: int = 0
-    """Nodes that a job has reserved."""
+    """How many of the nodes jobs have reserved."""
     slice_: Slice | None = None
-    """None: must be made anew."""
+    """None if it must be made anew."""
     room_known: bool = False
-    """False: the room of `slice_` must be computed again."""
+    """Whether the room of `slice_` is up to date."""
     filed: SliceState | None = None
-    """Under which state the index has it; None: it has it not."""
+    """The state under which the index has the entry. None if the index does not have it."""
     left: int = 0
-    """Accelerators of a divisible host that no unit and no other pod has."""
+    """Accelerators of a divisible host that no unit and no other pod has. Negative if the host has lost some that units have."""
     offered: bool = False
-    """Whether the index offers it, or what is left of it."""
+    """Whether the index offers the slice, or what is left of it."""
 
     @property
     def nodes(self) -> Collection[str]:
-        """The hosts, in a copy too."""
+        """The hosts. A copy has them, too, although it has no `kinds`."""
         return self.kinds if self.slice_ is None else tuple(host.node for host in self.slice_.hosts)
 
     @property
@@ -72,12 +72,12 @@ class Entry:
 
     @property
     def why_not(self) -> str:
-        """Why it cannot be used, "" when it can; its users do not matter."""
+        """Why the slice cannot be used, whoever uses it now. "" if it can."""
         return self.broken or (self.unusable[min(self.unusable)] if self.unusable else "")
 
     def copy(self) -> Entry:
-        """Copy the entry for a reader: without what only a change of nodes needs."""
-        # A reservation of the reader changes what is used; nothing of it changes what is unusable.
+        """Return a copy for a reader, without what only a change of nodes needs."""
+        # A reservation by the reader may change `used`. It never changes `unusable`, so an empty one can be the shared mapping.
         unusable = dict(self.unusable) if self.unusable else _UNKNOWN
         return Entry(
             self.kind, self.key, _UNKNOWN, _UNKNOWN, self.broken, unusable, dict(self.used), self.reserved, self.slice_, self.room_known,
@@ -86,7 +86,7 @@ class Entry:
 
 
 _UNKNOWN = cast("dict[Any, Any]", MappingProxyType({}))
-"""What copies share: to note something there raises TypeError."""
+"""An empty mapping that copies share. A write to it raises TypeError."""
 
 
 @dataclass(slots=True)
@@ -95,15 +95,16 @@ class SliceIndex:
 
     entries: dict[Key, Entry] = field(default_factory=dict)
     free: list[Key] = field(default_factory=list)
-    """Sorted: usable, and no unit or other pod has all of it."""
+    """Slices that are usable and not all in use by units or other pods, sorted."""
     unusable: dict[Key, None] = field(default_factory=dict)
-    """Reserved or not."""
+    """Unusable slices, reserved or not."""
     used: dict[Key, None] = field(default_factory=dict)
-    """Usable, not reserved, and used by other pods."""
+    """Slices that are usable and not reserved, but used by other pods."""
     reserved: dict[Key, None] = field(default_factory=dict)
+    """Reserved slices, usable or not."""
 
     def file(self, entry: Entry) -> None:
-        """Note the state that the entry has now."""
+        """Sort the entry in by its present state."""
         if entry.broken or entry.unusable:
             self.unusable[entry.key] = None
         else:

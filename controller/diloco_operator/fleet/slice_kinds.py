@@ -1,4 +1,4 @@
-"""What kind of slice a node belongs to, from its labels and devices, and which kinds a unit of some shape can be made of. Pure."""
+"""Which kind of slice a node belongs to, by its labels and devices, and of which kinds a unit of a shape can be made. Pure."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from diloco_operator.fleet.slices import Shape, SliceKind, is_divisible
 
 
 def kind_of(node: NodeView) -> SliceKind | None:
-    """None for a node that no unit can use: its accelerators are in the catalogue, but have an unknown topology; or a label says that it
-    has accelerators, and nothing says which. `chips_per_host` is 0 while nothing says how many accelerators the node has: it has no driver
-    yet, or its device plugin is down.
+    """Return the kind of slice that the node belongs to.
 
-    A node with devices that the catalogue does not know is a cpu slice only for pools whose template requests these devices."""
-    found = identify(node.kind_labels)
-    if found is None:
+    None if no unit can use the node: a label says that it has accelerators but nothing says which, or it is a TPU node with an unknown
+    topology. `chips_per_host` is 0 while nothing says how many accelerators the node has: it has no driver yet, or its device plugin is
+    down. A node with devices that the catalogue does not know is a cpu slice, for pools whose template requests just these devices.
+    """
+    identified = identify(node.kind_labels)
+    if identified is None:
         devices = telling(node.devices)
         if not devices and has_accelerator_label(node.kind_labels):
             return None
         return SliceKind(CPU, devices=devices)
-    accelerator, labels = found
+    accelerator, labels = identified
     topology = labels.topology_of(node.labels)
     if accelerator.family is Family.TPU and topology not in accelerator.host_options:
         return None
-    # The label, not the devices, is the fact: a device plugin that starts makes the devices come and go.
+    # The label counts before the devices, which come and go while a device plugin starts.
     count = labels.count_of(node.labels) or dict(node.devices).get(accelerator.resource, 0)
     return SliceKind(accelerator.name, topology, count)
 
 
 def slice_hosts(kind: SliceKind) -> int:
-    """Return hosts of one slice: max(1, chips of the topology / chips per host) for a TPU, 1 otherwise."""
+    """Return how many hosts one slice has: max(1, chips of the topology / chips per host) for a TPU, 1 otherwise."""
     return max(1, chip_count(kind.topology) // kind.chips_per_host) if kind.topology and kind.chips_per_host else 1
 
 
 def silent_kinds(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds, of those that are there, that may be of this shape and do not say how many accelerators a host has."""
+    """Return the kinds among `there` that may be of this shape, but do not say how many accelerators a host has."""
     if shape.accelerator == CPU:
         return []
     silent = SliceKind(shape.accelerator, shape.topology)
@@ -48,7 +49,7 @@ def silent_kinds(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
 
 
 def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds, of those that are there, of which a unit of this shape can be made; the tightest fit first."""
+    """Return the kinds among `there` of which a unit of this shape can be made, the tightest fit first."""
     if shape.topology:
         exact = SliceKind(shape.accelerator, shape.topology, shape.chips_per_host)
         return [exact] if exact in there else []
@@ -56,8 +57,8 @@ def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
 
 
 def kinds_with_other_devices(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds, of those that are there, that only their devices keep from the shape: a pool without accelerators gets hosts with
-    exactly the devices that its template requests, incidental ones aside."""
+    """Return the kinds among `there` that would be of this shape if they had other devices. A pool without accelerators gets hosts with
+    exactly the devices that its template requests; incidental ones do not matter."""
     return [] if shape.topology else [kind for kind in _same_accelerator(shape, there) if not _offers(kind, shape)]
 
 
@@ -71,7 +72,7 @@ def _offers(kind: SliceKind, shape: Shape) -> bool:
 
 
 def shape_of(pool: Pool) -> Shape:
-    """Return what a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
+    """Return the hardware that a unit of this pool needs. Raises ValueError if the pool breaks the CRD's rules."""
     unit = pool.shape
     devices = telling(resources_of(pool.template.spec).devices) if unit.accelerator == CPU else ()
     alone = is_divisible(unit.accelerator) and unit.hosts == 1 and uses_ports_of_host(pool.template.spec)
@@ -79,9 +80,9 @@ def shape_of(pool: Pool) -> Shape:
 
 
 def uses_ports_of_host(spec: Mapping[str, Any]) -> bool:
-    """Return whether a pod of this spec takes ports of its host, so that a second one beside it would find them taken."""
+    """Whether a pod of this spec takes ports of its host, so that a second one on the host would find them taken."""
     if spec.get("hostNetwork") is True:
         return True
     containers = spec.get("containers")
     ports = (each.get("ports") for each in (containers if isinstance(containers, list) else ()) if isinstance(each, dict))
-    return any(isinstance(port, dict) and port.get("hostPort") for found in ports if isinstance(found, list) for port in found)
+    return any(isinstance(port, dict) and port.get("hostPort") for listed in ports if isinstance(listed, list) for port in listed)

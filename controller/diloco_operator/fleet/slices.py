@@ -1,4 +1,4 @@
-"""What placement can give to one unit: slices, and the view of the fleet that placement chooses from."""
+"""Slices, which placement gives to units, and the view of the fleet from which it chooses them."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class SliceState(enum.StrEnum):
     USED = "Used"
     """Other pods use its accelerators."""
     RESERVED = "Reserved"
-    """By a job of this operator."""
+    """A job of this operator has reserved it."""
     UNUSABLE = "Unusable"
 
 
 def is_divisible(accelerator: str) -> bool:
-    """Return whether several pods may share the accelerators of one host."""
+    """Whether several pods may share the accelerators of one host."""
     return CATALOGUE[accelerator].family is Family.HOST
 
 
 class SliceKind(NamedTuple):
-    """Slices of one kind are interchangeable except for capacity type, labels and taints."""
+    """A kind of slices. Those of one kind are interchangeable except for capacity type, labels and taints."""
 
     accelerator: str
-    """Name of the catalogue, or "cpu"."""
+    """Name in the catalogue, or "cpu"."""
     topology: str = ""
     """TPU only."""
     chips_per_host: int = 0
-    """Accelerators of each host; 0 for cpu."""
+    """Accelerators of each host. 0 for cpu, and while a node does not say."""
     devices: Devices = ()
-    """cpu: extended resources of the host, without incidental ones. Other kinds: always empty, other devices than the accelerators do not
+    """For cpu, the extended resources of the host, without incidental ones. Always empty for other kinds: only their accelerators
     matter."""
 
 
@@ -57,38 +57,38 @@ class Shape:
     """The hardware that one unit of a pool needs. Two pools of equal shape compete for the same slices."""
 
     accelerator: str
-    """Name of the catalogue, or "cpu"."""
+    """Name in the catalogue, or "cpu"."""
     topology: str = ""
     """TPU only."""
     chips_per_host: int = 0
-    """TPU: chips of each host. cpu: 0. Otherwise: accelerators that the pool asks for on each host; a host may have more."""
+    """For TPUs, the chips of each host. 0 for cpu. Otherwise the accelerators that the pool asks for on each host, which may have more."""
     hosts: int = 1
     """Hosts of the unit."""
     devices: Devices = ()
-    """cpu: extended resources that the pool's template requests on each host, without incidental ones. Otherwise: always empty."""
+    """For cpu, the extended resources that the pool's template requests on each host, without incidental ones. Otherwise always empty."""
     alone: bool = False
-    """Nothing else may run on its hosts, because its pods use their network or ports."""
+    """Whether nothing else may run on its hosts, because its pods use their network or ports."""
 
     @property
     def divides(self) -> bool:
-        """Whether a unit takes only the accelerators that it asks for and leaves the rest of its host to others. Chips of a TPU host cannot
-        be shared between pods; a unit of several hosts needs all links of each."""
+        """Whether a unit takes only the accelerators that it asks for, and leaves the rest of its host to others."""
+        # Pods cannot share the chips of a TPU host, and a unit of several hosts needs all links of each.
         return self.hosts == 1 and not self.alone and is_divisible(self.accelerator)
 
     @property
     def size(self) -> float:
-        """The hosts that a unit takes, for shares: a part of one counts as what it is of the largest host of this accelerator. Exact: hosts
-        have powers of two."""
+        """How many hosts a unit takes, for shares. A part of a host counts as a part of the largest host of this accelerator."""
+        # The quotient is exact, since hosts have powers of two.
         return min(1.0, self.chips_per_host / CATALOGUE[self.accelerator].host_sizes[-1]) if self.divides else float(self.slots)
 
     @property
     def slots(self) -> int:
-        """How many `Slice`s make one unit: a TPU slice is whole; a group of other hosts is formed at placement."""
+        """How many `Slice`s make one unit. A TPU slice is one; placement puts other hosts together."""
         return 1 if self.topology else self.hosts
 
     @property
     def one(self) -> Shape:
-        """One `Slice` of it: what units of several hosts have in common with those of one."""
+        """The shape of one of its `Slice`s. Units of several hosts have it in common with units of one."""
         return self if self.topology or self.hosts == 1 else replace(self, hosts=1)
 
     def __str__(self) -> str:
@@ -106,26 +106,26 @@ class Slice:
     name: str
     """The node pool of a TPU slice of several hosts, else the node."""
     hosts: tuple[Host, ...]
-    """In the order of their index within the unit."""
+    """In the order of their index in the unit."""
     kind: SliceKind
     capacity: CapacityType
     node_pool: str
     labels: Mapping[str, str]
-    """Those that all its hosts share."""
+    """The labels that all its hosts have."""
     taints: tuple[Taint, ...]
     """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except those of the accelerator itself."""
     room: Resources
-    """What each of its hosts has left for a unit: what is allocatable, less what other pods use."""
+    """What each host has left for a unit: what is allocatable, less what other pods use."""
     locality: Domain
     """The nearest domain that contains all its hosts."""
     in_part: bool
-    """Other units or pods use accelerators of this host. `kind` then counts those that are left."""
+    """Whether other units or pods use accelerators of this host. `kind` then counts those that are left."""
     part: str = ""
-    """Tells it apart from other parts of the same host; "": the whole host, or all that is left of it."""
+    """A name that other parts of the same host do not have. "" for the whole host, or all that is left of it."""
 
     @property
     def key(self) -> str:
-        """Tells it apart from all others that are offered at the same time."""
+        """A name that no other slice has that is offered at the same time."""
         return f"{self.hosts[0].node}/{self.part}" if self.part else self.hosts[0].node
 
 
@@ -133,7 +133,7 @@ GROUP_SEPARATOR = "+"
 
 
 def group_name(slices: Sequence[Slice]) -> str:
-    """Return the name of a unit's slices in status and on its pods; `Fleet.resolve` reads it."""
+    """Return the name of a unit's slices in status and on its pods. `Fleet.resolve` reads it."""
     return GROUP_SEPARATOR.join(s.name for s in slices)
 
 
@@ -145,9 +145,9 @@ class Holder:
     """Its key."""
     slices: int
     leaving: int = 0
-    """Those among them that its units leave."""
+    """How many of them its units are leaving."""
     surplus: int | None = None
-    """Those of the others that it could lose without falling below a minimum; None: not known."""
+    """How many of the others it could lose without falling below a minimum. None if that is not known."""
     priority: int = 0
 
 
@@ -157,74 +157,74 @@ class NearbySlices(NamedTuple):
     kind: SliceKind
     total: int
     free: int
-    """Free chips of TPUs; 0 for others."""
+    """Free ones among them, for TPUs. 0 for other accelerators."""
 
 
 class OddNodes(NamedTuple):
-    """Nodes with accelerators that no pool gets for naming a kind, all for one reason."""
+    """Nodes with accelerators that a pool which names a kind does not get, all for one reason (`nearby.Oddity`)."""
 
     what: str
-    """Goes after `has`."""
+    """What they have, to stand after `has`."""
     remedy: str
-    """What a person can do about it; "" if nothing."""
+    """What a person can do about it. "" if nothing."""
     nodes: int
     first: str
 
 
 class UsedHosts(NamedTuple):
-    """What other pods use of one slice of several hosts."""
+    """The hosts of one slice that other pods use."""
 
     slice: str
     hosts: int
-    """The hosts of the slice."""
+    """How many hosts the slice has."""
     used: int
-    """Used ones among them."""
+    """How many of them are used."""
     users: tuple[tuple[str, str], ...]
-    """Node, and namespace/name of the first pod on it; at most `slice_counting.REASONS` of them."""
+    """(node, namespace/name of the first pod on it) for at most `slice_counting.REASONS` hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceCounts:
-    """Why there are not more free slices of a shape, on behalf of one job. `own`, `ending`, the slices of `holders`, `unusable_count` and
-    `used` have no slice in common; the rest of `total` is free."""
+    """Who has the slices of a shape, as seen by one job. No slice is in two of `own`, `ending`, `holders`, `unusable_count` and `used`. The
+    rest of `total` is free. If units share hosts, all figures count accelerators: see `hosts`."""
 
     total: int
     """Slices of this shape in the fleet, whatever their state."""
     own: int
-    """Those that the job keeps or gets."""
+    """Slices that the job keeps or gets."""
     ending: int
-    """Usable ones that it has reserved besides: its pods there have not ended."""
+    """Usable slices that the job has reserved besides, because its pods there have not ended."""
     holders: tuple[Holder, ...]
     """The other jobs that have slices, the one with most first."""
     unusable: tuple[str, ...]
-    """One sentence each for slices that cannot be used now, at most `slice_counting.REASONS` of them."""
+    """Why slices cannot be used now, in a sentence for each, at most `slice_counting.REASONS`."""
     unusable_count: int
-    """These slices, without those that the job keeps or that other jobs have."""
+    """Slices that cannot be used now, without those that the job keeps or that other jobs have."""
     other_devices: tuple[str, ...] = ()
-    """Device names of hosts that would be of this shape if they had exactly the devices that the pool's template requests, incidental ones
-    aside."""
+    """Names of the devices of hosts that would be of this shape if they had exactly the devices that the pool's template requests.
+    Incidental devices do not matter."""
     other_devices_count: int = 0
-    """These hosts; `total` does not include them."""
+    """How many such hosts there are. `total` does not include them."""
     used: int = 0
-    """Slices whose accelerators other pods use, of those that no job has reserved and that could be used otherwise."""
+    """Slices that are usable and that no job has reserved, but whose accelerators other pods use."""
     used_by: str = ""
     """namespace/name of the first of these pods."""
     used_by_count: int = 0
-    """These pods."""
+    """How many such pods there are."""
     used_hosts: UsedHosts | None = None
-    """Used hosts of the first of the slices that other pods use; None: none, or its slices have one host each."""
+    """The used hosts of the first slice that other pods use. None if there is none, or if its slices have one host each."""
     hosts: int = 0
-    """All figures count accelerators, on so many hosts, because units share them; 0: they count slices."""
+    """If not 0, units share hosts: all figures count accelerators, and this is the number of hosts."""
     scattered: tuple[tuple[str, int], ...] = ()
-    """Hosts on which some accelerators are free, and fewer than a unit needs; those with most first."""
+    """(node, free accelerators) of hosts that have some free, but fewer than a unit needs. The host with most comes first."""
     nearby: tuple[NearbySlices, ...] = ()
-    """What there is of the same accelerator and does not fit the shape."""
+    """Slices of the same accelerator that do not fit the shape."""
     odd: tuple[OddNodes, ...] = ()
-    """Nodes with accelerators of the shape's vendor, or of an unknown one, that no pool gets for naming a kind."""
+    """Odd nodes with accelerators of the shape's vendor, or of an unknown one."""
 
     @property
     def held(self) -> int:
-        """Slices that other jobs have."""
+        """How many slices other jobs have."""
         return sum(holder.slices for holder in self.holders)
 
 
@@ -232,7 +232,7 @@ class Fleet(Protocol):
     """What placement and reconcile see of the fleet, on behalf of one job."""
 
     def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
-        """Free slices that units of this shape and pool of the job may take, lazily, in a fixed order."""
+        """Yield the free slices that units of this shape and pool of the job may take, lazily, in a fixed order."""
         ...
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
@@ -240,38 +240,39 @@ class Fleet(Protocol):
         ...
 
     def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
-        """Yield other free slices of this shape, each with the key of the job that it is kept for; "": for none, or for this one."""
+        """Yield other free slices of this shape, each with the key of the job that it is kept for. The key is "" if it is kept for no job
+        or for this one."""
         ...
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
-        """Return the slices that `group_name` named, in whatever state they are; None when one of them is no longer in the fleet."""
+        """Return the slices that `group_name` named, in whatever state they are. None if one of them is no longer in the fleet."""
         ...
 
     def usable(self, slice_: Slice) -> bool:
-        """Say whether every host is there, ready, not cordoned, no disruption is announced, and no other pod uses its accelerators."""
+        """Whether every host is there, ready and not cordoned, no disruption is announced, and no other pod uses its accelerators."""
         ...
 
     def shortage(self, slice_: Slice, needs: Resources) -> str:
-        """Return which host of the slice has too little room for a pod that needs this, and who uses it, in words; "" if all have
+        """Return which host of the slice has too little room for a pod with these needs, and who uses it, in words. "" if all have
         enough."""
         ...
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
-        """Return slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets, and how many accelerators it takes
-        there."""
+        """Count the slices of this shape. `own` maps the first node of each slice that `job` keeps or gets to the accelerators that it
+        takes there."""
         ...
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
-        """Say whether a slice of this accelerator that becomes free may go to another job that wants some. If this one `starts`, only those
-        do that come before it."""
+        """Whether another job may get a slice of this accelerator that becomes free. If this job `starts`, only jobs that come before it
+        may."""
         ...
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
-        """Return the pods on this node that are not units of this operator."""
+        """Return the other pods on this node, which are not of units that have reserved it."""
         ...
 
     def node(self, name: str) -> NodeView | None:
-        """Return the node of this name; None when it is not in the fleet."""
+        """Return the node with this name. None if it is not in the fleet."""
         ...
 
     @property
@@ -281,5 +282,5 @@ class Fleet(Protocol):
 
     @property
     def signs(self) -> Collection[Sign]:
-        """Which dialects of labels its nodes speak."""
+        """The signs of the label dialects that its nodes speak."""
         ...

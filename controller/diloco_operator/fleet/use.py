@@ -1,4 +1,4 @@
-"""Pods that use resources of nodes beside what jobs have reserved. Pure.
+"""Other pods: those that use resources of nodes beside what jobs have reserved. Pure.
 
 See docs/decisions/0130-what-occupies-a-node.md.
 """
@@ -17,18 +17,18 @@ type UnitKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodUse:
-    """One pod that is bound to a node and has not ended. It stands for itself: equal only to itself."""
+    """One pod that is bound to a node and has not ended. Each object is equal only to itself."""
 
     namespace: str
     name: str
     node: str
     requests: Resources
     learner: tuple[float, str] | None = None
-    """For a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod, or requests
-    nothing."""
+    """For a learner pod of another operator's job: its creation, in seconds since the epoch, and its uid. None for any other pod, and for
+    one that requests nothing."""
     unit: UnitKey | None = None
-    """For a learner pod of this operator: its job and unit. It counts only where these have not reserved the node. What it claims names
-    the job alone (unit ""): the claim outlasts the pod for a moment."""
+    """For a learner pod of this operator: its job and unit. It counts only if these have not reserved the node. For a claim of a job, which
+    outlasts its pod for a moment, the unit is ""."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -40,8 +40,8 @@ def first_and_more(first: str, count: int) -> str:
 
 
 def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
-    """Return what a pod that needs this lacks on the node: `needs 64 CPU, node n1 has 12 CPU left: team-a/web-0 and 3 more use the rest`;
-    "" if there is room. The pod that uses most is named."""
+    """Return what the node lacks for a pod: `needs 64 CPU, node n1 has 12 CPU left: team-a/web-0 and 3 more use the rest`. It names the pod
+    that uses most. "" if the node has room."""
     lacks = lack(needs, left(node.allocatable, (use.requests for use in uses)))
     if lacks is None:
         return ""
@@ -54,6 +54,6 @@ def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
 
 
 def excludes_units(use: PodUse, resource: str) -> bool:
-    """Return whether no unit may run beside this pod: it requests accelerators (`resource`) of the host; on a host without any ("") it is a
-    learner of another operator."""
+    """Whether no unit may run beside this pod: it requests accelerators of the host, or if the host has none, it is a learner of another
+    operator. `resource` is that of the accelerators, or "" if the host has none."""
     return amount_of(use.requests, resource) > 0 if resource else use.learner is not None

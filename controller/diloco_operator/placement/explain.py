@@ -114,12 +114,7 @@ def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
 
 
 def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
-    """Return the outcome of a pool for which a grantor was asked for nodes.
-
-    Args:
-        lacks: what was asked for.
-        asked: whom it was asked of, and what came of it.
-    """
+    """Return the outcome of a pool whose grantor was asked for nodes. `lacks` says what it needs, `asked` what was asked of whom."""
     why = f"{outcome.why}; {asked}" if outcome.why else asked
     helps = tuple(each for each in outcome.helps if not each.is_more_nodes) if outcome.why else ()
     return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
