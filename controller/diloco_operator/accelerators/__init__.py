@@ -1,4 +1,4 @@
-"""The accelerator catalogue: one row says everything about a kind of hardware, and all other code derives from it. Pure.
+"""The accelerator catalogue: one row says everything about a kind of hardware, and all other code is derived from the rows. Pure.
 
 See docs/decisions/0126-accelerator-catalogue.md.
 """

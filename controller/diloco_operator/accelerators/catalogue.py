@@ -1,5 +1,5 @@
-"""Look-ups in the accelerator catalogue: by name, by family, and by the labels of a node; and the shape of a unit. Pure, but that a program
-may `extend` the catalogue once, as it starts.
+"""Look-ups in the accelerator catalogue by name, family, and labels of a node; and the shape of a unit. Pure, except that a program may
+`extend` the catalogue once, when it starts.
 
 See docs/decisions/0126-accelerator-catalogue.md.
 """
@@ -17,16 +17,16 @@ from diloco_operator.accelerators.rows import ROWS
 from diloco_operator.accelerators.topology import chip_count
 
 BUILT_IN: Mapping[str, Accelerator] = MappingProxyType({accelerator.name: accelerator for accelerator in ROWS})
-"""The kinds that need no file, by name."""
+"""The built-in kinds, by name."""
 ACCELERATOR_NAMES: tuple[str, ...] = tuple(BUILT_IN)
 """Names of the built-in kinds."""
 _kinds = dict(BUILT_IN)
 CATALOGUE: Mapping[str, Accelerator] = MappingProxyType(_kinds)
-"""Every kind by its name, with those of the catalogue file of this process."""
+"""All kinds by name, with those of the catalogue file of this process."""
 
 
 def of_family(*families: Family) -> tuple[str, ...]:
-    """Return names of the built-in kinds of these families."""
+    """Return the names of the built-in kinds of these families."""
     return tuple(accelerator.name for accelerator in ROWS if accelerator.family in families)
 
 
@@ -34,15 +34,15 @@ type _Index = dict[str, dict[str, list[tuple[Accelerator, NodeLabels]]]]
 
 
 def _index(kinds: Iterable[Accelerator]) -> _Index:
-    """Map label key -> value -> rows, in the order in which the dialects decide. Labels that only a catalogue file has come first: the
-    cluster's administrator knows its nodes best."""
-    found: _Index = {}
+    """Return label key -> value -> rows, with keys in the order in which the dialects decide."""
+    index: _Index = {}
     entries = [(accelerator, labels) for accelerator in kinds for labels in accelerator.labels]
     order = {dialect: position for position, dialect in enumerate(DIALECTS)}
+    # Labels of a dialect that only a catalogue file has come first: the cluster's administrator knows its nodes best.
     for accelerator, labels in sorted(entries, key=lambda entry: order.get(entry[1].dialect, -1)):
         for value in labels.values:
-            found.setdefault(labels.key, {}).setdefault(value, []).append((accelerator, labels))
-    return found
+            index.setdefault(labels.key, {}).setdefault(value, []).append((accelerator, labels))
+    return index
 
 
 def _own_labels(kinds: Iterable[Accelerator]) -> dict[str, None]:
@@ -53,13 +53,13 @@ _by_label = _index(ROWS)
 _label_keys = dict.fromkeys(dialect.key for dialect in DIALECTS if dialect.key and not dialect.shared)
 _label_keys |= _own_labels(ROWS) | dict.fromkeys(VENDOR_LABELS)
 ACCELERATOR_LABELS: Mapping[str, None] = MappingProxyType(_label_keys)
-"""Keys of labels that only nodes with accelerators have, in a fixed order."""
+"""Keys of the labels that only nodes with accelerators have, in a fixed order."""
 _incidental = patterns(BUILT_IN_INCIDENTAL)
 
 
 def extend(rows: Sequence[Accelerator], incidental: Iterable[str] = ()) -> None:
-    """Add the rows and the incidental resources of a catalogue file, for the life of this process. A program calls it once, before it reads
-    a job or a node: all that derives from the catalogue would be wrong otherwise. Raises RuntimeError for a second call."""
+    """Add the rows and the incidental resources of a catalogue file, for the life of this process. A program must call it before it reads a
+    job or a node, or whatever it derived from the catalogue until then would be wrong. Raises RuntimeError at a second call."""
     if len(_kinds) != len(BUILT_IN) or len(_incidental) != len(BUILT_IN_INCIDENTAL):
         raise RuntimeError("the accelerator catalogue is extended already")
     _incidental.update(dict.fromkeys(incidental))
@@ -70,7 +70,7 @@ def extend(rows: Sequence[Accelerator], incidental: Iterable[str] = ()) -> None:
 
 
 def identify(labels: Mapping[str, str]) -> tuple[Accelerator, NodeLabels] | None:
-    """Return the accelerator of a node with these labels, and the entry of its row that says so; None when no row matches."""
+    """Return the accelerator of a node with these labels, and the entry of its row that matches them. None if no row matches."""
     for key, by_value in _by_label.items():
         for accelerator, entry in by_value.get(labels.get(key, ""), ()):
             if entry.matches(labels):
@@ -79,12 +79,12 @@ def identify(labels: Mapping[str, str]) -> tuple[Accelerator, NodeLabels] | None
 
 
 def has_accelerator_label(labels: Mapping[str, str]) -> bool:
-    """Return whether a node with these labels has accelerators, be they in the catalogue or not."""
+    """Whether a node with these labels has accelerators, in the catalogue or not."""
     return any(key in labels for key in ACCELERATOR_LABELS)
 
 
 def is_incidental(resource: str) -> bool:
-    """Return whether an extended resource says nothing of what a node is for: units that do not request it may run there."""
+    """Whether an extended resource says nothing about what a node is for, so that units which do not request it may run there."""
     return covers(_incidental, resource)
 
 
@@ -105,7 +105,7 @@ class UnitShape:
 
     @property
     def peak_tflops(self) -> float:
-        """Prior for the speed of a unit, dense bfloat16 TFLOP/s; 0 for cpu."""
+        """Prior for the speed of a unit, in dense bfloat16 TFLOP/s. 0 for cpu."""
         return self.accelerators * CATALOGUE[self.accelerator].peak_tflops
 
 
@@ -117,9 +117,9 @@ def unit_shape(
     hosts: int | None = None,
     accelerators_per_host: int | None = None,
 ) -> UnitShape:
-    """Return hosts and accelerators of a unit, from the fields of a pool. Raises ValueError where the CRD's rules do not hold.
+    """Return the hosts and accelerators of a unit, from the fields of a pool. Raises ValueError if they break the CRD's rules.
 
-    TPU: hosts = chips of the topology / chips per host. Other families: hosts as given, 1 by default.
+    A TPU unit has (chips of the topology / chips per host) hosts. Units of other families have `hosts`, by default 1.
     """
     kind = CATALOGUE.get(accelerator)
     if kind is None:

@@ -1,4 +1,4 @@
-"""Extended resources that do not keep a pool without accelerators from a node: devices of the network, and virtual ones. Pure data.
+"""Incidental resources: network and virtual devices that do not keep a pool without accelerators off a node. Pure data.
 
 Most nodes of a cloud offer some of them, and pods that request none run there as anywhere else.
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class IncidentalResource:
-    """A name, or all names of one domain (`domain/*`)."""
+    """An incidental resource, or all resources of a domain if the pattern is `domain/*`."""
 
     pattern: str
     source: str
-    """URL of the page or file that says who offers it."""
+    """URL of the page or file that says which program offers it."""
 
 
 WHOLE_DOMAIN = "/*"
@@ -36,10 +36,10 @@ BUILT_IN_INCIDENTAL = (
 
 
 def patterns(resources: Iterable[IncidentalResource]) -> dict[str, None]:
-    """Return what `covers` looks names up in."""
+    """Return the patterns, as `covers` needs them."""
     return dict.fromkeys(each.pattern for each in resources)
 
 
 def covers(known: dict[str, None], name: str) -> bool:
-    """Return whether the resource `name` is one of these patterns, or of the domain of one."""
+    """Whether a resource matches one of the patterns: its name is one, or its domain is that of one with `/*`."""
     return name in known or name.partition("/")[0] + WHOLE_DOMAIN in known

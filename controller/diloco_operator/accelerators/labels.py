@@ -14,21 +14,22 @@ class LabelDialect:
     source: str
     """URL of the page that documents these labels and their values."""
     key: str = ""
-    """The label whose value names the accelerator; "" where the key itself differs from row to row."""
+    """The label whose value names the accelerator. "" if each row has a key of its own."""
     qualifier: str = ""
-    """A second label, for values of `key` that stand for several kinds."""
+    """A second label, for values of `key` that several kinds have."""
     count: str = ""
-    """The label with the number of accelerators on the host, where a slice relies on it before the device plugin has started."""
+    """The label with the number of accelerators on the host, which a slice needs before the device plugin has started. "" if none has
+    it."""
     topology: str = ""
-    """The label with the topology of the slice."""
+    """The label with the topology of the slice. "" if none has it."""
     shared: bool = False
-    """Nodes without accelerators have `key` too."""
+    """Whether nodes without accelerators have `key`, too."""
     discovers: bool = False
-    """A program that has to be installed sets these labels; those of clouds are there from the beginning."""
+    """Whether a program that has to be installed sets these labels. Nodes have the labels of clouds from the beginning."""
     marks: tuple[str, ...] = ()
-    """Labels of every node of a cluster that speaks this dialect, with accelerators or without; one is enough."""
+    """Every node in a cluster of this dialect has at least one of these labels, with accelerators or without."""
     payment: str = ""
-    """Domain of the labels by which the same nodes say how they are paid for; "": of several."""
+    """Domain of the labels by which the same nodes say how they are paid for. "" if they are of several domains."""
 
     def of(self, *values: str, key: str = "", qualifier: str = "") -> NodeLabels:
         """Return the labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""
@@ -43,10 +44,10 @@ class NodeLabels:
     key: str
     values: tuple[str, ...]
     qualifier: str = ""
-    """Value of the dialect's `qualifier` label; "" where `key` alone decides."""
+    """The value that the dialect's `qualifier` label must have. "" if `key` alone decides."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a node with these labels has the accelerator."""
+        """Whether a node with these labels has the accelerator."""
         return labels.get(self.key) in self.values and (not self.qualifier or labels.get(self.dialect.qualifier) == self.qualifier)
 
     def selector(self, topology: str) -> dict[str, str]:
@@ -54,7 +55,7 @@ class NodeLabels:
         return {self.key: self.values[0], self.dialect.topology: topology}
 
     def on_node(self, *, topology: str = "", per_host: int = 0) -> dict[str, str]:
-        """Return labels of a node, as the dialect sets them."""
+        """Return the labels that the dialect sets on a node with the accelerator."""
         labels = {self.key: self.values[0]}
         if self.qualifier:
             labels[self.dialect.qualifier] = self.qualifier
@@ -65,12 +66,12 @@ class NodeLabels:
         return labels
 
     def count_of(self, labels: Mapping[str, str]) -> int:
-        """Return accelerators of the host, by its labels; 0 where the dialect has no label for that."""
+        """Accelerators of the host by its labels, or 0 if it has no label for them."""
         text = labels.get(self.dialect.count, "") if self.dialect.count else ""
         return int(text) if text.isdecimal() else 0
 
     def topology_of(self, labels: Mapping[str, str]) -> str:
-        """Return topology of the slice, by its labels; "" where the dialect has no label for that."""
+        """Topology of the slice by its labels, or "" if it has no label for it."""
         return labels.get(self.dialect.topology, "") if self.dialect.topology else ""
 
 
@@ -160,20 +161,21 @@ DIALECTS = (
     NFD_PCI,
     INSTANCE_TYPE,
 )
-"""In the order in which they decide: a cloud knows its machines better than a feature discovery, which sees one H100 like another."""
+"""All dialects, in the order in which they decide. A cloud knows its machines better than a feature discovery, which takes one H100 for
+another."""
 
 VENDOR_LABELS = ("kubernetes.azure.com/accelerator", "karpenter.azure.com/sku-gpu-name")
-"""Labels of nodes with accelerators that do not give the kind: AKS names the vendor, and node auto-provisioning on AKS says `H100` for two
-sizes of memory. See https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools."""
+"""Labels of nodes with accelerators that do not tell the kind: AKS names only the vendor, and node auto-provisioning on AKS says `H100` for
+two sizes of memory. See https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools."""
 
 
 NVLINK_DOMAIN = "nvidia.com/gpu.clique"
-"""The hosts whose GPUs one NVLink network connects, such as a rack of NVL72, as NVIDIA's feature discovery labels them:
-https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
+"""The label that all hosts have in common whose GPUs one NVLink network connects, such as a rack of NVL72. NVIDIA's feature discovery sets
+it: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
 
 
 def part_of_accelerator(product: str) -> str:
-    """Return what a product is that is no whole accelerator, by the name that NVIDIA's feature discovery gives it; "" for any other. See
+    """Say what a product is that is no whole accelerator, by its name from NVIDIA's feature discovery. "" for whole accelerators. See
     https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
     if "-MIG-" in product:
         return "parts of GPUs (MIG)"

@@ -1,4 +1,4 @@
-"""What a row of the catalogue says. Pure."""
+"""The type of the catalogue's rows. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from diloco_operator.accelerators.topology import MESH, torus
 CPU = "cpu"
 """The kind for machines without accelerators."""
 NVIDIA_GPU = "nvidia.com/gpu"
-"""The resource of whole GPUs of NVIDIA."""
+"""The resource of NVIDIA's whole GPUs."""
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-"""What names of kinds match."""
+"""The names of all kinds match it."""
 MAX_NAME = 63
 
 
@@ -34,19 +34,19 @@ class Access:
     root: bool = False
     """Only root may open them."""
     capabilities: tuple[str, ...] = ()
-    """Which root needs besides. Without root they would have no effect: a kernel gives a process of another user none of them."""
+    """Capabilities that root needs besides. Another user would not get them: the kernel gives them to root only."""
     profile: str = "restricted"
-    """The strictest Pod Security profile that admits it: https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
+    """The strictest Pod Security profile that admits this: https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
 
 
 UNPRIVILEGED = Access()
-"""Its device files are open to every user."""
+"""For device files that are open to every user."""
 AS_ROOT = Access(root=True, profile="baseline")
-"""/dev/kfd and /dev/dri of AMD belong to root and a group whose number differs from host to host:
+"""For AMD: /dev/kfd and /dev/dri belong to root and a group whose number differs from host to host. See
 https://github.com/ROCm/k8s-device-plugin/issues/93."""
 AS_ROOT_WITH_LOCKED_MEMORY = Access(root=True, capabilities=("SYS_RESOURCE",), profile="privileged")
-"""VFIO devices of TPUs are root's, and the driver locks memory: the program raises its limit before it starts, as `diloco-launch` does.
-See https://cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode."""
+"""For TPUs: their VFIO devices belong to root, and the driver locks memory, so the program must first raise its limit, as `diloco-launch`
+does. See https://cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +54,25 @@ class Accelerator:
     """One kind of hardware: a row of the catalogue."""
 
     name: str
-    """As in spec.pools[].accelerator."""
+    """The name in spec.pools[].accelerator."""
     family: Family
     resource: str = ""
-    """The extended resource that a pod requests; "" for cpu."""
+    """The extended resource that a pod requests. "" for cpu."""
     labels: tuple[NodeLabels, ...] = ()
-    """The labels of its nodes; each entry alone means this kind."""
+    """The labels of its nodes. Each entry alone means this kind."""
     taints: tuple[str, ...] = ()
     """Keys of the taints that its nodes may have because of the hardware. Its pods tolerate them, and need no other toleration."""
     host_sizes: tuple[int, ...] = ()
-    """Accelerators that hosts of this kind come with, ascending."""
+    """How many accelerators hosts of this kind have, ascending."""
     peak_tflops: float = 0.0
-    """Dense bfloat16 TFLOP/s of one accelerator, without sparsity; 0: unknown. A prior for a unit's speed until it has reported its own; it
-    never enters a merge weight."""
+    """Dense bfloat16 TFLOP/s of one accelerator, without sparsity. 0 if unknown. It is a prior for a unit's speed until the unit has
+    reported its own, and never enters a merge weight."""
     memory_gb: float = 0.0
-    """High-bandwidth memory of one accelerator."""
+    """High-bandwidth memory of one accelerator, in GB."""
     host_options: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """TPU: every topology, with the chips per host that it can be built from; several where the topology label is ambiguous."""
+    """For TPUs, topology -> the chips that its hosts may have. Several if the topology label is ambiguous."""
     topology_rule: str = ""
-    """TPU: the topologies in words, for messages."""
+    """For TPUs, the topologies in words, for messages."""
     sources: tuple[str, ...] = ()
     """URLs of the pages that state host sizes, peak and memory."""
     access: Access = UNPRIVILEGED
@@ -82,7 +82,7 @@ class Accelerator:
         return tuple(self.host_options)
 
     def node_selector(self, topology: str) -> dict[str, str]:
-        """Return node labels that a pod of a TPU slice selects, as GKE asks for. {} for other families."""
+        """Return the node labels that GKE wants a pod of a TPU slice to select. {} for other families."""
         return next((each.selector(topology) for each in self.labels if each.dialect.topology), {})
 
 
@@ -136,8 +136,8 @@ def host_accelerator(
     taints: tuple[str, ...] = (),
     access: Access = UNPRIVILEGED,
 ) -> Accelerator:
-    """Return an accelerator of single hosts. The taint named like the resource is always tolerated: clusters use it by convention
-    (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration)."""
+    """Return an accelerator of single hosts. Its pods always tolerate the taint that is named like the resource: clusters use it by
+    convention (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration)."""
     return Accelerator(
         name,
         Family.HOST,

@@ -65,7 +65,7 @@ ROWS = (
         "nvidia-l4",
         NVIDIA_GPU,
         GKE_GPU.of("nvidia-l4"),
-        # The memory excludes g6f and gr6f, which have a part of an L4.
+        # The memory excludes g6f and gr6f, which have only part of an L4.
         KARPENTER_AWS_GPU.of("l4", qualifier="22888"),
         EKS_AUTO_MODE_GPU.of("l4", qualifier="22888"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-L4"),
@@ -175,7 +175,7 @@ ROWS = (
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-B300-SXM6-AC"),
         INSTANCE_TYPE.of("p6-b300.48xlarge", "BM.GPU.B300.8"),
         host_sizes=(1, 2, 4, 8),
-        # 36 PFLOP/s with sparsity for eight.
+        # Eight have 36 PFLOP/s with sparsity.
         peak=2250,
         memory=288,
         sources=(_EC2, _EC2_NAMES, _OCI, "https://www.nvidia.com/en-us/data-center/hgx/"),
@@ -208,7 +208,7 @@ ROWS = (
         INSTANCE_TYPE.of("p6e-gb300.36xlarge", "Standard_ND128isr_GB300_v6", "BM.GPU.GB300.4"),
         taints=("kubernetes.io/arch",),
         host_sizes=(4,),
-        # 360 PFLOP/s with sparsity and 20 TB for 72.
+        # 72 have 360 PFLOP/s with sparsity, and 20 TB.
         peak=2500,
         memory=278,
         sources=(_GPU_MACHINES, _EC2, _AZURE, _OCI, "https://www.nvidia.com/en-us/data-center/gb300-nvl72/", _ARM),
@@ -216,7 +216,7 @@ ROWS = (
     host_accelerator(
         "nvidia-gh200-96gb",
         NVIDIA_GPU,
-        # The name counts the memory of its CPU.
+        # The product name gives the memory of its CPU.
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-GH200-480GB"),
         taints=("kubernetes.io/arch",),
         host_sizes=(1, 2),

@@ -1,4 +1,4 @@
-"""Nodes with accelerators of which no row of the catalogue is: what they have, and what makes a row of it. Pure.
+"""Nodes with accelerators that are in no row of the catalogue: what they have, and what would help. Pure.
 
 See docs/decisions/0126-accelerator-catalogue.md.
 """
@@ -13,23 +13,23 @@ from diloco_operator.accelerators.labels import INSTANCE_TYPE, VENDOR_LABELS, La
 from diloco_operator.accelerators.model import Family
 
 _MAX_NAMED = 2
-"""Resources that a description names."""
+"""How many resources a description names."""
 
 
 class UnknownAccelerator(NamedTuple):
-    """What all nodes with equal ones are told together by."""
+    """What is unknown about a node. A message tells nodes with equal ones together."""
 
     resource: str
-    """That of the catalogue which pods request from this vendor; "" where the node offers none of a vendor that the catalogue has."""
+    """The resource in the catalogue that pods request from this vendor. "" if the node offers none of a vendor in the catalogue."""
     what: str
-    """Goes after `has`."""
+    """What the node has, to stand after `has`."""
     remedy: str
 
 
 def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> UnknownAccelerator | None:
-    """Find the accelerators of a node that `identify` does not know. `devices`: the resources that it offers, without incidental ones.
-    None: nothing says that it has accelerators."""
-    # By the domain of a resource: `nvidia.com/mig-1g.10gb` is of the vendor whose GPUs the catalogue has.
+    """Describe the accelerators of a node that `identify` does not know. `devices` are the resources that it offers, without incidental
+    ones. None if nothing says that it has accelerators."""
+    # The domain of a resource tells the vendor: `nvidia.com/mig-1g.10gb` is from the vendor whose GPUs are in the catalogue.
     vendors = {_domain(kind.resource): kind.resource for kind in CATALOGUE.values() if kind.resource}
     offered = [name for name in devices if _domain(name) in vendors]
     labelled = [key for key in ACCELERATOR_LABELS if key in labels]
@@ -52,14 +52,14 @@ def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> Un
 
 
 def _telling_label(labels: Mapping[str, str], labelled: Sequence[str]) -> str:
-    """Return the label that says most of the accelerators: one of a product, else the type of the machine, else one of a vendor; "": there
-    is none."""
+    """Return the label that says most about the accelerators: the product, else the type of the machine, else the vendor. "" if there is
+    none."""
     product = next((key for key in labelled if key not in VENDOR_LABELS), "")
     return product or (INSTANCE_TYPE.key if INSTANCE_TYPE.key in labels else next(iter(labelled), ""))
 
 
 def _discovery(resource: str) -> LabelDialect | None:
-    """Return the program that labels nodes with accelerators of this resource."""
+    """Return the dialect of a program that labels nodes with accelerators of this resource. None if there is no such program."""
     rows = (kind for kind in CATALOGUE.values() if kind.resource == resource and kind.family is Family.HOST)
     return next((each.dialect for kind in rows for each in kind.labels if each.dialect.discovers and each.dialect.key), None)
 
