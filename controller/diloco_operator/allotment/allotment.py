@@ -133,15 +133,15 @@ class Allotment:
         try:
             if component:
                 concerned = yield from self._allot(component)
-                # Only now: if the caller gives up in between, the component is still stale and is decided again.
+                # Only now: if the caller gives up in between, the component must be decided again.
                 self._stale &= ~component
         finally:
-            # Also if the caller gives up: what came meanwhile must count.
+            # Also if the caller gives up.
             self._end_deferring()
         return concerned
 
     def _must_wait(self, request: JobRequest) -> bool:
-        """Whether a request concerns slices that `in_steps` decides on, or an older one of the job waits for its end."""
+        """Whether a request concerns slices that `in_steps` decides on, or the job's last one waits for its end."""
         job, deciding = request.job, self._deciding
         if not deciding:
             return False
@@ -310,7 +310,7 @@ class Allotment:
         return mask
 
     def _allot(self, component: int) -> Steps[set[str]]:
-        """Allot to the jobs of a component, in steps. The results change in the last step. Returns the jobs that can act on it."""
+        """Allot to the jobs of a component. The results change in the last step. Returns the jobs that can act on it."""
         jobs = self._competing(component)
         self._waiting.note(component, *self._most_units(component))
         allotted: dict[str, Allotted] = {}
@@ -318,7 +318,7 @@ class Allotment:
             requests = [self._requests[job] for job in jobs]
             allotted = yield from decide(component, requests, self._supply)
         concerned = set()
-        # Also jobs that no longer compete, as they may still have a result from before.
+        # Also jobs that no longer compete but still have a result.
         had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
         for job in had | allotted.keys():
             before, now = self.of(job), allotted.get(job, NOTHING_ALLOTTED)
@@ -337,7 +337,7 @@ class Allotment:
         return concerned
 
     def _competing(self, component: int) -> list[str]:
-        """Return the jobs that can get or give slices with these requirements. One job more of each line of waiting jobs is among them."""
+        """Return the jobs that can get or give slices with these requirements, and one more of each line."""
         jobs = [job for job in self._active if self._masks[job] & component]
         return [*jobs, *self._waiting.first(component, *self._most_units(component))]
 
@@ -352,7 +352,7 @@ class Allotment:
         return len(jobs) > most or any(len(of_kind) > 1 for of_kind in sizes.values())
 
     def _most_units(self, component: int) -> tuple[int, int]:
-        """Return how many units fit at most: into slices that are free or being left, and where units of other jobs may have to leave."""
+        """Return how many units fit at most into slices that are free or being left, and where units of others may have to leave."""
         free = sum(class_.most_units for class_ in self._classes if class_.mask & component)
         free += sum(host.accelerators_left for host in self._shared.within(component))
         return free, sum(most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
@@ -370,7 +370,6 @@ def _at_once[T](steps: Steps[T]) -> T:
 
 # --- What follows from one request alone ------------------------------------------------------------------------------
 def requirements_of(request: JobRequest) -> list[SliceRequirements]:
-    """Return the requirements of all pools, and those that they prefer."""
     return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
 
 

@@ -54,7 +54,6 @@ class SliceClass:
 
 
 type Located = tuple[SliceClass, Location]
-"""A slice, named by its class and its location."""
 
 
 class SliceClasses:

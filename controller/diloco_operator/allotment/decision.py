@@ -30,14 +30,12 @@ from diloco_operator.placement.request import JobRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
 TRIES = 3
-"""For how many jobs whose minimum lacks a group of hosts one decision tries to make a group from hosts of several stocks."""
+"""For how many jobs whose minimum lacks hosts a decision tries groups of hosts of several stocks."""
 type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
 """Short steps. A step that yields a problem must be sent the answer; one that yields None is sent None."""
 
 
 class _Made(NamedTuple):
-    """What was decided."""
-
     allotted: dict[str, Allotted]
     is_approximate: bool
     yields: Yield
@@ -104,8 +102,8 @@ class _Decision:
         return 1 << self._supply.number(requirements)
 
     def steps(self) -> Steps[_Made]:
-        """Decide. The flow is asked again with groups of hosts if these help, and as long as its answer puts a unit on a host in parts on
-        which it does not fit after all."""
+        """Decide. The flow is asked again with groups of hosts if these help, and as long as it puts units on hosts in parts where they do
+        not fit after all."""
         groups: list[Group] = []
         question, answer = yield from self._ask(groups)
         tries = TRIES
@@ -152,8 +150,8 @@ class _Decision:
         return Applicant(request, numbers, preferred, request.runs or self._fits(request, numbers))
 
     def _fits(self, request: JobRequest, numbers: Sequence[int]) -> bool:
-        """Whether the minimum of a job would fit if no other job had anything. A minimum that is a little too large may seem to fit if two
-        pools share only part of their slices, for example because one of them asks for a zone."""
+        """Whether the minimum of a job would fit if no other job had anything. One that is a little too large may seem to fit if two pools
+        share only part of their slices, as when one of them asks for a zone."""
         firm = [(pool, number) for pool, number in zip(request.pools, numbers, strict=True) if not pool.scavenged]
         if any(pool.min > self._room_of(number) for pool, number in firm):
             return False
@@ -172,7 +170,7 @@ class _Decision:
         return request.min <= most
 
     def _room_of(self, number: int) -> int:
-        """Return how many units with these requirements the whole fleet can hold if it holds nothing else."""
+        """Return how many units with these requirements the empty fleet could hold."""
         if number not in self._rooms:
             self._rooms[number] = _room_in(self._supply.within(1 << number), number, self._supply.requirements(number))
         return self._rooms[number]
@@ -231,12 +229,11 @@ class Yield(NamedTuple):
 
 def is_approximate(question: Question) -> bool:
     """Whether the plan may not be the best one: a stock is a host in parts, or joins slices that are told apart."""
-    # Else the plan is exact. What is best with a bonus for held slices is best again once they are held, so it needs no second look.
+    # Else the plan is exact, and what is best with a bonus for held slices is best again once they are held.
     return any(stock.host is not None or stock.for_group or stock.is_spread for stock in question.stocks.values())
 
 
 def yield_of(question: Question, plan: FlowPlan) -> Yield:
-    """Return what a plan yields."""
     jobs = sorted(question.problem.jobs, key=lambda job: job.order)
     ranks = {priority: rank for rank, priority in enumerate(sorted({job.priority for job in jobs}), start=1)}
     minima = tuple(_secured(job, plan) for job in jobs)

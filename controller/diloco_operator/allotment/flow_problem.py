@@ -40,13 +40,11 @@ type SlicesOf = Callable[[HeldUnit], list[Located]]
 
 
 class Applicant(NamedTuple):
-    """A job that asks for slices."""
-
     request: JobRequest
     numbers: Sequence[int]
     """For each pool, the number of its requirements."""
     preferred: Sequence[int]
-    """For each pool, the number of the requirements that it prefers: the same as in `numbers` if it prefers none."""
+    """For each pool, the number of the requirements that it prefers, or that of `numbers`."""
     fits: bool
     """Its minimum would fit if no other job had anything."""
 
@@ -104,8 +102,8 @@ class Questions:
         return self._stocks.spread(slices)
 
     def ask(self, component: int) -> Generator[None, object, Question]:
-        """Return the problem of all jobs and of the stocks with these requirements. It yields after about each job: meanwhile the caller
-        may do anything that changes no argument."""
+        """Return the problem of all jobs and of the stocks with these requirements. After each yield the caller may do anything that
+        changes no argument."""
         stocks = self._stocks.finish(component)
         by_requirements: dict[int, list[Stock]] = {}
         for stock in stocks:
@@ -209,7 +207,7 @@ def _base(demand: PoolRequest, stock: Stock, index: int) -> int:
 
 
 def _fit(stock: Stock, number: int, requirements: SliceRequirements) -> int:
-    """Return what is added to a value for slices that fit: little of a host would be left over, and few others could use the slices."""
+    """Return what is added for slices that fit: little of a host would be left over, and few others could use them."""
     few = max(0, FEW + 1 - stock.mask.bit_count())
     if not is_divisible(stock.kind.accelerator) or requirements.shape.slots > 1:
         return few + FIT

@@ -1,8 +1,8 @@
 """Groups of hosts from several stocks, for units of several hosts. Pure.
 
-The flow gives a unit of several hosts only hosts of one stock. But hosts are of two stocks as soon as another pool tells them apart, for
-example by a label that it asks for. So the flow is asked again with some of these hosts as one group: hosts that no other unit takes, and,
-for a minimum, those that other jobs have beyond their minima.
+The flow gives a unit of several hosts only hosts of one stock. But hosts are of two stocks as soon as another pool tells them apart, as by
+a label. So the flow is asked again with some of them as one group: hosts that no other unit takes, and, for a minimum, those that other
+jobs have beyond theirs.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -74,7 +74,7 @@ def _wants_groups(question: Question, job: FlowJob, waiting: dict[str, int]) -> 
 
 
 def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: dict[str, _Host]) -> Iterable[Group]:
-    """Yield for each waiting unit the hosts that it needs: of one domain, and as near to each other as possible."""
+    """Yield hosts for each waiting unit: of one domain, and as near to each other as possible."""
     applicant = question.applicants[job.key]
     for index, (demand, number) in enumerate(zip(applicant.request.pools, applicant.numbers, strict=True)):
         slots, count = demand.requirements.shape.slots, waiting.get(str(index), 0)
@@ -123,8 +123,8 @@ def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: b
 
 
 def _surplus(question: Question, claimant: FlowJob) -> Iterable[_Host]:
-    """Yield hosts of units that other jobs have beyond their minima. A job may be asked for all that it can give in each of its stocks: the
-    flow decides which units leave."""
+    """Yield hosts of units that other jobs have beyond their minima: in each stock as many as the job can give in all. The flow decides
+    which of them leave."""
     for job in question.problem.jobs:
         beyond = sum(pool.has for pool in job.pools) - job.staying if job.key != claimant.key else 0
         for pool in job.pools:

@@ -28,7 +28,7 @@ class HostUse:
     units: Mapping[UnitKey, Resources]
     """What each unit needs that is to stay on the host."""
     now: Resources
-    """What is free now: other pods and all units, also those that are leaving, are taken off."""
+    """What other pods and all units, also those that are leaving, leave free."""
 
     @property
     def rest(self) -> Resources:
@@ -59,7 +59,7 @@ def shares_of(request: JobRequest | None) -> Shares:
 
 
 class SharedHosts:
-    """Who has which parts of the divisible hosts. The allotment keeps it up to date; for one thread."""
+    """Which units have parts of the divisible hosts. The allotment keeps it up to date. Not thread-safe."""
 
     def __init__(self, fleet: Inventory, classes: SliceClasses) -> None:
         self._fleet = fleet

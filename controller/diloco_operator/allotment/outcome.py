@@ -35,7 +35,7 @@ class Outcome:
     allotted: dict[str, Allotted]
     """Job -> what it gets and gives."""
     barred: dict[Location, set[int]]
-    """Host in parts -> requirements of units that do not fit on it after all. If there are any, the flow must be asked again."""
+    """Host in parts -> requirements of units that do not fit on it after all. If there are any, ask the flow again."""
 
 
 class _Taker(NamedTuple):
@@ -75,8 +75,7 @@ class _Job:
 
 
 def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], prepares: frozenset[str]) -> Generator[None, object, Outcome]:
-    """Carry the plan out. It yields after each stock, and after `_UNITS` units: meanwhile the caller may do anything that changes no
-    argument.
+    """Carry the plan out. After each yield the caller may do anything that changes no argument.
 
     Args:
         checks: pools that should ask for a dry run.
@@ -102,7 +101,7 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
         else:
             winners = _share_host(jobs, stock, taking, leaving, barred)
         for place, leaver in enumerate(leaving):
-            # More units may leave than jobs wait. If nobody waits, as when a unit moves to a better slice, its own job stands here.
+            # Nobody waits if units move to better slices: then their own job stands here.
             winner = winners[min(place, len(winners) - 1)] if winners else leaver.job
             jobs[leaver.job].revoked[leaver.unit.name] = winner
         yield

@@ -78,7 +78,7 @@ class Stock:
     unit: int = 1
     """How many points are one unit of room in the flow."""
     for_group: bool = False
-    """The stock is a group of hosts for one unit of several slices. New units of one slice take none of it, and units of other minima stay
+    """The stock is a group of hosts for one unit of several slices. New units of one slice take none, and units of other minima stay
     elsewhere if they can."""
     is_spread: bool = False
     """The stock is what one unit has, whose slices would be of several stocks."""
@@ -101,8 +101,8 @@ class Stock:
         return (len(self.free) + len(self.leaving)) * self.each + self._rest() + self.held
 
     def _rest(self) -> int:
-        """Return the points that are left of a host in parts, and 0 for any other stock. If units fit whose points are not left, it is what
-        these units take."""
+        """Return the points that are left of a host in parts, or 0 for another stock. If more units fit than points are left, it is what
+        they take."""
         if self.host is None:
             return 0
         # Units that need different resources may come to more points than there are: all GPUs for one, most CPUs for another.
@@ -201,7 +201,6 @@ class Stocks:
                         stock.add(class_, (location,), leaving=kept)
 
     def at(self, class_: SliceClass, location: Location) -> Stock:
-        """Return the stock that this slice belongs to."""
         return self._put(class_, location)
 
     def spread(self, slices: Sequence[Located]) -> Stock:
@@ -213,7 +212,7 @@ class Stocks:
             in_domain = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))
             # A unit needs its slices in one domain.
             if max(in_domain.values(), default=0) >= requirements.shape.slots:
-                # It counts as taking the whole stock, although it leaves some slices to others: the flow cannot count that.
+                # It counts as taking the whole stock, although it leaves some slices to others.
                 stock.mask |= 1 << number
                 stock.sizes[number] = len(slices) * stock.each
         return stock
@@ -300,8 +299,8 @@ class Stocks:
                 self._put(class_, host.location)
 
     def finish(self, component: int) -> list[Stock]:
-        """Return all stocks, with names that do not depend on the order in which jobs came. The tightest kind comes first, then stocks that
-        fewer requirements can use. Stocks for groups come last, because a minimum keeps the first of equal places."""
+        """Return all stocks, with names that do not depend on the order in which jobs came. The tightest kind comes first, then what fewer
+        requirements can use. Groups come last, because a minimum keeps the first of equal places."""
         ordered = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
         stocks = sorted(ordered, key=lambda stock: stock.for_group)
         hubs: dict[object, list[Stock]] = {}

@@ -69,7 +69,7 @@ class PresentSupply:
 
 
 class LaterSupply:
-    """The fleet once some units have left: what they had is being left, or is room on a host in parts."""
+    """The fleet once some units have left: what they had is being left, or room on a host in parts."""
 
     def __init__(self, supply: Supply, requests: Iterable[JobRequest], gone: AbstractSet[UnitKey]) -> None:
         self._supply = supply

@@ -36,9 +36,7 @@ class AllottedFleet:
         Args:
             granted: pool of this job -> slices that are granted to it.
             kept: key of a free slice -> the job that it is granted to, or for whose minimum it waits.
-            requests: the requests of all jobs.
-            results: what all jobs get and give.
-            job: the key of this job.
+            requests: of all jobs, as `results`.
         """
         self._fleet = fleet
         self._granted = granted
@@ -54,15 +52,13 @@ class AllottedFleet:
         )
 
     def reserved_by(self, node: str) -> frozenset[str]:
-        """Return the keys of the jobs that have reserved this node."""
         return self._fleet.reserved_by(node)
 
     def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
-        """See `Fleet.free`. Yields the slices that are granted to the pool and still free."""
+        """Yield the slices that are granted to the pool and still free."""
         return (slice_ for slice_ in self._granted.get(pool, ()) if self._fleet.is_free(slice_))
 
     def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
-        """See `Fleet.kept`."""
         granted = {slice_.key for slice_ in self._granted.get(pool, ())}
         # A part's key begins with its node, so of several jobs that get parts of a host only one is named.
         winners = {key.partition("/")[0]: job for key, job in self._kept.items()}
@@ -71,7 +67,6 @@ class AllottedFleet:
                 yield slice_, winner if (winner := winners.get(node, "")) != self._job else ""
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
-        """See `Fleet.slices`."""
         return self._fleet.slices(shape)
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
@@ -103,7 +98,6 @@ class AllottedFleet:
         return _with_surplus(holder, request, self._results.get(holder.job, NOTHING_ALLOTTED), locate, resource=resource)
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
-        """See `Fleet.wanted_before`."""
         own = self._requests.get(self._job)
         for job, request in self._requests.items():
             if job == self._job or (starts and own is not None and own.order < request.order):
@@ -122,7 +116,6 @@ class AllottedFleet:
 
     @property
     def signs(self) -> Collection[Sign]:
-        """See `Fleet.signs`."""
         return self._fleet.signs
 
     @property
@@ -136,8 +129,7 @@ def _with_surplus(
     """Add to a holder the slices that its units are leaving, and those that it could lose without falling below a minimum.
 
     Args:
-        request: the request of the holder.
-        allotted: what the holder gets and gives.
+        request: the holder's, as `allotted`.
         locate: returns the location of the slice on a node, or None if `holder` does not count that slice.
         resource: name of the devices that `holder` counts. "" if it counts slices.
     """

@@ -33,8 +33,7 @@ class DisruptionSignals:
     not_ready_tolerance: float
     """Seconds for which units stay on a node that reports itself NotReady."""
     ready_unknown_tolerance: float
-    """Seconds for which units stay on a node whose readiness is unknown, and for which the fleet must have been stable before they
-    leave."""
+    """Seconds for which units stay on a node whose readiness is unknown, and for which the fleet must have been stable."""
     outage_tolerance: float
     """Seconds for which units stay while most of the fleet is NotReady. They stay no longer if the readiness of other nodes keeps
     changing."""

@@ -67,7 +67,7 @@ class Inventory:
 
     def copy(self) -> Inventory:
         """Return the fleet as it is now, for a reader. It takes reservations, but no changes of nodes or of what other pods use."""
-        # All slices are computed first: the copy of an entry does not know its nodes, so its slice could not be computed later.
+        # The copy of an entry does not know its nodes, so its slice cannot be computed later.
         for index in self._indexes.values():
             for entry in index.entries.values():
                 self._offers.of(entry)
@@ -277,7 +277,7 @@ class Inventory:
         for node, change in changed.items():
             if (entry := self._locations.get(node)) is not None:
                 entry.reserved += change
-                # Pods of units count as other pods until a reservation covers them. Then they must not keep the unit off its own host.
+                # Pods of units count as used until a reservation covers them. Then they must not keep the unit off its own host.
                 if self._occupancy.has_units_pods(node):
                     self._note_use(entry, node)
                 self._file(entry)
@@ -304,7 +304,7 @@ class Inventory:
         self._changes = {(kind, key): None for kind, index in self._indexes.items() for key in index.entries}
 
     def take_changes(self) -> Iterable[Location]:
-        """Return the locations at which a slice came, went or changed since the last call. Who has it counts as part of it."""
+        """Return the locations at which a slice, or who has it, changed since the last call."""
         changes, self._changes = self._changes or {}, {}
         return changes
 

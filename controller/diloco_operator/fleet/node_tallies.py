@@ -18,7 +18,6 @@ class NodeTallies:
 
     def __init__(self) -> None:
         self._signs: Counter[Sign] = Counter()
-        """Sign -> how many nodes show it."""
         self._odd: dict[Oddity, dict[str, None]] = {}
         """Oddity -> the nodes that have it."""
 

@@ -42,8 +42,7 @@ class Occupancy:
         self._pods: dict[str, tuple[PodUse, ...]] = {}
         """Node -> all pods on it, also those that a reservation covers."""
         self._jobs: dict[str, set[str]] = {}
-        """Node -> keys of the jobs that have reserved it. More than one has a whole node only if something other than the operator made a
-        pod."""
+        """Node -> keys of the jobs that have reserved it. Several if they share it, or if something else than the operator made a pod."""
         self._units: dict[str, dict[UnitKey, Resources]] = {}
         """Node -> (job, unit) -> the part that the unit takes."""
         self._reservations: dict[str, frozenset[str]] = {}
@@ -74,7 +73,7 @@ class Occupancy:
         return tuple(use for use in pods if not self.covers(use)) if self.has_units_pods(node) else pods
 
     def has_units_pods(self, node: str) -> bool:
-        """Whether a pod of a unit is on this node. If reservations change, `uses` may change then."""
+        """Whether a pod of a unit is on this node, so that reservations change `uses`."""
         return any(use.unit is not None for use in self._pods.get(node, ()))
 
     def covers(self, use: PodUse) -> bool:
@@ -112,7 +111,7 @@ class Occupancy:
                 del units[job, unit]
             _put(self._jobs, node, jobs)
             _put(self._units, node, units)
-            # Other jobs may have reserved the node as well, and then it is reserved before and after.
+            # Several jobs may have reserved the node: only the first and the last of them change whether it is reserved.
             changed[node] = bool(jobs) - was_reserved
         return Change(changed, bool(old - new) or any(now.get(key) != part for key, part in before.items()))
 

@@ -30,9 +30,9 @@ class Entry:
     broken: str = ""
     """Why these hosts are no slice. "" if they are one."""
     unusable: dict[str, str] = field(default_factory=dict)
-    """Node -> why no unit can start on it now. Usable nodes are left out."""
+    """Unusable node -> why no unit can start on it now."""
     used: dict[str, int] = field(default_factory=dict)
-    """Node -> how many other pods keep units off it. Nodes without such pods are left out."""
+    """Used node -> how many other pods keep units off it."""
     reserved: int = 0
     """How many of the nodes jobs have reserved."""
     slice_: Slice | None = None
@@ -42,7 +42,7 @@ class Entry:
     filed: SliceState | None = None
     """The state under which the index has the entry. None if the index does not have it."""
     left: int = 0
-    """Accelerators of a divisible host that no unit and no other pod has. Negative if the host has lost some that units have."""
+    """Accelerators that are left of a divisible host, see `Offers.devices_left`."""
     offered: bool = False
     """Whether the index offers the slice, or what is left of it."""
 

@@ -63,7 +63,6 @@ class Shape:
     chips_per_host: int = 0
     """For TPUs, the chips of each host. 0 for cpu. Otherwise the accelerators that the pool asks for on each host, which may have more."""
     hosts: int = 1
-    """Hosts of the unit."""
     devices: Devices = ()
     """For cpu, the extended resources that the pool's template requests on each host, without incidental ones. Otherwise always empty."""
     alone: bool = False
@@ -186,7 +185,7 @@ class UsedHosts(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SliceCounts:
     """Who has the slices of a shape, as seen by one job. No slice is in two of `own`, `ending`, `holders`, `unusable_count` and `used`. The
-    rest of `total` is free. If units share hosts, all figures count accelerators: see `hosts`."""
+    rest of `total` is free."""
 
     total: int
     """Slices of this shape in the fleet, whatever their state."""
@@ -276,9 +275,7 @@ class Fleet(Protocol):
         ...
 
     @property
-    def not_ready(self) -> NotReadyCounts:
-        """How much of the fleet is NotReady."""
-        ...
+    def not_ready(self) -> NotReadyCounts: ...
 
     @property
     def signs(self) -> Collection[Sign]:

@@ -50,11 +50,9 @@ class FreeSlices:
     avoided: list[Slice] = field(default_factory=list)
     """Slices that would fit if no host were avoided."""
     unwanted: list[Slice] = field(default_factory=list)
-    """Slices that the pool's own wishes exclude: capacity, labels, locality."""
+    """Slices without the capacity, labels or locality that the pool asks for."""
     tainted: list[Slice] = field(default_factory=list)
-    """Slices with taints that the pool does not tolerate."""
     small: list[Slice] = field(default_factory=list)
-    """Slices with too little room."""
 
     @classmethod
     def of(cls, pool: PoolRequest, fleet: Fleet, taken: Collection[str]) -> FreeSlices:
@@ -93,8 +91,8 @@ class FreeSlices:
 
 
 def units_at_once(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:
-    """Return how many units a job without units must get from this pool at once, if its other pools get what is free for them now. `NEVER`
-    if the job cannot reach its minimum, whatever this pool gets."""
+    """Return how many units a job without units must get from this pool at once, if its other pools get what is free now. `NEVER` if its
+    minimum does not fit whatever this pool gets."""
     others = [other for other in job.pools if other is not pool]
     # Two pools of one accelerator may count on the same free slices, so only others count.
     apart = [other for other in others if other.shape.accelerator != pool.shape.accelerator]
@@ -206,7 +204,7 @@ def job_name(key: str) -> str:
 
 
 def _jobs(kept: Counter[str]) -> str:
-    """Name jobs, by their keys, with the number of slices that are kept for each: `jobs a/b (3), c/d (1)`."""
+    """Return jobs, and how many slices are kept for each: `jobs a/b (3), c/d (1)`."""
     named = [f"{job_name(job)} ({count})" for job, count in kept.most_common() if count]
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     return f"{'job' if len(named) == 1 else 'jobs'} {', '.join(named[:MAX_NAMED])}{more}"
@@ -218,7 +216,7 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
     helps: list[str] = []
 
     def check(asked: str, part: SliceRequirements, has: Callable[[Slice], str], help: str = "") -> None:
-        # All wishes are told, each by itself: if a slice lacks two labels, a person who adds only one would still wait.
+        # Each wish by itself: if a slice lacks two labels, a person who adds only one would still wait.
         lacking = next((slice_ for slice_ in slices if not part.attracts(slice_)), None)
         if lacking is not None:
             what = has(lacking)
@@ -239,7 +237,7 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
         scope = "a zone" if requirements.locality is Locality.ZONE else "a network block"
         check(f"labels of {scope}", SliceRequirements(shape, "", locality=requirements.locality), lambda _: "", _ANYWHERE)
     text = f"{count} free, but not fitting: the pool asks for {', '.join(asked + has for asked, has in unmet)}"
-    # Also the taints: a person who mends only the labels of a tainted host would still wait.
+    # A person who mends only the labels of a tainted host would still wait.
     tainted = _taints(requirements, slices)
     also = f"; also {tainted.text}" if tainted.text else ""
     return Part(text + also, ", ".join([*helps, *([tainted.help] if tainted.help else [])]))

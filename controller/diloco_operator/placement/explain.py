@@ -43,12 +43,11 @@ def pool_outcome(
     own: Mapping[str, int],
     free_for: Callable[[str], FreeSlices],
 ) -> PoolOutcome:
-    """Return the outcome of a pool. It names a remedy only if that is sure to help: other jobs may come first, and a job without units gets
+    """Return the outcome of a pool. A remedy is named only if it is sure to help: other jobs may come first, and a job without units gets
     its minimum as a whole.
 
     Args:
         placed: units of the pool that have slices.
-        job_room: how many more units the job may have.
         own: first node of each slice that the job keeps or gets -> accelerators that it takes there.
         free_for: returns the free slices of a pool that no unit of the job got.
     """
@@ -152,15 +151,9 @@ def _at_maximum(pool: PoolRequest, placed: int) -> str:
 
 # --- slices that are not free ----------------------------------------------------------------------------------------------
 def _taken(job: JobRequest, free: FreeSlices, fleet: Fleet, counts: SliceCounts, least: int, *, starts: bool) -> list[Part]:
-    """Return who or what has the slices that are not free. Each slice counts once.
-
-    Args:
-        least: units that the pool must get at once.
-        starts: whether the job has no units yet.
-    """
+    """Return who or what has the slices that are not free; each slice counts once. The pool must get `least` units at once."""
 
     def enough(slices: int) -> bool:
-        """Whether this many more slices are sure to be enough."""
         return free.takes_any and not free.kept and free.units() + slices // _slices_of_unit(free.pool, counts) >= least
 
     def helps(slices: int) -> bool:
@@ -197,12 +190,8 @@ def _slices_of_unit(pool: PoolRequest, counts: SliceCounts) -> int:
 
 
 def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int], bool], helps: Callable[[int], bool]) -> str:
-    """Say what can be done about the holders. "" if slices will come by themselves, or nothing is sure to help.
-
-    Args:
-        enough: whether a number of more slices is enough.
-        helps: whether it is enough, and no other job gets the slices first.
-    """
+    """Say what can be done about the holders. "" if slices come by themselves, or nothing is sure to help. `enough` tells whether a number
+    of slices more is enough, `helps` also whether no other job gets them first."""
     holders = counts.holders
     if any(holder.leaving for holder in holders):
         return ""
@@ -229,7 +218,7 @@ def _holders(job: JobRequest, holders: Sequence[Holder]) -> str:
 
 
 def _claim(job: JobRequest, holder: Holder) -> str:
-    """Say how many of its slices the holder leaves or could give, and how its priority compares with that of the job that waits."""
+    """Say how many slices the holder leaves or could give, and how its priority compares with that of the waiting job."""
     if holder.surplus is None:
         return ""
     parts = [f"it leaves {holder.leaving}"] if holder.leaving else []

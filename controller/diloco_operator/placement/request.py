@@ -83,15 +83,15 @@ class PoolRequest:
     admitted: bool = False
     """A dry run of its pods was admitted, and nothing known would keep its units from starting."""
     refused: bool = False
-    """The API server refuses its pods, or something else is known that keeps its units from starting. No slice stays free for them."""
+    """The API server refuses its pods, or something else keeps its units from starting. No slice stays free for them."""
     ready: bool = True
     """The objects that its units share exist. Units of other jobs leave for this pool only if it is `admitted` and `ready`."""
     may_replace: bool = True
-    """Its new units may be successors, for which units of the job's minimum leave. False if one of its units failed or went lately."""
+    """Units of the job's minimum may leave for its units. False if one of these failed or went lately."""
     for_spares: bool = False
     """The pool wants spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
     values: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average unit. 1000 for kinds that are missing."""
+    """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average unit. 1000 if it is missing."""
     words: PoolWords = field(default=NO_WORDS, compare=False)
 
     @property
@@ -109,7 +109,7 @@ class JobRequest:
     created: float = 0.0
     """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
     min: int = 0
-    """Units over all pools that the job must have before its pools grow in their order."""
+    """Units over all pools that come before growth in the order of the pools."""
     max: int = 0
     pools: tuple[PoolRequest, ...] = ()
     """In order of preference."""
@@ -217,7 +217,7 @@ class PoolOutcome:
     lacks: str = ""
     """What the pool lacks, if it is short of slices; otherwise all that is to be said."""
     why: str = ""
-    """Why the pool is short of slices. Pools to which the same slices are barred for the same causes have the same text."""
+    """Why the pool is short of slices. It is the same for pools to which the same slices are barred for the same causes."""
     helps: tuple[Remedy, ...] = ()
     """What a person can do about it."""
 

@@ -100,8 +100,7 @@ class _Exact:
             self._counts[job.key] = self._count(job)
         self._bound_rooms()
         self._bonuses: dict[int, int] = {}
-        """Variable of a segment -> the bonus of a unit for its priority. All are divided by their greatest common divisor, because HiGHS
-        counts in floating point."""
+        """Variable of a segment -> a unit's bonus for priority, as a small number, because HiGHS counts in floating point."""
         self._worths: dict[int, int] = {}
         """Variable -> what a unit adds to the value of all, without bonuses."""
         for counts in self._counts.values():
@@ -217,8 +216,7 @@ class _Exact:
         return self._planned(self._places(), objective, lent, kept_for_minimum)
 
     def _in_turn(self, jobs: Sequence[FlowJob], otherwise: Callable[[FlowJob], None]) -> None:
-        """Meet the minima of these jobs, as far as the jobs before each allow. `otherwise` is called for a job whose minimum does not
-        fit."""
+        """Meet the minima of these jobs in turn, and call `otherwise` for a job whose minimum does not fit."""
         begin = 0
         while begin < len(jobs):
             fits = self._longest_that_fits(jobs, begin)
@@ -231,8 +229,7 @@ class _Exact:
             begin = fits + 1
 
     def _longest_that_fits(self, jobs: Sequence[FlowJob], begin: int) -> int:
-        """Return the index of the first job, from `begin` on, whose minimum does not fit together with those before. The number of jobs if
-        all fit."""
+        """Return the first job, from `begin` on, whose minimum does not fit together with those before: its index, or `len(jobs)`."""
         # Mostly all fit, so that is tried first; then the index is found by halves.
         fits, fails = begin, len(jobs) + 1
         while fits + 1 < fails:
@@ -287,8 +284,7 @@ class _Exact:
         return self._sums.values[goal]
 
     def _wait(self, job: FlowJob) -> None:
-        """Keep what there is for the minimum of a job that waits, so that later jobs do not get it. A job that cannot start keeps
-        nothing."""
+        """Keep what there is for the minimum of a job that waits from later jobs. A job that cannot start keeps nothing."""
         counts, sums = self._counts[job.key], self._sums
         for unit in self._units(counts, [pool for pool in job.pools if pool.scavenged or not job.keeps]):
             sums.bound(unit, 0, 0)
@@ -341,8 +337,7 @@ class _Exact:
 
     # --- what all is worth -------------------------------------------------------------------------------------------------
     def _best(self) -> int:
-        """Find the plan with the most units beyond minima, by priority, and among these the one of the highest value. Returns its value,
-        with bonuses."""
+        """Find the plan with the most units beyond minima, by priority, and then the highest value. Returns that with bonuses."""
         sums = self._sums
         if self._bonuses and sums.solve(self._bonuses):
             sums.limit(self._bonus_row, sums.sum_of(self._bonuses))
@@ -417,8 +412,7 @@ class _Exact:
 
 
 def _spread(units: Iterable[tuple[int, dict[str, int]]]) -> dict[str, int]:
-    """Return class -> units. `units` are pairs: a number of units, and what is left of the classes of their lane, from which they are
-    taken."""
+    """Return class -> units. Each of `units` is a number of units, and what is left of their lane's classes, from which they are taken."""
     by_class: dict[str, int] = {}
     for count, left in units:
         for name, room in left.items():

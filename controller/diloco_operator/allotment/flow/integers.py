@@ -38,7 +38,7 @@ class Integers:
         self.values: list[int] = []
         """Variable -> its value in the last solution."""
         self.gap = 0.0
-        """The largest gap of all solves: how far a solution may be from the best one, as a share of that."""
+        """How far the worst solution so far may be from the best one, as a share of that."""
 
     def variable(self, upper: int, lower: int = 0) -> int:
         """Return the number of a new variable between these bounds."""
@@ -51,7 +51,6 @@ class Integers:
         return number
 
     def bound(self, variable: int, lower: int, upper: int) -> None:
-        """Set the bounds of the variable."""
         self._lower[variable], self._upper[variable] = lower, upper
         self._solver.changeColBounds(variable, lower, upper)
 
@@ -69,7 +68,6 @@ class Integers:
         self._solver.changeCoeff(row, variable, 1.0)
 
     def limit(self, row: int, least: float = -math.inf, most: float = math.inf) -> None:
-        """Set the bounds of the row."""
         self._solver.changeRowBounds(row, least, most)
 
     def sum_of(self, terms: Terms) -> int:
@@ -77,8 +75,8 @@ class Integers:
         return sum(factor * self.values[variable] for variable, factor in terms.items())
 
     def solve(self, goal: Terms | None = None, gap: float = EXACT) -> bool:
-        """Find the solution with the largest goal, or any solution if the goal is None. Returns False if there is no solution, or none was
-        found in time: then `values` stay as they were.
+        """Find the solution with the largest goal, or any if the goal is None. Returns False if there is none, or none was found in time:
+        then `values` stay.
 
         Args:
             gap: the share of the best by which a solution of a large problem may miss it.

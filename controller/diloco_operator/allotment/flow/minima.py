@@ -1,11 +1,10 @@
 """Minima first: which jobs get their minimum, found by augmenting paths. Pure.
 
-1. Units that the minimum of their job needs keep their slices, except those that may have successors. 2. Jobs that run get what their
-minimum lacks, unit by unit, in the order of priority and age. 3. Jobs that wait get all of their minimum or nothing, in the same order. A
-job whose minimum does not fit keeps what it found, and later
-   minima do not get it: the job starts as soon as enough has become free, and small jobs cannot pass it for ever. A job keeps nothing if
-its
-   minimum is larger than the fleet, or if its pods are refused.
+1. Units that the minimum of their job needs keep their slices, except those that may have successors.
+2. Jobs that run get what their minimum lacks, unit by unit, in the order of priority and age.
+3. Jobs that wait get all of their minimum or nothing, in the same order. If it does not fit, the job keeps what it found from later
+   minima, so it starts as soon as enough is free, and small jobs cannot pass it for ever. It keeps nothing if its minimum is larger than
+   the fleet, or if its pods are refused.
 
 Units beyond a minimum play no part here: they give way to any minimum.
 
@@ -31,11 +30,11 @@ class Minima:
     missing: dict[str, int] = field(default_factory=dict)
     """Admitted job -> units of its minimum that have none."""
     waiting: list[str] = field(default_factory=list)
-    """Jobs whose minimum does not fit, and which keep what they found for it."""
+    """Jobs whose minimum does not fit, and that keep what they found."""
 
 
 def meet_minima(model: Model) -> Minima:
-    """Put into the model the flow of the minima alone, and bounds that keep it."""
+    """Give the model the flow of the minima alone, and bounds that keep it."""
     return _Admission(model).run()
 
 

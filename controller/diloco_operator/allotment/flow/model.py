@@ -21,14 +21,11 @@ type Size = int
 type Lane = tuple[Size, bool]
 """The size of units, and whether other units may be asked to leave for them."""
 MOVING = -1
-"""The cost of a slice for a unit that would leave its own. It is so little that the unit gets one only if that costs no other unit
-anything."""
+"""The cost of a slice for a unit that would leave its own: so little that it gets one only if that costs no unit anything."""
 
 
 @dataclass(slots=True)
 class JobArcs:
-    """The arcs of one job."""
-
     job: FlowJob
     entry: int
     """The arc from the source."""
@@ -53,12 +50,9 @@ class JobArcs:
     rest_node: int = 0
     """The node from which these go."""
     arcs: range = range(0)
-    """All arcs of the job."""
 
 
 class Model:
-    """The network of some jobs on some classes."""
-
     def __init__(self, jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> None:
         self.network = Network()
         self.jobs: dict[str, JobArcs] = {}

@@ -64,7 +64,6 @@ class Bonuses(NamedTuple):
 
 
 def bonuses(jobs: Iterable[FlowJob]) -> Bonuses:
-    """Return the bonuses of these jobs."""
     pools = [(job, pool) for job in jobs for pool in job.pools]
     ranks = {(not pool.scavenged, job.priority) for job, pool in pools}
     most = max((value for _, pool in pools for value in pool.all_values), default=0)

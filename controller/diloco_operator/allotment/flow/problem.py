@@ -56,8 +56,8 @@ class FlowPool:
     moving: int = 0
     """Held units that would leave their slices for others if some are left over."""
     displaces: bool = True
-    """Units may be asked to leave for its new ones. If False, new ones take only what is free or being left: nobody knows yet whether its
-    pods are admitted."""
+    """Units may be asked to leave for its new ones. If False, because nobody knows yet whether its pods are admitted, new ones take only
+    what is free or being left."""
     keeps_for_minimum: bool = True
     """Slices may stay free for its new units until there are enough for the job's minimum. False if its pods are known to be refused."""
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -85,7 +85,6 @@ class FlowPool:
 
     @property
     def has(self) -> int:
-        """How many units the pool has."""
         return sum(each.units for each in self.held)
 
     @property
@@ -117,8 +116,7 @@ class FlowJob:
     fits: bool = True
     """Its minimum would fit if no other job had anything."""
     successors: int = 0
-    """How many units of its minimum may leave for successors. A successor takes a slice that no unit has, and the other unit leaves once it
-    trains."""
+    """How many units of its minimum may leave, each once a successor trains, which takes a slice that no unit has."""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -153,7 +151,7 @@ class FlowJob:
 
     @property
     def staying(self) -> int:
-        """An upper bound of the held units that are sure to stay: those of the minimum, and those that are settling."""
+        """How many held units stay at most, whatever happens: those of the minimum, and those that are settling."""
         settling = sum(each.settling for pool in self.pools for each in pool.held)
         return min(self.protected + settling, sum(pool.has for pool in self.pools))
 

@@ -79,7 +79,6 @@ class Network:
             self.add(index, amount if forward else -amount)
 
     def cost(self) -> int:
-        """Return the cost of the flow."""
         return sum(cost * flow for cost, flow in zip(self.costs, self.flow, strict=True))
 
     def shortest(self, start: int, end: int, closed: Collection[int], reached: set[int]) -> Path | None:

@@ -61,7 +61,6 @@ class Solution:
         return solution
 
     def plan(self) -> FlowPlan:
-        """Return the plan that the flow in the network stands for."""
         model, network = self.model, self.model.network
         kept: dict[PoolKey, dict[str, int]] = {}
         for (pool, class_), arc in model.kept.items():
