@@ -13,7 +13,7 @@ class Allotted:
     granted: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     """Name of a pool -> free slices that only its units may take now."""
     revoked: Mapping[str, str] = field(default_factory=dict)
-    """Units that must leave their slices -> the key of the job that gets the slices."""
+    """Unit that must leave its slices -> the key of the job that waits for them, or of its own job if none does."""
     checks: frozenset[str] = frozenset()
     """Names of its pools that should ask by a dry run whether their pods are admitted: then units of other jobs would leave for them."""
     prepares: bool = False

@@ -51,11 +51,11 @@ def decide(component: int, requests: Sequence[JobRequest], supply: Supply) -> St
     made = yield from _Decision(component, requests, supply).steps()
     if not made.leaving or not made.is_approximate:
         return made.allotted
-    # The plan may be worse than it looks: see above.
+    # The plan may be worse than it looks: see the module's docstring.
     gone = made.leaving
-    stay = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
-    then = yield from _unmoved(component, [without(request, gone) for request in requests], LaterSupply(supply, requests, gone))
-    return made.allotted if then.yields > stay.yields else stay.allotted
+    if_all_stay = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
+    afterwards = yield from _unmoved(component, [without(request, gone) for request in requests], LaterSupply(supply, requests, gone))
+    return made.allotted if afterwards.yields > if_all_stay.yields else if_all_stay.allotted
 
 
 def _unmoved(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[_Made]:
@@ -108,15 +108,15 @@ class _Decision:
         question, answer = yield from self._ask(groups)
         tries = TRIES
         for job in sorted(question.problem.jobs, key=lambda job: job.order):
-            more = for_minimum(question, answer[0], job) if tries else []
+            new_groups = for_minimum(question, answer[0], job) if tries else []
             yield None
-            if more:
+            if new_groups:
                 tries -= 1
-                asked = [*groups, *more]
-                new_question, new_answer = yield from self._ask(asked)
+                tried = [*groups, *new_groups]
+                new_question, new_answer = yield from self._ask(tried)
                 if is_better(new_answer[0], answer[0]):
-                    groups, question, answer = used(new_question, new_answer[0], asked), new_question, new_answer
-                    if len(groups) < len(asked):  # hosts of groups that nobody uses are for small units again
+                    groups, question, answer = used(new_question, new_answer[0], tried), new_question, new_answer
+                    if len(groups) < len(tried):  # hosts of groups that nobody uses are for small units again
                         question, answer = yield from self._ask(groups)
         if rest := (yield from left_together(question, answer[0])):
             groups = [*groups, *rest]
@@ -159,14 +159,14 @@ class _Decision:
         for mask, room in self._shared_rooms(sum({1 << number for _, number in firm})):
             # Minima first, then the smallest units, so that as many units as possible fit.
             pools = [(_size(pool.requirements), pool, number) for pool, number in firm if mask >> number & 1]
-            left = room - sum(size * pool.min for size, pool, _ in pools)
-            if left < 0:
+            room_left = room - sum(size * pool.min for size, pool, _ in pools)
+            if room_left < 0:
                 return False
             most += sum(pool.min for _, pool, _ in pools)
             for size, pool, number in sorted(pools, key=itemgetter(0)):
-                added = max(0, min(pool.max - pool.min, self._room_of(number) - pool.min, left // size))
+                added = max(0, min(pool.max - pool.min, self._room_of(number) - pool.min, room_left // size))
                 most += added
-                left -= added * size
+                room_left -= added * size
         return request.min <= most
 
     def _room_of(self, number: int) -> int:
@@ -248,8 +248,8 @@ def yield_of(question: Question, plan: FlowPlan) -> Yield:
                 beyond += 0 if pool.scavenged else (kept + taken) * ranks[job.priority] * pool.share
                 value += sum(each.value * placed.kept.get(each.class_, 0) for each in pool.held)
                 value += sum(new_value(question, job.key, pool, name) * count for name, count in placed.taken.items())
-            left = max(0, units - (0 if pools and pools[0].scavenged else met))
-            for segment in segments(pools, left) if pools else ():
+            units_beyond = max(0, units - (0 if pools and pools[0].scavenged else met))
+            for segment in segments(pools, units_beyond) if pools else ():
                 value -= segment.units * segment.cost
     return Yield(minima, beyond, value)
 

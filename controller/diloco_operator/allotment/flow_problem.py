@@ -130,10 +130,10 @@ class Questions:
         )
         has = sum(pool.has for pool in pools)
         most = has + max(0, room)
-        able = sum(pool.has + pool.wanted for pool in pools if not pool.scavenged)
+        attainable = sum(pool.has + pool.wanted for pool in pools if not pool.scavenged)
         return FlowJob(
             request.job,
-            max(0, min(least, able, most)),
+            max(0, min(least, attainable, most)),
             most,
             pools,
             request.priority,

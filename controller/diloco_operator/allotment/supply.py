@@ -79,14 +79,14 @@ class LaterSupply:
         """The hosts that these units left, as they are then."""
         self._copies: dict[SliceClass, SliceClass] = {}
         """Class with slices that they left -> the class as it is then."""
-        left = {
+        slices_of_gone = {
             (request.job, unit.name): self._supply.slices_of(unit)
             for request in requests
             for pool in request.pools
             for unit in pool.units
             if (request.job, unit.name) in gone
         }
-        for key, slices in left.items():
+        for key, slices in slices_of_gone.items():
             for class_, location in slices:
                 self._leave(key, class_, location)
 

@@ -148,10 +148,10 @@ def _with_surplus(
         accelerators += located * slots
         counted += 0 if pool.scavenged else held
         spare.append((slots, located if pool.scavenged else min(located, max(0, held - pool.min)), pool.scavenged))
-    left, surplus = max(0, counted - request.min), 0
+    above_minimum, surplus = max(0, counted - request.min), 0
     for slots, present, scavenged in reversed(spare):  # the pool that the job prefers least gives first
-        count = present if scavenged else min(present, left)
-        left -= 0 if scavenged else count
+        count = present if scavenged else min(present, above_minimum)
+        above_minimum -= 0 if scavenged else count
         surplus += count * slots
     lasting = sum(dict(part.devices).get(resource, 0) for (node, _), part in request.shared.items() if locate(node) is not None)
     leaving = max(0, holder.slices - (accelerators + lasting if resource else len(staying)))

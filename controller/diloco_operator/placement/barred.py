@@ -86,8 +86,13 @@ class FreeSlices:
     @property
     def takes_any(self) -> bool:
         """Whether the pool can use any slice of its shape, wherever it is and whatever its labels are."""
-        asked = self.pool.requirements
-        return not (asked.capacity or asked.node_selector or asked.affinity is not None or asked.locality is not Locality.ANY)
+        requirements = self.pool.requirements
+        return not (
+            requirements.capacity
+            or requirements.node_selector
+            or requirements.affinity is not None
+            or requirements.locality is not Locality.ANY
+        )
 
 
 def units_at_once(job: JobRequest, free_for: Callable[[str], FreeSlices], pool: PoolRequest) -> int:

@@ -211,8 +211,8 @@ class _Placing:
 
         @functools.cache
         def free_for(pool: str) -> FreeSlices:
-            found = next(each for each in self.pools if each.request.name == pool)
-            return FreeSlices.of(found.request, self.fleet, self.free.taken)
+            named = next(each for each in self.pools if each.request.name == pool)
+            return FreeSlices.of(named.request, self.fleet, self.free.taken)
 
         for pool in self.pools:
             outcome = pool_outcome(

@@ -42,11 +42,11 @@ def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
         if not asking:
             break
         displacing_plan = solve(_all_displacing(problem, asking))
-        more = {key for key in asking if _taken(displacing_plan, key) > _taken(plan, key) or _keeps(displacing_plan, key[0])}
-        if not more:
+        winning = {key for key in asking if _taken(displacing_plan, key) > _taken(plan, key) or _keeps(displacing_plan, key[0])}
+        if not winning:
             break
-        should_ask |= more
-        asking = {key: wanted for key, wanted in asking.items() if key not in more}
+        should_ask |= winning
+        asking = {key: wanted for key, wanted in asking.items() if key not in winning}
     else:
         should_ask |= asking.keys()
     return frozenset(should_ask)

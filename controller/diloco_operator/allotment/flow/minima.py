@@ -114,8 +114,8 @@ class _Admission:
         begin = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, arcs.minimum, arcs.new, *first) if arc is not None]
         start = network.heads[first[-1]] if first else arcs.start
         pushed: list[tuple[Path, int]] = []
-        while wanted > 0 and network.room(begin) > 0 and (found := network.shortest(start, SINK, closed, reached)) is not None:
-            path = [*begin, *found]
+        while wanted > 0 and network.room(begin) > 0 and (rest := network.shortest(start, SINK, closed, reached)) is not None:
+            path = [*begin, *rest]
             units = min(wanted, network.room(path))
             network.push(path, units)
             pushed.append((path, units))

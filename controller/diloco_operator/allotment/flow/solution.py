@@ -138,7 +138,7 @@ def _release(model: Model, minima: Minima) -> None:
             network.upper[arcs.rest] = PLENTY
         # The segments are limited to the maximum, so that the entry limits nothing and can be contracted.
         for segments in arcs.surplus:
-            left = network.upper[arcs.entry] - met
+            room = network.upper[arcs.entry] - met
             for arc in segments:
-                network.upper[arc] = min(network.upper[arc], left)
-                left -= network.upper[arc]
+                network.upper[arc] = min(network.upper[arc], room)
+                room -= network.upper[arc]

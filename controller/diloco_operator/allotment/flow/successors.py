@@ -132,19 +132,19 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
     hubs = {class_.name: class_.hub for class_ in classes}
     free = unheld(jobs, classes, successors=False)
     timid = dict.fromkeys(free, 0)
-    left = dict.fromkeys(free, 0)
+    vacated = dict.fromkeys(free, 0)
     sizes: dict[str, set[int]] = {name: set() for name in free}
     for job in jobs:
         for pool in job.pools:
             placed = plan.pools[job.key, pool.name]
             for each in pool.held:
                 size = pool.size_in(hubs[each.class_])
-                left[each.class_] += (each.units - placed.kept.get(each.class_, 0)) * size if job in moving else 0
+                vacated[each.class_] += (each.units - placed.kept.get(each.class_, 0)) * size if job in moving else 0
                 sizes[each.class_].add(size)
             for name, units in placed.taken.items():
                 sizes[name].add(size := pool.size_in(hubs[name]))
                 timid[name] += 0 if pool.displaces else units * size
-    refusable = {name for name in free if timid[name] > free[name] + left[name]}
+    refusable = {name for name in free if timid[name] > free[name] + vacated[name]}
     waiting: set[str] = set()
     for job in moving:
         taken = [(pool, name, units) for pool in job.firm for name, units in plan.pools[job.key, pool.name].taken.items()]
