@@ -86,8 +86,9 @@ class Allotment:
         """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some.
 
         Args:
-            most: jobs that one decision may concern. Larger ones, and those with units of several sizes, are left for `in_steps`. None if
-                all are decided here.
+            most: how many jobs a decision may concern. Larger ones, and those on units of several sizes, are left for `in_steps`. None if
+                all
+                are decided here.
         """
         concerned: set[str] = set()
         if most is None:
