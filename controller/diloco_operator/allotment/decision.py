@@ -4,7 +4,8 @@ Where hosts are in parts, or other pools tell apart the hosts that a unit of sev
 unit may then leave for a plan that turns out to be worse once it has gone: it would come back, and leave again, for ever. So a decision by
 which units leave is made twice more: for the fleet once they have gone, and as if all stayed. They leave only if the former yields more.
 
-See docs/decisions/0210-units-of-several-sizes.md. See docs/decisions/0207-allotment.md.
+See docs/decisions/0210-units-of-several-sizes.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations
