@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 _DELAY = 0.01
 """Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
 AT_ONCE = 30
-"""An allotment over so many jobs with units of one size takes a few milliseconds. Others are made beside the loop, once for all changes of
-a moment."""
+"""An allotment over at most this many jobs, with units of one size, takes a few milliseconds and is made at once. Others are made beside
+the loop, once for all changes of a moment."""
 _TURN_STEPS = 100
 _TURN_SECONDS = 0.005
-"""A turn of the loop has at most so many of these steps, and about so many seconds of them."""
+"""Most steps, and about the most seconds of them, in one turn of the loop."""
 
 
 class Beside(Protocol):
@@ -36,7 +36,7 @@ class Beside(Protocol):
 
 
 class AllotmentRefresh:
-    """For one event loop. `wake` queues a job. `beside`: None: all runs on the loop."""
+    """Refreshes an allotment on one event loop. `wake` queues a job. If `beside` is None, everything runs on the loop."""
 
     def __init__(self, allotment: Allotment, wake: Callable[[JobKey], None], beside: Beside | None = None) -> None:
         self._allotment = allotment
@@ -44,7 +44,7 @@ class AllotmentRefresh:
         self._beside = beside
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        """Makes an allotment in steps."""
+        """Makes an allotment in steps. None while nothing is left to make so."""
 
     def soon(self) -> None:
         """Refresh in a moment, once for all that changes until then."""
@@ -52,35 +52,35 @@ class AllotmentRefresh:
             self._timer = asyncio.get_running_loop().call_later(_DELAY, self.now)
 
     def now(self, deciding: str = "") -> None:
-        """Refresh, and wake the jobs that can act on it; `deciding`: the job that is being decided on. What concerns many jobs follows in a
-        moment; until then the last allotment stands."""
+        """Refresh, and wake the jobs that can act on it, except `deciding`: the job that is being decided on. What concerns many jobs
+        follows in a moment; until then the last allotment stands."""
         self._cancel_timer()
         self._wake_all(self._allotment.refresh(AT_ONCE) - {deciding})
         if self._allotment.unfinished and self._task is None:
             self._task = asyncio.create_task(self._finish(), name="allotment")
 
     async def in_steps(self) -> None:
-        """Refresh all that changed, in turns of the loop. What is to be solved is solved beside it."""
+        """Refresh all that changed, in short turns of the loop. Problems are solved beside the loop."""
         for component in self._allotment.unsettled():
             await self._decide(component)
 
     async def _decide(self, component: int) -> None:
         loop = asyncio.get_running_loop()
-        found: Answer | None = None
+        solution: Answer | None = None
         with closing(self._allotment.in_steps(component)) as steps:
             while True:
                 until = loop.time() + _TURN_SECONDS
                 for _ in range(_TURN_STEPS):
                     try:
-                        problem = steps.send(found)
+                        problem = steps.send(solution)
                     except StopIteration as end:
                         self._wake_all(end.value)
                         return
-                    found = None
+                    solution = None
                     if problem is not None:
                         work = functools.partial(answer, problem)
-                        found = await self._beside(work) if self._beside is not None else work()
-                        _log_gap(len(problem.jobs), found[0].gap)
+                        solution = await self._beside(work) if self._beside is not None else work()
+                        _log_gap(len(problem.jobs), solution[0].gap)
                         break
                     if loop.time() >= until:
                         break
@@ -92,7 +92,7 @@ class AllotmentRefresh:
         return self._task is None
 
     async def close(self) -> None:
-        """End what goes on."""
+        """Cancel a refresh that is due or under way."""
         self._cancel_timer()
         if self._task is not None:
             self._task.cancel()

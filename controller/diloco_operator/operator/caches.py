@@ -64,8 +64,13 @@ class _Followed[T]:
 
 
 class Caches:
-    """All reflectors of an operator. `namespaces`: only jobs of these and their objects; empty: of all. Nodes are those of the cluster,
-    and so are pods that are not of jobs, unless `other_pods` is False. `end_annotations`: see `project_node`."""
+    """All reflectors of an operator. Nodes are followed in the whole cluster.
+
+    Args:
+        namespaces: jobs and their objects are followed in these; in all namespaces if empty.
+        other_pods: follow other pods too, in the whole cluster.
+        end_annotations: see `project_node`.
+    """
 
     def __init__(
         self,
@@ -93,8 +98,8 @@ class Caches:
             everywhere: bool = False,
         ) -> _Followed[T]:
             cache: Cache[T] = Cache(indexers)
-            # Once each: a namespace that is configured twice would be listed and watched twice.
-            where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces and not everywhere else ("",)
+            # A namespace may be configured twice, and is listed and watched once.
+            followed_namespaces = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces and not everywhere else ("",)
             reflectors = [
                 Reflector(
                     client,
@@ -110,7 +115,7 @@ class Caches:
                     problem=problem,
                     without=without,
                 )
-                for namespace in where
+                for namespace in followed_namespaces
             ]
             return _Followed(cache, reflectors)
 
@@ -137,7 +142,7 @@ class Caches:
             )
 
         self._granted: Mapping[Resource, _Followed[Any]] = {each.resource: reflect_granted(each) for each in WATCHES}
-        """What grantors need, followed only where it can be read."""
+        """The objects of grantors. Where they cannot be read, the operator works without them."""
         self._device_slices = reflect(
             names.RESOURCE_SLICES,
             lambda obj, _: project_slice(obj),
@@ -146,7 +151,7 @@ class Caches:
             selected=names.GPU_SLICES,
         )
         self._claims: _Followed[ClaimedDevices] | None = None
-        """What pods claim; None: the operator is not to see it."""
+        """What pods claim. None if the operator is not to see other pods."""
         if other_pods:
             self._claims = reflect(
                 names.RESOURCE_CLAIMS,
@@ -156,8 +161,10 @@ class Caches:
                 without=_WITHOUT_CLAIMS,
                 everywhere=True,
             )
-        self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
-        # A Secret that came before its job was taken for a stranger's. Nothing else would read its certificates then.
+        self._secrets = reflect(
+            names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda cached: ((cached.namespace, cached.value.job),)}
+        )
+        # A Secret that came before its job was taken for a foreign one, and nothing else would read its certificates later.
         self._jobs.on_change(self._read_secrets_of_new_job)
         self._other_pods = tuple(
             Reflector(
@@ -185,7 +192,7 @@ class Caches:
             *self._objects.values(),
         )
         self._forbidden: list[Reflector[Any]] = []
-        """Those that the API server does not answer for lack of a right."""
+        """Reflectors that the API server refuses because the operator lacks a right."""
         for reflector in self.reflectors:
             reflector.on_rights_change(self._note_rights)
 
@@ -196,7 +203,7 @@ class Caches:
 
     @property
     def sees_other_pods(self) -> bool:
-        """Whether the operator sees what pods use that are not of its jobs."""
+        """Whether the operator sees what other pods use."""
         return bool(self._other_pods) and not any(reflector.missing for reflector in self._other_pods)
 
     @property
@@ -213,7 +220,7 @@ class Caches:
         return self._nodes.cache
 
     async def wait_synced(self) -> None:
-        """Return when every resource was listed once, or may not be listed in a namespace. Nothing may be decided before."""
+        """Return when every resource was listed once, or was refused in a namespace. Nothing may be decided before."""
         for reflector in self.reflectors:
             # A namespace without rights must not keep the others from starting. Without nodes nothing can be placed anywhere.
             if reflector.resource.namespaced:
@@ -228,27 +235,27 @@ class Caches:
 
     @property
     def may_decide(self) -> bool:
-        """Whether there is a namespace for whose jobs no right is missing."""
-        # A reflector of all namespaces has "": without its right no job can be decided.
-        without = {reflector.namespace for reflector in self._forbidden}
-        return "" not in without and bool(self._namespaces - without or not without)
+        """Whether no right is missing for the jobs of at least one namespace."""
+        # "" is the namespace of a reflector that follows all of them: without its right no job can be decided.
+        lacking = {reflector.namespace for reflector in self._forbidden}
+        return "" not in lacking and bool(self._namespaces - lacking or not lacking)
 
     @property
     def failures(self) -> list[str]:
-        """What the API server answers instead of lists, a sentence for each resource and namespace. Its objects are those of before."""
+        """Why resources cannot be listed now, a sentence for each resource and namespace. Their caches keep what they had."""
         return [f"{reflector.what}: {reflector.failing}" for reflector in self.reflectors if reflector.failing]
 
     def on_failure_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler` when a resource comes to be in `failures`, or is no longer."""
+        """Call `handler` when a resource joins `failures` or leaves it."""
         for reflector in self.reflectors:
             reflector.on_failure_change(handler)
 
     def missing_rights_in(self, namespace: str) -> list[str]:
-        """Return the same for the jobs of one namespace: without these rights nothing can be decided there."""
+        """The missing rights for the jobs of one namespace. While any is missing, nothing can be decided there."""
         return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]
 
     def without(self, namespace: str) -> dict[Resource, str]:
-        """Return what grantors need and that cannot be read in the namespace, and why."""
+        """Resources of grantors that cannot be read in the namespace, with the reason."""
         return {
             resource: reflector.missing
             for resource, followed in self._granted.items()
@@ -263,9 +270,9 @@ class Caches:
         """Call `handler` with every job of a namespace in which rights came or went."""
 
         def changed(where: str) -> None:
-            for held in self.jobs:
-                if where in ("", held.namespace):
-                    handler(held.key)
+            for cached in self.jobs:
+                if where in ("", cached.namespace):
+                    handler(cached.key)
 
         for reflector in self.reflectors:
             reflector.on_rights_change(functools.partial(changed, reflector.namespace))
@@ -281,12 +288,12 @@ class Caches:
             granted.on_change(lambda old, new: self._on_group(handler, _either(old, new).key))
 
     def _on_group(self, handler: Callable[[JobKey], None], group: tuple[str, str]) -> None:
-        """Call the handler for a group that has pods of a job; none of the many groups of others has."""
+        """Call the handler with each job that has pods in the group. Most groups have none: they belong to others."""
         for key in {(pod.namespace, pod.value.job) for pod in self._pods.cache.by_index(_BY_GROUP, group)}:
             handler(key)
 
     def on_node_change(self, handler: Callable[[NodeView | None, str], None]) -> None:
-        """Call `handler` at every change of a node, with the node (None: deleted) and its name."""
+        """Call `handler` at every change of a node, with the node, or None if it was deleted, and its name."""
         self._nodes.on_change(lambda old, new: handler(new.value if new else None, _either(old, new).name))
 
     def on_slice_change(self, handler: Handler[DeviceSlice]) -> None:
@@ -307,7 +314,7 @@ class Caches:
         return self._claims.cache.by_index(_BY_POOL, pool) if self._claims is not None else []
 
     def on_use_change(self, handler: Callable[[PodUse | None, PodUse | None], None]) -> None:
-        """Call `handler` with the old and the new use at every change of what a pod of no job uses; None: it uses nothing."""
+        """Call `handler` with the old and the new use at every change of what a pod of no job uses. None if it uses nothing."""
         for reflector in self._other_pods:
             reflector.on_change(lambda old, new: handler(old.value if old else None, new.value if new else None))
 
@@ -331,20 +338,19 @@ class Caches:
                 reflector.on_change(functools.partial(handler, reflector.resource))
 
     def job(self, key: JobKey) -> Job | None:
-        """Return the job, or None."""
-        held = self.jobs.get(*key)
-        return held.value.whole() if held is not None else None
+        cached = self.jobs.get(*key)
+        return cached.value.whole() if cached is not None else None
 
     def pods(self, key: JobKey) -> tuple[PodView, ...]:
         """Return every pod in the job's namespace with the job's label."""
-        return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, key))
+        return tuple(cached.value for cached in self._pods.cache.by_index(_BY_JOB, key))
 
     def labelled_pods(self, key: JobKey) -> list[CachedObject[PodView]]:
-        """Return the same as the cache has them."""
+        """Return the same pods, as the cache keeps them."""
         return self._pods.cache.by_index(_BY_JOB, key)
 
     async def has_pods_of(self, key: JobKey) -> bool:
-        """Return whether the cache has the pods with the job's label as the API server has them now. If it has not, all are listed again.
+        """Return whether the cache has the pods with the job's label as the API server has them now. If not, it lists all pods again.
         Raises `ApiError` and `OSError`."""
         namespace, name = key
         current = True
@@ -363,34 +369,33 @@ class Caches:
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by == names.MANAGER
 
     def uid_of_ours(self, key: JobKey) -> str:
-        """Return the uid of a job that this operator runs; "": it runs none of this name."""
+        """Return the job's uid, or "" if this operator runs no job of this name."""
         job = self.jobs.get(*key)
         return job.uid if job is not None and job.value.bare.managed_by == names.MANAGER else ""
 
     def is_of_other_operator(self, pod: PodView) -> bool:
-        """Return whether a job owns the pod that another operator runs."""
+        """Return whether the pod belongs to a job that another operator runs."""
         job = self.jobs.get(pod.namespace, pod.job)
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by != names.MANAGER
 
     def pod_count(self, key: JobKey) -> int:
-        """Return the number of pods with the job's label."""
         return self._pods.cache.count(_BY_JOB, key)
 
     def pod(self, namespace: str, name: str) -> PodView | None:
-        """Return the pod, or None."""
-        held = self._pods.cache.get(namespace, name)
-        return held.value if held is not None else None
+        cached = self._pods.cache.get(namespace, name)
+        return cached.value if cached is not None else None
 
     def children(self, key: JobKey) -> Children:
         """Return the objects that exist under the names that the job uses."""
         job = self.jobs.get(*key)
         secrets = {
-            held.name: held.value.certificates
-            for held in self._secrets.cache.by_index(_BY_JOB, key)
-            # Its own, not read yet: it is listed again. Until then it is not there, so that nothing is replaced that is right.
-            if held.value.read or job is None or held.value.certificates.owner != job.uid
+            cached.name: cached.value.certificates
+            for cached in self._secrets.cache.by_index(_BY_JOB, key)
+            # The job's own Secret, if it was not read yet, is about to be listed again. Until then it is left out: what is in it is not
+            # known, and must not be replaced if it is right.
+            if cached.value.read or job is None or cached.value.certificates.owner != job.uid
         }
-        config_maps = {held.name: held.value.view for held in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
+        config_maps = {cached.name: cached.value.view for cached in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
         config_maps.pop(names.config_map_name(key[1]), None)
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
@@ -405,38 +410,38 @@ class Caches:
 
     def _granted_to(self, key: JobKey) -> dict[Resource, dict[str, Any]]:
         groups = {pod.value.group.name for pod in self._pods.cache.by_index(_BY_JOB, key) if pod.value.group is not None}
-        found = {}
+        granted = {}
         for resource, followed in self._granted.items():
-            held = (followed.cache.get(key[0], group) for group in groups)
-            found[resource] = {each.name: each.value for each in held if each is not None}
-        return found
+            cached = (followed.cache.get(key[0], group) for group in groups)
+            granted[resource] = {each.name: each.value for each in cached if each is not None}
+        return granted
 
     def priority(self, name: str) -> int:
-        """Return the value of a PriorityClass; "": that of the cluster's default class. 0 if the class does not exist, as for pods without
+        """Return the value of a PriorityClass, for "" the cluster's default class. 0 if the class does not exist, as for pods without
         one."""
         if name:
-            held = self._priorities.cache.get("", name)
-            return held.value.value if held is not None else 0
-        return next((held.value.value for held in self._priorities.cache if held.value.default), 0)
+            cached = self._priorities.cache.get("", name)
+            return cached.value.value if cached is not None else 0
+        return next((cached.value.value for cached in self._priorities.cache if cached.value.default), 0)
 
     @property
     def non_preempting(self) -> frozenset[str]:
         """Names of the PriorityClasses whose pods never pre-empt others."""
-        return frozenset(held.name for held in self._priorities.cache if not held.value.preempts)
+        return frozenset(cached.name for cached in self._priorities.cache if not cached.value.preempts)
 
     def authority(self, key: JobKey, owner: str) -> Authority | None:
-        """Return the certificate authority of the job with uid `owner`; None: it has none yet."""
-        held = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))
-        # Not that of a deleted job of this name: it is about to be collected, and what it signs with it.
-        return held.value.certificates.authority if held is not None and held.value.certificates.owner == owner else None
+        """Return the certificate authority of the job with uid `owner`, or None if it has none yet."""
+        cached = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))
+        # A deleted job of this name may have left its own, which is about to be collected with all that it signed.
+        return cached.value.certificates.authority if cached is not None and cached.value.certificates.owner == owner else None
 
     def roots(self, key: JobKey) -> str:
-        """Return certificates of the authorities that may have signed the syncer's certificate, PEM; "" if there are none."""
-        held = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
-        return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
+        """Return PEM certificates of the authorities that may have signed the syncer's certificate, or "" if there are none."""
+        cached = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
+        return "".join(root.pem for root in cached.value.certificates.roots) if cached is not None else ""
 
     def shown(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
-        """Return an object of a job that the operator may patch as the cache has it, or None."""
+        """Return the cached object, or None. `resource`: one whose objects the operator may patch."""
         known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects, **self._granted}
         followed = known[resource]
         return followed.cache.get(namespace, name)
@@ -449,7 +454,7 @@ class Caches:
         return JobSecret(label, project_certificates(obj) if ours else project_foreign(obj), ours)
 
     def _read_secrets_of_new_job(self, old: CachedObject[CachedJob] | None, new: CachedObject[CachedJob] | None) -> None:
-        """Read the Secrets of a new job, which may have come before it: those of another replica, or while the jobs were not listed yet."""
+        """Read the Secrets of a new job. They may have come before it: from another replica, or while the jobs were not listed yet."""
         if new is None or (old is not None and old.uid == new.uid):
             return
         if any(not held.value.read and held.value.certificates.owner == new.uid for held in self._secrets.cache.by_index(_BY_JOB, new.key)):
@@ -489,8 +494,8 @@ def _group_of_pod(held: CachedObject[PodView]) -> Iterable[tuple[str, str]]:
 
 
 def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:
-    """Return label and field selectors of the pods that are not of jobs in these namespaces (empty: of all); None: nothing is selected. A
-    pod with the label is of a job, or pretends to be; those of the jobs' own namespaces are in the cache of their pods already."""
+    """Yield label and field selectors of the pods that are not of jobs in these namespaces: of all if empty, and nothing if None. A pod
+    with the job label is of a job, or pretends to be. In the jobs' own namespaces the cache of their pods has it already."""
     if namespaces is None:
         return
     yield f"!{names.LABEL_JOB}", USING

@@ -1,4 +1,4 @@
-"""Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing.
+"""Carries out a `Plan`, stage by stage, as `plan.py` describes. It decides nothing.
 
 See docs/decisions/0031-writes.md. See docs/decisions/0206-before-units-leave.md.
 See docs/decisions/0091-fairness-on-one-loop.md.
@@ -27,7 +27,7 @@ DEFAULT_CONCURRENCY = 64
 JOB_CONCURRENCY = 32
 """Requests at once for one job. The other slots are for the other jobs, whatever happens to this one."""
 LIGHT_FLOW = 8
-"""A job that never wants more requests at once, such as for the hosts of one unit, is a light flow and delays no other job."""
+"""A job that never wants more requests at once, as for the hosts of one unit, is a light flow. It delays no other job."""
 CONTENTION_CONCURRENCY = 1
 """Requests at once for a heavy flow while a light flow has requests too: on the API server the light flow's requests would wait behind
 them."""
@@ -37,7 +37,7 @@ with the certificates of up to 64 units, is made and written."""
 
 
 async def _at_once(_: Subject) -> None:
-    """Wait for nothing."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ExecutionResult:
     gone: int = 0
     """Deletes whose object was gone already."""
     answers: list[tuple[PodCheck, Failure | None]] = field(default_factory=list, repr=False)
-    """Dry runs, each with why it was refused; None: it was admitted."""
+    """Dry runs, each with its refusal, or None if it was admitted."""
     admitted: list[tuple[PodCheck, Obj]] = field(default_factory=list, repr=False)
     """Dry runs that were admitted, each with the pod as the API server would store it."""
     written: Obj | None = None
@@ -96,11 +96,8 @@ class Executor:
     """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than
     `light` at once gets `in_contention` while other jobs write too. Waiting jobs take turns, request by request.
 
-    `crowds_others` says that the jobs of a job's namespace are so many, beside others, that their requests go one at a time. `give_way` is
-    awaited before each of these.
-
-    `unsent` is called with (resource, namespace, name) of every create and delete that failed, or that was not sent because an earlier
-    stage failed: its effect must not be expected. If it happened after all, to do it again is harmless.
+    `crowds_others` tells whether a job's namespace is a crowd, with other namespaces at work. The requests of a crowd go one at a time, and
+    `give_way` is awaited before each of them.
     """
 
     def __init__(
@@ -121,7 +118,7 @@ class Executor:
         self._crowds_others = crowds_others
         self._give_way = give_way
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By namespace; held by the requests that use it."""
+        """By namespace. A lock lives as long as requests hold it or wait for it."""
         self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, light=light, most_in_contention=min(in_contention, per_job))
 
     async def execute(
@@ -134,10 +131,16 @@ class Executor:
         postpone: Callable[[], bool] = lambda: False,
         certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> ExecutionResult:
-        """Carry out patches, creates and certificates, then the status, then deletes, events and dry runs. `job`: the job of the plan.
-        `version`: the resourceVersion of the job that the plan was made from; a status needs it and is written over no other one.
-        `postpone` is asked before a status that may wait. `certificates` yields the writes for the plan's `certificates`, in their
-        order."""
+        """Carry out patches, creates and certificates, then the status, then deletes, events and dry runs.
+
+        Args:
+            job: the job of the plan.
+            version: the job's resourceVersion that the plan was made from. The status replaces this version only.
+            unsent: called with (resource, namespace, name) of each create and delete that failed, or was not sent because an earlier stage
+                failed: its effect must not be expected. If it happened after all, to do it again is harmless.
+            postpone: asked before a status that may wait.
+            certificates: yields the writes for the plan's `certificates`, in their order.
+        """
         result = ExecutionResult()
         await _all([self._patch(patch, job, result) for patch in plan.patches])
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
@@ -157,12 +160,12 @@ class Executor:
                 await self._replace_status(job, plan.status, version, result)
         if result.ok and not result.postponed:
             await _all([self._delete(job, delete, result, unsent) for delete in plan.deletes])
-            # Once the status is written: if that fails, the next reconcile says the same, and users would read it twice.
+            # After the status: if that cannot be written, the next reconcile emits the events again, and users would read them twice.
             for event in plan.events:
                 self._events.emit(job, event)
             await _all([self._check_pod(check, job, result) for check in plan.pod_checks])
         else:
-            # No watch event will follow: to expect one would hold the next reconcile back.
+            # No watch event will show these deletes: to expect one would hold the next reconcile back.
             for delete in plan.deletes:
                 unsent(delete.resource, delete.namespace, delete.name)
         return result
@@ -176,9 +179,9 @@ class Executor:
         result: ExecutionResult,
         unsent: Callable[[Resource, str, str], None],
     ) -> None:
-        """Write each Secret as soon as its certificates are made; the objects that need it are ready then. Certificates are made only as
-        fast as requests need them: if all were made first, this process would be busy and the API server idle."""
-        after: dict[str, list[Create]] = {wanted.obj["metadata"]["name"]: [] for wanted in to_issue}
+        """Write each Secret as soon as its certificates are made, then create the objects that need it. Certificates are made only as fast
+        as requests need them: if all were made first, this process would be busy and the API server idle."""
+        dependents: dict[str, list[Create]] = {wanted.obj["metadata"]["name"]: [] for wanted in to_issue}
         ready: asyncio.Queue[Create | None] = asyncio.Queue(READY)
 
         async def send() -> None:
@@ -190,30 +193,30 @@ class Executor:
             for _ in range(senders):
                 group.create_task(send())
             for create in creates:
-                if create.after in after:
-                    after[create.after].append(create)
+                if create.after in dependents:
+                    dependents[create.after].append(create)
                 else:
                     await ready.put(create)
             for _ in to_issue:
-                name, there = await self._certified(await anext(certificates), job, result, unsent)
-                if not there:
-                    _report_unsent(after[name], [], unsent)
-                for create in after[name] if there else ():
+                name, written = await self._certified(await anext(certificates), job, result, unsent)
+                if not written:
+                    _report_unsent(dependents[name], [], unsent)
+                for create in dependents[name] if written else ():
                     await ready.put(create)
-            # One for each sender, behind everything that is to be sent: without them the group would never end.
+            # A None for each sender, behind everything that is to be sent, ends it: the group waits for all senders.
             for _ in range(senders):
                 await ready.put(None)
 
     async def _certified(
         self, secret: Create | Patch, job: Subject, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> tuple[str, bool]:
-        """Return the Secret's name, and whether it has the wanted content now."""
+        """Write a Secret. Return its name, and whether it has the wanted content now."""
         if isinstance(secret, Patch):
             return secret.name, await self._patch(secret, job, result)
         return secret.obj["metadata"]["name"], await self._create(secret, job, result, unsent)
 
     async def _create(self, create: Create, job: Subject, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> bool:
-        """Create an object. True: it exists now."""
+        """Create an object. Return whether it exists now."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         action = f"create {create.resource.kind} {namespace}/{name}"
@@ -239,7 +242,7 @@ class Executor:
                 lambda: self._client.create(names.PODS, check.pod, field_manager=names.FIELD_MANAGER, dry_run=True),
             )
         except ApiError as error:
-            # A refusal is an answer, and no failure: the rest of the plan stands.
+            # A refusal is an answer too, and no failure of the plan.
             result.answers.append((check, Failure(f"dry run of Pod {meta.get('namespace', '')}/{meta['name']}", error)))
         else:
             result.answers.append((check, None))
@@ -248,18 +251,19 @@ class Executor:
     async def _check_owner(
         self, create: Create, job: Subject, action: str, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> bool:
-        """Check whose the taken name is: that of an earlier write for this job, which is success, or of a foreign object."""
+        """An object has the name already. Return whether it stands for the create: an earlier write for this job made it, or its volume
+        claim was kept. A foreign object is a failure."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         try:
-            there = await self._request(job, lambda: self._client.get(create.resource, namespace, name))
+            existing = await self._request(job, lambda: self._client.get(create.resource, namespace, name))
         except ApiError as error:  # also NotFound: it vanished meanwhile, so the create should be tried again
             result.failures.append(Failure(action, error))
             unsent(create.resource, namespace, name)
             return False
-        kept_for = (there["metadata"].get("annotations") or {}).get(names.ANNOTATION_JOB_UID)
-        if create.may_have_made(there, job.uid) or (create.resource == names.VOLUME_CLAIMS and kept_for == job.uid):
-            if create.fresh:
+        kept_for = (existing["metadata"].get("annotations") or {}).get(names.ANNOTATION_JOB_UID)
+        if create.may_have_made(existing, job.uid) or (create.resource == names.VOLUME_CLAIMS and kept_for == job.uid):
+            if create.fresh:  # the existing object has other content, such as another key: the next plan is made from it
                 result.failures.append(
                     Failure(action, Conflict(409, "Conflict", "an earlier object with this name exists; the job is reconciled again"))
                 )
@@ -273,7 +277,7 @@ class Executor:
         return False
 
     async def _patch(self, patch: Patch, job: Subject, result: ExecutionResult) -> bool:
-        """Change an object. True: it has the wanted content now."""
+        """Change an object. Return whether it has the wanted content now."""
         try:
             written = await self._request(
                 job,
@@ -332,8 +336,9 @@ class Executor:
             unsent(delete.resource, delete.namespace, delete.name)
 
     async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
-        """Send one request, once the job has a slot. After a time-out, as without a connection, the effect of the request is unknown."""
-        # The turn first: a request that waits for it must hold no slot, which others could use.
+        """Send one request, once the job has a slot. Raises `Unavailable` after a time-out: its effect is unknown, as without a
+        connection."""
+        # The turn comes first: a request that waits for it must hold no slot, which others could use.
         async with self._turn(job), self._slots.slot(job):
             try:
                 async with asyncio.timeout(REQUESTS.write):
@@ -343,7 +348,7 @@ class Executor:
 
     @asynccontextmanager
     async def _turn(self, job: Subject) -> AsyncIterator[None]:
-        """Wait for one request's turn behind those of the namespace before it, if it makes room for others."""
+        """Wait until a request may be sent. The requests of a crowd go one at a time and give way to others before each."""
         if not self._crowds_others(job):
             yield
             return
@@ -364,7 +369,7 @@ def _report_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificat
 
 
 async def _all(actions: Sequence[Coroutine[None, None, object]]) -> None:
-    """Carry out concurrently. No action raises `ApiError`; any other exception is a defect and ends the reconcile."""
+    """Carry out actions concurrently. None raises `ApiError`; any other exception is a defect and ends the reconcile."""
     if len(actions) == 1:
         await actions[0]
     elif actions:

@@ -36,7 +36,7 @@ from diloco_operator.timeouts import REQUESTS, LeaseTimeouts, check_together
 log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0005
-"""Python's thread switch interval. The event loop waits so long for an offloaded decision after each of its system calls."""
+"""Python's thread switch interval. While a thread makes a decision, the event loop waits this long after each of its system calls."""
 
 
 class ExitStatus(enum.IntEnum):
@@ -62,7 +62,7 @@ class ElectionOptions:
     """Unique for this process: no other one has it, not even an earlier process of the same pod."""
     timeouts: LeaseTimeouts = field(default_factory=LeaseTimeouts)
     former: str = ""
-    """The Lease's name in an earlier version of the same Deployment; "": the same."""
+    """The Lease's name in an earlier version of the same Deployment; "" if it had the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class ProcessOptions:
     operator: OperatorConfig
     run: RunConfig
     election: ElectionOptions | None
-    """None: this is the only replica, so there is no election."""
+    """None if this is the only replica, which needs no election."""
     metrics: Address | None
     metrics_auth: bool
-    """Serve /metrics over TLS, to those whose bearer token may read it."""
+    """Serve /metrics over TLS, and only to clients whose bearer token may read it."""
     health: Address | None
     version: str
 
@@ -86,7 +86,7 @@ class ProcessOptions:
 class OperatorProcess:
     """One run of the process. `OperatorProcess(options).run()` returns its exit status.
 
-    Raises `ConfigError` without credentials, OSError if it cannot listen at an address, ValueError for time-outs that do not fit.
+    Raises `ConfigError` without credentials, `CannotListen` if it cannot listen at an address, ValueError for time-outs that do not fit.
     """
 
     def __init__(self, options: ProcessOptions) -> None:
@@ -100,7 +100,7 @@ class OperatorProcess:
         self._operator: Operator | None = None
         self._garbage = Garbage()
         self._elector: Elector | None = None
-        """None: there is no election."""
+        """None if there is no election."""
         self._ready_to_lead = asyncio.Event()
         self._leads = asyncio.Event()
         self._told_to_stop = asyncio.Event()
@@ -132,12 +132,12 @@ class OperatorProcess:
             await stack.enter_async_context(serving(health_app(self._problems, self._limits), options.health, HEALTH))
             log.info("the cluster is that of %s", options.cluster.source)
             if options.election is not None:
-                self._elector = found = await stack.enter_async_context(self._election(options.election))
-                self._metrics.watch_leading(options.election.name, lambda: found.leads)
+                self._elector = elector = await stack.enter_async_context(self._election(options.election))
+                self._metrics.watch_leading(options.election.name, lambda: elector.leads)
             return await self._work(client)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack) -> None:
-        """Serve metrics with a client of its own for reviews: no fence holds them, since a standby serves metrics too."""
+        """Serve metrics. Token reviews are writes and have a client without a fence, since a standby serves metrics too."""
         access, tls = None, None
         if self._options.metrics_auth and self._options.metrics is not None:
             client = await stack.enter_async_context(
@@ -189,17 +189,17 @@ class OperatorProcess:
             metrics=self._metrics,
         )
         allow_files(len(self._operator.caches.reflectors))
-        self._operator.caches.on_failure_change(self._crd.check_soon)  # its definition may be gone
+        self._operator.caches.on_failure_change(self._crd.check_soon)  # the CustomResourceDefinition may be gone
         await self._operator.run(lead=self._lead)
         raise RuntimeError("the operator ended without being asked to stop")
 
     async def _lead(self) -> None:
-        self._garbage.leave_out()  # what was listed stays
+        self._garbage.leave_out()  # the caches are full, and most of what they hold stays
         self._ready_to_lead.set()
         await self._leads.wait()
 
     def _rests(self) -> bool:
-        """Nothing waits for this replica: it has decided on all that it knows, or it is a standby."""
+        """Whether nothing waits for this replica: it has decided on all that it knows, or it is a standby."""
         return self._operator is not None and (self._operator.idle or not self._leads.is_set())
 
     async def _exit_status(self, leading: asyncio.Task[None], working: asyncio.Task[None], *others: asyncio.Task[None]) -> ExitStatus:
@@ -214,7 +214,7 @@ class OperatorProcess:
             if task.done():
                 if isinstance(error := task.exception(), TooFewFiles):
                     log.error("%s", error)
-                    return ExitStatus.REFUSED  # it has not begun: it holds no lease
+                    return ExitStatus.REFUSED  # the operator has not begun, so there is no lease to release
                 log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
                 await self._release(leading)
                 return ExitStatus.FAILED
@@ -233,7 +233,7 @@ class OperatorProcess:
             await self._elector.release()
 
     def _problems(self) -> list[str]:
-        """Return why this replica is not ready. A standby is ready: it may lead at any moment."""
+        """Reasons why this replica is not ready, none if it is. A standby is ready: it may lead at any moment."""
         problems = [self._crd.problem] if self._crd.problem else []
         if self._operator is None:
             return problems or ["starting"]
@@ -244,13 +244,13 @@ class OperatorProcess:
         return [*problems, *caches.failures, *([] if caches.may_decide else caches.missing_rights)]
 
     def _limits(self) -> list[str]:
-        """Return why it does nothing for jobs of some namespaces, while it works for others: a tenant's namespace that was deleted, and its
-        Role with it, makes no replica unready."""
+        """Reasons why this replica does nothing for the jobs of some namespaces. It stays ready: a tenant may have deleted its namespace,
+        and the Role with it, while the operator works for all others."""
         return self._operator.caches.missing_rights if self._operator is not None else []
 
     @contextlib.asynccontextmanager
     async def _election(self, options: ElectionOptions) -> AsyncIterator[Elector]:
-        """Elect with connections of its own, so that no renewal waits behind a thousand writes."""
+        """Make an elector with connections of its own, so that no renewal waits behind a thousand writes."""
         async with RestClient.connect(
             self._options.cluster,
             on_request=self._metrics.request_done,
@@ -270,7 +270,7 @@ class OperatorProcess:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Yield the first SIGTERM or SIGINT stops the process gracefully, the second at once."""
+        """Inside the context the first SIGTERM or SIGINT stops the process gracefully, the second at once."""
         loop = asyncio.get_running_loop()
 
         def on_signal(number: signal.Signals) -> None:

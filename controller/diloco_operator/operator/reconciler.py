@@ -4,8 +4,8 @@ First the job is judged: what happened, and what it has and wants. The allotment
 and with the units that must leave theirs. Then follows the plan.
 
 A plan must reserve its nodes before another job's plan is decided. For most jobs the whole decision is made between two awaits. The
-decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
-fleet, and counts only if no other job reserved one of its nodes meanwhile.
+decision for a big job takes a tenth of a second and more and would block everything else. So a thread makes it, on a copy of the fleet,
+and it counts only if no other job reserved one of its nodes meanwhile.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 See docs/decisions/0030-controller-loop.md.
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MANY_PODS = 50
-"""From so many pods on a job is big: one write of its status costs the API server as much as dozens of pods, and a decision takes 10 ms."""
+"""Pods from which a job is big: one write of its status costs the API server as much as dozens of pods, and a decision takes 10 ms."""
 _MANY_CERTIFICATES = 8
-"""To make so many certificates takes 1 ms or more."""
+"""Certificates that take 1 ms or more to make, so that it is worth while to make them in a thread."""
 
 
 type Judge = Callable[[ObservedState, datetime], Judged]
@@ -83,15 +83,15 @@ class ReconcileResult:
     """When a job must be reconciled again."""
 
     failed: bool = False
-    """Soon, with a delay that grows with each failure in a row."""
+    """The job is due again soon, after a delay that grows with each failure in a row."""
     defect: bool = False
-    """It failed because of a defect of the operator."""
+    """The reconcile failed because of a defect of the operator."""
     requeue_after: float | None = None
-    """Seconds; None: when something changes."""
+    """Seconds after which the job is due although nothing changed. None if it need not be."""
     decision_seconds: float = 0.0
     """How long the decision kept the process busy."""
     pause: float = 0.0
-    """The job must not be reconciled again for so many seconds."""
+    """Seconds for which the job must not be reconciled again."""
 
 
 class Reconciler:
@@ -136,14 +136,16 @@ class Reconciler:
         self._decision_lock = asyncio.Lock()
         """One offloaded decision at a time: several at once take as long, and more memory."""
         self._next_offload = 0.0
-        """On the loop's clock. An offloaded decision slows down the writes of earlier ones, so a pause of the same length follows it."""
+        """When the next decision may begin, on the loop's clock. An offloaded decision slows down the writes of earlier ones, so a pause of
+        the same length follows it."""
         self._jobs = jobs
         self._words = words
         self._due = due
         self._wake = wake
         self._restoring = False
         self._default_class: set[str] = set()
-        """Namespaces, see `ObservedState.default_class`: a new job need not wait for what the claims of others there have shown."""
+        """Namespaces in which a claim without a class got the default one (`ObservedState.default_class`). A new job there need not wait
+        until its own claim shows it."""
         forgets = [expectations.forget, telemetry.forget, words.forget, *([jobs.forget] if jobs is not None else [])]
         self._contexts = JobContexts(caches, self._release, forgets)
 
@@ -177,7 +179,7 @@ class Reconciler:
             self._set_reservations(context, reservations(job, self._caches.pods(context.key), self._inventory))
 
     def _restore_request(self, context: JobContext, job: Job) -> None:
-        """Register what a job has and wants. What it has, it has had for long."""
+        """Register what a job has and wants. What it has counts as held since the epoch: a new operator cannot know since when."""
         observed, now = self._observe(context, job)
         request = first_request(observed, now)
         if request is not None:
@@ -185,8 +187,8 @@ class Reconciler:
         self._allotment.update(request or _occupying(context.id, reservations(job, observed.pods, self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
-        """Return the jobs that have reserved this node: those that a change of it concerns."""
-        return [found.key for holder in self._inventory.reserved_by(node) if (found := self._contexts.by_id(holder)) is not None]
+        """Return the jobs that have reserved this node."""
+        return [context.key for holder in self._inventory.reserved_by(node) if (context := self._contexts.by_id(holder)) is not None]
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Bring the job `key` closer to its spec."""
@@ -219,15 +221,15 @@ class Reconciler:
         return replace(result, decision_seconds=decision_seconds, pause=self._pause(context, subject, executed))
 
     async def _after_expiry(self, key: JobKey) -> ReconcileResult:
-        """Return the result when the watches have not shown what was written. Either they never will, or they are behind: then pods that
-        run look as if they were not there, so nothing is decided."""
+        """Handle that the watches have not shown in time what was written. A watch that is behind does not show all pods that run, so
+        nothing is decided then. If it is not behind, it will never show them, and the job is reconciled."""
         missing = self._expectations.waiting_for(key)
         try:
             current = await self._caches.has_pods_of(key)
         except (ApiError, OSError) as error:
             log.warning("job %s/%s: its pods cannot be listed, so nothing is decided on it: %s", *key, error)
             return ReconcileResult(failed=True)
-        if current:
+        if current:  # such as after a creation and a deletion that came so fast that the watch has shown neither
             self._expectations.forget(key)
             return await self.reconcile(key)  # the caches may have changed meanwhile
         log.warning(
@@ -238,13 +240,13 @@ class Reconciler:
         return ReconcileResult(requeue_after=self._expectations.renew(key))
 
     async def _release_orphans(self, key: JobKey) -> ReconcileResult:
-        """Release the orphans: pods of a job that is gone go with it, but their grantor may hold them until it learns that no others will
-        follow."""
+        """Release the pods of a job that is gone. Garbage collection deletes them, but their grantor may hold them until it learns that no
+        other pods will follow."""
         pods, now = self._caches.pods(key), self._now()
         self._inventory.advance(now)
         fleet, signals = self._inventory, self._config.disruption_signals
         patches = orphan_patches(pods, lambda node: bool(node) and is_unreachable(fleet.node(node), signals, now, fleet.not_ready))
-        if not patches:  # a node that is lost later starts no reconcile of this key
+        if not patches:  # look again while any is held: a node that is lost later starts no reconcile of this key
             return ReconcileResult(requeue_after=RECONCILE.stuck_deletion if any(map(holds, pods)) else None)
         executed = await self._executor.execute(Subject(*key, ""), Plan(patches=tuple(patches)))
         for failure in executed.failures:
@@ -296,7 +298,7 @@ class Reconciler:
         observed, judged = await offload(judge)
         self._ask(context, judged.request)
         allotted = self._allotment.of(context.id)
-        # A copy takes the loop 13 ms where there are 5,000 slices.
+        # A new copy only if the answer changed: it takes the loop 13 ms where there are 5,000 slices.
         fleet = fleet if allotted == observed.allotted else self._allotment.view(context.id).copy()
         plan = await offload(functools.partial(judged.plan, replace(observed, allotted=allotted, fleet=fleet)))
         if any(self._inventory.reserved_by(node) - {context.id} - fleet.reserved_by(node) for node in plan.reservations.nodes):
@@ -312,19 +314,18 @@ class Reconciler:
 
     def _register(self, context: JobContext, plan: Plan) -> None:
         """Register what the job has and wants after this plan."""
-        seen = self._allotment.of(context.id)
+        planned_for = self._allotment.of(context.id)
         self._ask(context, plan.request or _occupying(context.id, plan.reservations))
-        if self._allotment.of(context.id).adds_to(seen):
+        if self._allotment.of(context.id).adds_to(planned_for):
             self._wake(context.key)
 
     def fleet_changed(self) -> None:
-        """Wake the jobs that get or give slices in a moment, because slices came, went, or became free; during the start all jobs are due.
-        The jobs that get or give some are woken in a moment; during the start all jobs are due."""
-        if not self._restoring:
+        """Slices came, went, or became free: wake the jobs that get or give some, in a moment."""
+        if not self._restoring:  # during the start all jobs are due
             self._refresh.soon()
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
-        """Return pool -> the names of the slices that are kept free for it."""
+        """Names of the slices that are kept free for the job, by pool."""
         context = self._contexts.get(key)
         return self._allotment.spares(context.id) if context is not None else {}
 
@@ -338,10 +339,10 @@ class Reconciler:
         await self._refresh.close()
 
     def _observe(self, context: JobContext, job: Job) -> tuple[ObservedState, datetime]:
-        """Return what there is to decide on, and the time."""
+        """Return what the decision is made from, and the time."""
         key, now = context.key, self._now()
         self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
-        if context.unsure:  # the reservations of a plan that was not carried out belong to this job: decide anew what it needs
+        if context.unsure:  # the last plan was not carried out in full: reserve what the job's status and pods show instead
             self._restore_reservations(context)
         observed = ObservedState(
             job=job,
@@ -387,16 +388,16 @@ class Reconciler:
             await asyncio.sleep(0)
             return next(writes)
 
-        left = iter(plan.certificates)
-        wanted = next(left, None)
+        remaining = iter(plan.certificates)
+        wanted = next(remaining, None)
         if wanted is None:
             return
-        # Few take less than the turns of the loop that it costs to let others go first: a successor waits for them.
+        # A few are made at once. To let others go first takes turns of the loop, which are longer, and a unit's next attempt waits.
         made = next(writes) if len(wanted.leaves) < _MANY_CERTIFICATES else await make(wanted)
         making: list[asyncio.Task[Create | Patch]] = []
         try:
             while True:
-                making = [asyncio.create_task(make(wanted)) for wanted in islice(left, 1)]
+                making = [asyncio.create_task(make(wanted)) for wanted in islice(remaining, 1)]
                 yield made
                 if not making:
                     return
@@ -409,7 +410,7 @@ class Reconciler:
     def _expect(self, key: JobKey, plan: Plan) -> None:
         for create in plan.creates:
             if create.resource == names.CLAIM_TEMPLATES:
-                continue  # no watch follows them: each attempt has its own created, if it is not there
+                continue  # nothing watches them: each plan with pods that claim devices creates them, and one that exists is success
             meta = create.obj["metadata"]
             self._expectations.expect_create(key, create.resource, meta.get("namespace", ""), meta["name"])
         for wanted in plan.certificates:
@@ -428,7 +429,7 @@ class Reconciler:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
 
     def _postpone(self, context: JobContext) -> bool:
-        """Leave the status to the next reconcile, which then writes it once with all that happened since. False: it must not wait."""
+        """Leave the status to the next reconcile, which writes it once with all that has happened by then. False if it must not wait."""
         key, now = context.key, asyncio.get_running_loop().time()
         return self._is_big(key) and self._due(key) and context.postponement.postpone(now)
 
@@ -471,7 +472,7 @@ class Reconciler:
         return pause
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
-        """Return where the job's syncer listens now; None while it does not run, or while the job has no authority to sign a certificate
+        """Return where the job's syncer listens now. None while it does not run, or while the job has no authority to sign a certificate
         for the operator."""
         pod = self._caches.pod(job.namespace, names.syncer_pod_name(job.name))
         authority = self._caches.authority(key, job.uid)
@@ -489,8 +490,8 @@ class Reconciler:
         )
 
     def _release(self, context: JobContext) -> None:
-        """Release all that a job of this context holds: it was deleted, or another operator runs it. What its pods use is not free, like
-        what any other pod uses (`operator.other_pods`); a pod that is not bound to a node uses nothing, whatever owner it names."""
+        """Release all that the job holds: it was deleted, or another operator runs it. Hardware that its pods use does not become free, as
+        they count as other pods now (`operator.other_pods`). A pod that is not bound to a node uses nothing, whatever owner it names."""
         if self._allotment.knows(context.id):
             self._allotment.remove(context.id)
             self.fleet_changed()

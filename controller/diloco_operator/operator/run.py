@@ -44,15 +44,15 @@ _SHORTEST_DEBOUNCE = 0.005
 _LONGEST_DEBOUNCE = 0.1
 """Seconds."""
 _DEBOUNCE_LIMIT = 10
-"""A reconcile is put off for at most so many times the debounce interval."""
+"""The longest time for which a reconcile is put off, in debounce intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """How the operator runs. What it decides is in `OperatorConfig`. Seconds."""
+    """How the operator runs. What it decides is in `OperatorConfig`. Times are in seconds."""
 
     namespaces: tuple[str, ...] = ()
-    """Only jobs of these namespaces; empty: of all."""
+    """The namespaces whose jobs it runs; empty for all namespaces."""
     watch_other_pods: bool = True
     """Watch the pods of all namespaces, so that no unit is placed where other pods use the hardware. Needs list and watch of pods in all
     namespaces. With `false`, a unit may get a slice that is not free, and waits there for its nodes."""
@@ -67,11 +67,11 @@ class RunConfig:
     decision_share: float = 0.25
     """Share of the time that may go into decisions for one job. It limits big jobs, whose decisions take long."""
     debounce_per_pod: float = 0.0001
-    """Debounce interval of a job, for each of its pods: it is reconciled after so long without a change. Reconciles of a big job are
-    expensive, above all its status, so one should cover all changes of a moment. A small job is reconciled at once. No job waits longer
+    """A job's debounce interval, divided by its pods: the job is reconciled once nothing has changed for that time. Reconciles of a big job
+    are expensive, above all its status, so one should cover all changes of a moment. A small job is reconciled at once. No job waits longer
     than a second."""
     stop_grace: float = RECONCILE.stop
-    """When the operator stops, reconciles that run may take so long to end their writes."""
+    """The time that running reconciles have to end their writes when the operator stops."""
     expectation_expiry: float = RECONCILE.expectation
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=60.0))
     """Between reconciles of a job whose writes fail."""
@@ -100,7 +100,7 @@ class Operator:
     """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several operators in one process share nothing.
 
     `now` is the wall clock in seconds since the epoch. `rng` draws jitter from [0, 1). `offload` runs decisions for big jobs outside the
-    event loop. `metrics` belongs to this operator alone. Timers and time-outs are those of the event loop.
+    event loop. `metrics` belongs to this operator alone. All timers and time-outs run on the event loop's clock.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class Operator:
         return self._started and self._queue.idle and self._reconciler.idle
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
-        """Return pool -> the names of the slices that are kept free for it."""
+        """Names of the slices that are kept free for the job, by pool."""
         return self._reconciler.spares(key)
 
     async def run(self, *, lead: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Work until cancelled, then end the reconciles that run, and return. Any other end is an error after which the process should
-        exit: a new one starts from what the API server has.
+        """Work until cancelled; running reconciles may then still end their writes. If it ends in another way, that is an error and the
+        process should exit: a new one starts from what the API server has.
 
-        `lead` returns when this operator may decide and write. Until then it only keeps its caches, so that it can take over at once.
+        `lead` returns when this operator may decide and write. Before that it only keeps its caches, so that it can take over at once.
         """
         following = [asyncio.create_task(reflector.run(), name=reflector.what) for reflector in self.caches.reflectors]
         following.append(asyncio.create_task(self._events.run(), name="events"))
@@ -227,8 +227,8 @@ class Operator:
             await asyncio.sleep(0)  # a reconcile that writes nothing never waits: without this, thousands of them are one turn of the loop
 
     async def _reconcile(self, key: JobKey) -> float:
-        """Return the cool-down: for so many seconds the job must not be reconciled again, so that other jobs and the API server get their
-        share."""
+        """Reconcile one job. Return its cool-down: the seconds for which it must not be reconciled again, so that other jobs and the API
+        server get their share."""
         loop = asyncio.get_running_loop()
         self.counters.reconciles += 1
         await self._queue.give_way(key)
@@ -243,7 +243,8 @@ class Operator:
         took = loop.time() - begun
         if self._metrics is not None:
             self._metrics.reconcile_done(took, failed=result.failed, defect=result.defect, later=result.requeue_after is not None)
-        # The time in which the job only waited for its writes was free for other jobs, so it counts.
+        # A decision may take `decision_share` of the time. The job's cool-down has begun already while it waited for its own writes, since
+        # others could decide then.
         return max(0.0, result.decision_seconds / self._run.decision_share - took, result.pause)
 
     async def _result(self, key: JobKey) -> ReconcileResult:
@@ -284,12 +285,12 @@ class Operator:
             self._reconciler.fleet_changed()
 
     def _on_room(self) -> None:
-        """Reconcile the job that gets a slice on which another pod made room."""
+        """Another pod made room on a slice: reconcile the job that gets it."""
         if self._started:
             self._reconciler.fleet_changed()
 
     def _on_other_learner(self, node: str) -> None:
-        """Reconcile because a learner of another operator came to the node: one of the two must leave."""
+        """A learner of another operator came to the node: reconcile the jobs that use it, since one of the two must leave."""
         for key in self._reconciler.jobs_on(node):
             self._queue.add(key)
 
@@ -308,7 +309,7 @@ class Operator:
 
 
 async def _first_end(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Return when one of `tasks` ends; raises what it raised."""
+    """Return when one of `tasks` ends, or raise what it raised."""
     ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in ended:
         task.result()
