@@ -18,7 +18,7 @@ from diloco_operator.plan import Create, IssueCertificates, Patch
 
 
 def certificate_writes(issuer: Issuer, to_issue: Iterable[IssueCertificates]) -> Iterator[Create | Patch]:
-    """Make the certificates of a plan: one write for each Secret. A certificate takes about 0.15 ms of CPU time, so a caller that has
+    """Make the certificates of a plan and yield one write for each Secret. A certificate takes about 0.15 ms of CPU time, so a caller with
     other work does it between two writes."""
     fresh: Authority | None = None
     for wanted in to_issue:

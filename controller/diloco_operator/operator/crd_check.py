@@ -26,7 +26,7 @@ _HINT = (
 
 
 class CrdCheck:
-    """Checks the installed definition until cancelled. `problem` says what is wrong with it, human-readable; "": nothing."""
+    """Checks the installed definition until cancelled. `problem` says what is wrong with it, human-readable, or is ""."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -43,7 +43,6 @@ class CrdCheck:
         self._due.set()
 
     async def run(self) -> None:
-        """Check again and again."""
         while True:
             self._due.clear()
             await self._check()
@@ -71,7 +70,7 @@ class CrdCheck:
 
 
 def problem_of(installed: Obj) -> str:
-    """Return what is wrong with an installed definition; "": nothing. Pure."""
+    """Return what is wrong with an installed definition, "" if nothing is. Pure."""
     missing = list(missing_parts(installed))
     if not missing:
         return ""
@@ -84,19 +83,19 @@ def missing_parts(installed: Obj) -> Iterator[str]:
     """Yield what this operator needs and the installed definition lacks: fields by their path, values of an enumeration, subresources.
     Pure."""
     [needed] = [version for version in build_crd()["spec"]["versions"] if version["name"] == names.VERSION]
-    found = next(
+    served = next(
         (v for v in (installed.get("spec") or {}).get("versions") or () if v.get("name") == names.VERSION and v.get("served")), None
     )
-    if found is None:
+    if served is None:
         yield f"version {names.VERSION}"
         return
     conditions = {each.get("type"): each.get("status") for each in (installed.get("status") or {}).get("conditions") or ()}
     if conditions.get("Established") != "True":
         yield "the condition Established (the API server does not serve it yet)"
     for subresource in needed.get("subresources") or {}:
-        if subresource not in (found.get("subresources") or {}):
+        if subresource not in (served.get("subresources") or {}):
             yield f"the subresource {subresource}"
-    yield from _missing(needed["schema"]["openAPIV3Schema"], (found.get("schema") or {}).get("openAPIV3Schema") or {}, "")
+    yield from _missing(needed["schema"]["openAPIV3Schema"], (served.get("schema") or {}).get("openAPIV3Schema") or {}, "")
 
 
 def _missing(needed: Mapping[str, Any], found: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -110,13 +109,13 @@ def _missing(needed: Mapping[str, Any], found: Mapping[str, Any], path: str) -> 
         yield from (f"the value {value} of {path}" for value in values)
     for name, schema in (needed.get("properties") or {}).items():
         where = f"{path}.{name}" if path else name
-        theirs = (found.get("properties") or {}).get(name)
-        if theirs is None:
+        installed = (found.get("properties") or {}).get(name)
+        if installed is None:
             yield where
         else:
-            yield from _missing(schema, theirs, where)
+            yield from _missing(schema, installed, where)
     for keyword, suffix in (("items", "[]"), ("additionalProperties", ".*")):
         schema = needed.get(keyword)
         if isinstance(schema, dict):
-            theirs = found.get(keyword)
-            yield from _missing(schema, theirs, path + suffix) if isinstance(theirs, dict) else iter([path + suffix])
+            installed = found.get(keyword)
+            yield from _missing(schema, installed, path + suffix) if isinstance(installed, dict) else iter([path + suffix])

@@ -16,13 +16,13 @@ def found(observed: ObservedState) -> str:
     job, report = observed.job, observed.report
     phases = Counter(pod.phase for pod in observed.pods)
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
-    heard = f"step {report.t}" if report is not None else "none"
+    last_report = f"step {report.t}" if report is not None else "none"
     revoked = f"; revoked: {', '.join(sorted(observed.allotted.revoked))}" if observed.allotted.revoked else ""
-    return f"generation {job.generation}; pods: {pods}; report of the syncer: {heard}{revoked}"
+    return f"generation {job.generation}; pods: {pods}; report of the syncer: {last_report}{revoked}"
 
 
 def decided(plan: Plan) -> str:
-    """Say what is done about it."""
+    """Say what the plan does."""
     return "; ".join(_done(plan)) or "nothing"
 
 
@@ -36,8 +36,8 @@ def _done(plan: Plan) -> Iterator[str]:
         yield f"patch {patch.resource.kind} {patch.name}"
     for delete in plan.deletes[:_SHOWN]:
         yield f"delete {delete.resource.kind} {delete.name} ({delete.why})"
-    if left := len(plan.patches[_SHOWN:]) + len(plan.deletes[_SHOWN:]):
-        yield f"{left} more"
+    if unnamed := len(plan.patches[_SHOWN:]) + len(plan.deletes[_SHOWN:]):
+        yield f"{unnamed} more"
     if plan.pod_checks:
         yield f"ask whether pods of {', '.join(check.pool for check in plan.pod_checks)} are admitted"
     if plan.status is not None:

@@ -1,4 +1,4 @@
-"""What dynamic resource allocation (DRA) says of the fleet: ResourceSlices into its nodes, and ResourceClaims into what others use of them.
+"""Brings dynamic resource allocation (DRA) into the inventory: ResourceSlices as devices of nodes, ResourceClaims as what others use there.
 
 See docs/decisions/0269-dynamic-resource-allocation.md.
 """
@@ -19,7 +19,8 @@ from diloco_operator.reconcile.observe.job import job_key
 
 
 class DynamicResources:
-    """`changed` is called with a node and its name when it offers other devices, `freed` when a free slice has more room than before."""
+    """Follows ResourceSlices and ResourceClaims. `changed` is called with a node and its name when the node offers other devices, `freed`
+    when a free slice has more room than before."""
 
     def __init__(self, caches: Caches, inventory: Inventory, changed: Callable[[NodeView, str], None], freed: Callable[[], None]) -> None:
         self._caches = caches
@@ -28,7 +29,7 @@ class DynamicResources:
         self._freed = freed
         self._pools = DevicePools()
         self._uses: dict[ObjectKey, tuple[PodUse, ...]] = {}
-        """ResourceClaim -> what it holds of each node."""
+        """What each ResourceClaim holds of each node."""
         caches.on_slice_change(self._on_slice)
         caches.on_claim_change(self._on_claim)
         caches.on_ownership_change(self._on_job)
@@ -66,14 +67,14 @@ class DynamicResources:
             self._uses[key] = after
         else:
             del self._uses[key]
-        # First what comes: a node that it holds as before has no more room meanwhile.
+        # Additions first: else a node that the claim keeps would seem to have more room for a moment.
         freed = [self._inventory.replace_use(None, use) for use in after]
         freed += [self._inventory.replace_use(use, None) for use in before]
         if any(freed):
             self._freed()
 
     def _uses_of(self, held: CachedObject[ClaimedDevices]) -> tuple[PodUse, ...]:
-        """Return what a claim holds of each node. Of a claim of this operator's job its reservation counts where there is one."""
+        """Return what a claim holds of each node. If this operator's job has reserved the node, the reservation counts in its place."""
         claim = held.value
         uid = self._caches.uid_of_ours((held.namespace, claim.job)) if claim.job else ""
         unit = (job_key(held.namespace, claim.job, uid), "") if uid else None

@@ -26,7 +26,7 @@ METRICS, HEALTH = "/metrics", "/healthz and /readyz"
 
 
 class CannotListen(Exception):
-    """An address cannot be used: its port is taken, or it is none of this machine."""
+    """An address cannot be used: its port is taken, or it is not an address of this machine."""
 
     def __init__(self, what: str, address: Address, error: OSError) -> None:
         # asyncio's own text repeats the address.
@@ -36,7 +36,7 @@ class CannotListen(Exception):
 
 
 type Ready = Callable[[], Sequence[str]]
-"""Reasons why the process is not ready, one line each; none: it is ready."""
+"""Reasons why the process is not ready, one line each. Empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Address:
     """Where to listen."""
 
     host: str
-    """"": every address of the machine, IPv4 and IPv6."""
+    """A name or an address; "" for every address of the machine, IPv4 and IPv6."""
     port: int
-    """0: any free port; the log names it."""
+    """0 for any free port, which the log names."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> Address | None:
-        """Parse `host:port`, `[::]:port`, or `:port` for every address. `0`: None. Raises ValueError."""
+        """Parse `host:port`, `[::]:port`, or `:port` for every address; `0` becomes None. Raises ValueError."""
         if text == "0":
             return None
         host, colon, port = text.rpartition(":")
@@ -63,8 +63,8 @@ class Address:
 
 
 def health_app(ready: Ready, limits: Ready = tuple) -> web.Application:
-    """Return /healthz: an answer shows that the event loop runs. /readyz: what `ready` finds wrong; if nothing, the `limits` within which
-    the program works."""
+    """Make the application for probes. An answer of /healthz shows that the event loop runs. /readyz lists what `ready` finds wrong; if
+    nothing, it lists the `limits` within which the program works."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -81,7 +81,7 @@ def health_app(ready: Ready, limits: Ready = tuple) -> web.Application:
 
 
 def metrics_app(page: MetricsPage, access: MetricsAccess | None = None) -> web.Application:
-    """Return /metrics, in the format that the scraper requests, for those whom `access` admits. Without `access`: for everyone."""
+    """Make the application for /metrics, in the format that the scraper requests. `access` says who may read it; None: everyone may."""
 
     async def metrics(request: web.Request) -> web.Response:
         if access is not None:
@@ -115,7 +115,7 @@ async def serving(
     timeouts: EndpointTimeouts = ENDPOINTS,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
-    """Serve `app` inside the context. Raises `CannotListen`."""
+    """Serve `app` inside the context; nothing without an address. Raises `CannotListen`."""
     if address is None:
         yield
         return
@@ -139,10 +139,10 @@ async def serving(
 
 def _listener(address: Address) -> socket.socket:
     """Listen where a kubelet connects: the pod's address may be of either family. `::` takes both, where the kernel has IPv6."""
-    both = address.host in ("", "::") and socket.has_dualstack_ipv6()
-    host = "::" if both else address.host
+    dual_stack = address.host in ("", "::") and socket.has_dualstack_ipv6()
+    host = "::" if dual_stack else address.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, address.port), family=family, backlog=128, dualstack_ipv6=both)
+    return socket.create_server((host, address.port), family=family, backlog=128, dualstack_ipv6=dual_stack)
 
 
 async def _closing(_: web.Request, response: web.StreamResponse) -> None:

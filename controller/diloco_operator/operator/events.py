@@ -1,5 +1,5 @@
 """Events about a job, as `kubectl describe` shows them: one object for each thing that happens, with a count of repetitions, and one object
-for many similar things. Needs only the rights to create and to patch events.
+for many similar things. The operator needs only the rights to create and to patch events.
 
 See docs/decisions/0031-writes.md.
 """
@@ -50,7 +50,7 @@ class _Pending:
     """An event that was emitted and is not written yet."""
 
     obj: Obj
-    """As it was emitted last."""
+    """The event as it was emitted last."""
     times: int = 1
 
 
@@ -65,7 +65,7 @@ class EventRecorder:
         self._now = now
         self._aggregator = EventAggregator()
         self._pending: dict[str, _Pending] = {}
-        """By namespace and name. Each of them is in the backlog or cools down."""
+        """By namespace and name. Each key is in the backlog or cools down."""
         self._backlog: asyncio.Queue[str] = asyncio.Queue()
         self._cooling_down: dict[str, asyncio.TimerHandle | None] = {}
         """Events that are written now (None), or that were written a moment ago."""
@@ -75,7 +75,7 @@ class EventRecorder:
 
     def emit(self, job: Subject, event: Event) -> None:
         """Have `event` about `job` written soon. Its name is derived from its content, so that the same event, emitted again by another
-        reconcile or after a restart, only raises the count. Of many events that differ only in their message, the later ones become one."""
+        reconcile or after a restart, only raises the count. If many events differ only in their message, the later ones become one."""
         obj = self._object(job, event)
         key = f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
         if (waiting := self._pending.get(key)) is not None:
@@ -138,12 +138,12 @@ class EventRecorder:
             else:
                 await self._raise(key, pending, known)
         except AlreadyExists:  # an earlier process emitted it, and only the server knows its count
-            there = await self._patch(pending, {"lastTimestamp": pending.obj["lastTimestamp"]})
-            await self._raise(key, pending, int(there.get("count") or 1))
+            stored = await self._patch(pending, {"lastTimestamp": pending.obj["lastTimestamp"]})
+            await self._raise(key, pending, int(stored.get("count") or 1))
         except NotFound:
             if known is None:
-                raise  # there is no such namespace
-            await self._create(key, pending)  # it has expired
+                raise  # the namespace does not exist
+            await self._create(key, pending)  # the API server has deleted the event, by default after an hour
 
     async def _create(self, key: str, pending: _Pending) -> None:
         await self._client.create(names.EVENTS, {**pending.obj, "count": pending.times}, field_manager=names.FIELD_MANAGER)
@@ -151,7 +151,7 @@ class EventRecorder:
 
     async def _raise(self, key: str, pending: _Pending, count: int) -> None:
         new: Obj = {"count": count + pending.times, "lastTimestamp": pending.obj["lastTimestamp"], "message": pending.obj["message"]}
-        if (annotations := pending.obj["metadata"].get("annotations")) is not None:  # of a combined event, as its message
+        if (annotations := pending.obj["metadata"].get("annotations")) is not None:  # of a combined event they change, like the message
             new["metadata"] = {"annotations": annotations}
         await self._patch(pending, new)
         self._remember(key, count + pending.times)
@@ -201,7 +201,7 @@ class EventRecorder:
 
 
 def _about(event: Event) -> Obj:
-    """Return what programs read of an event about one unit (`kubectl diloco explain`)."""
+    """Return metadata that programs read of an event about one unit (`kubectl diloco explain`)."""
     if not event.unit:
         return {}
     return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.said, MESSAGE_LIMIT)}}
@@ -209,9 +209,9 @@ def _about(event: Event) -> Obj:
 
 # --- When similar events become one -----------------------------------------------------------------------------------
 SINGLE_EVENTS = 10
-"""So many different events of one kind are written one by one within the window."""
+"""Different events of one kind that are written one by one. Later ones join a combined event."""
 AGGREGATION_WINDOW = 600.0
-"""After so many seconds without an event of a kind, its events are written one by one again."""
+"""Seconds without an event of a kind, after which its events are written one by one again."""
 _KINDS = 4096
 
 
@@ -229,8 +229,7 @@ class EventAggregator:
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
 
     def count(self, kind: Hashable, message: str, now: float) -> bool:
-        """Count a message. True: it must join the combined event, since 10 others of its kind were written one by one in the last 10
-        minutes."""
+        """Count a message. Return whether it must join the combined event, because `SINGLE_EVENTS` others of its kind were written."""
         known = self._kinds.get(kind)
         if known is None or now - known.last >= AGGREGATION_WINDOW:
             known = self._kinds[kind] = _Kind(now)

@@ -12,7 +12,7 @@ from diloco_operator.fleet.slices import SliceKind, SliceState
 
 
 class FleetMetrics(Collector):
-    """As one operator sees the fleet. Only the leader reports it, or every sum over replicas would count slices twice."""
+    """The fleet as one operator sees it. Only the leader reports it, or every sum over replicas would count slices twice."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._states: Callable[[], Mapping[tuple[SliceKind, SliceState], int]] = dict
@@ -21,7 +21,6 @@ class FleetMetrics(Collector):
         registry.register(self)
 
     def follow(self, states: Callable[[], Mapping[tuple[SliceKind, SliceState], int]], sees_other_pods: Callable[[], bool]) -> None:
-        """Report these from now on."""
         self._states, self._sees_other_pods = states, sees_other_pods
 
     def look(self) -> None:

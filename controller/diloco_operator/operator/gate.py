@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 
 CONNECTIONS = 64
-"""The most connections of one endpoint at once. One more takes the place of the oldest that has sent no request yet; if all have sent one,
-it is closed."""
+"""The most connections of one endpoint at once. A further one takes the place of the oldest that has sent no request yet. If all have sent
+one, the further one is closed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,12 +44,12 @@ class Gate:
         self._timeouts = timeouts
         self._tls = tls
         self._waiting: dict[asyncio.Protocol, _Connection] = {}
-        """Those that have sent no request yet, the oldest first, by aiohttp's handler."""
+        """The connections that have sent no request yet, the oldest first, by aiohttp's handler."""
         self._all: set[_Connection] = set()
 
     @contextlib.asynccontextmanager
     async def open(self, listener: socket.socket, server: Callable[[], asyncio.Protocol] | None) -> AsyncIterator[None]:
-        """Accept inside the context, which owns `listener`. `server` makes the protocol of a connection."""
+        """Accept connections inside the context, which owns `listener`. `server` makes the protocol of a connection."""
         assert server is not None, "the runner is set up"
         listener.setblocking(False)
         accepting = asyncio.create_task(self._accept(listener, server), name="accept")
@@ -65,10 +65,10 @@ class Gate:
 
     @web.middleware
     async def note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that the connection has sent its request: it may now wait for the answer."""
-        found = self._waiting.pop(request.protocol, None)
-        if found is not None:
-            found.deadline.reschedule(found.opened + self._timeouts.connection)
+        """Note that the connection has sent its request, and may now wait for the answer."""
+        connection = self._waiting.pop(request.protocol, None)
+        if connection is not None:
+            connection.deadline.reschedule(connection.opened + self._timeouts.connection)
         return await handler(request)
 
     async def _accept(self, listener: socket.socket, server: Callable[[], asyncio.Protocol]) -> None:
@@ -91,7 +91,7 @@ class Gate:
             connection.task.add_done_callback(partial(self._end, connection))
 
     def _drop_oldest(self) -> bool:
-        """Make room. Returns whether there was a connection without a request."""
+        """Drop the oldest connection without a request. Return whether there was one."""
         oldest = next(iter(self._waiting.values()), None)
         if oldest is None:
             return False
@@ -102,7 +102,7 @@ class Gate:
 
     def _end(self, connection: _Connection, _: asyncio.Task[None]) -> None:
         self._forget(connection)
-        connection.raw.close()  # here, since a task that was cancelled before its first step runs no code of its own
+        connection.raw.close()  # not in the task: if it was cancelled before its first step, it runs no code
 
     def _forget(self, connection: _Connection) -> None:
         self._all.discard(connection)
@@ -116,7 +116,7 @@ class Gate:
             async with connection.deadline:
                 transport, _ = await loop.connect_accepted_socket(lambda: link, connection.raw, ssl=self._tls)
                 await link.lost
-        except (TimeoutError, OSError):  # too slow, or it does not speak TLS: nothing to answer
+        except (TimeoutError, OSError):  # the client is too slow, or does not speak TLS: there is nothing to answer
             pass
         finally:
             if transport is not None:
@@ -124,7 +124,7 @@ class Gate:
 
 
 class _Link(asyncio.Protocol):
-    """Passes a connection to aiohttp's handler, and tells when it is lost."""
+    """Passes a connection to aiohttp's handler. `lost` is done once the connection is lost."""
 
     def __init__(self, handler: asyncio.Protocol, lost: asyncio.Future[None]) -> None:
         self._handler = handler

@@ -1,7 +1,7 @@
 """What autoscalers say about the pods that wait for nodes: the Events that they write about them.
 
-An autoscaler says only there why it brings no node. Events are many, and most are about other pods; so none are watched. While pods of a
-job wait, the Events of a few of them are listed now and then, one request at a time for the whole operator.
+An autoscaler says only in Events why it brings no node. Most of the many Events are about other pods, so they are not watched. While pods
+of a job wait, the Events of a few of them are listed now and then, one request at a time for the whole operator.
 
 See docs/decisions/0171-delegated-units.md.
 """
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 SPEAKERS = ("cluster-autoscaler", "karpenter")
 """Components that write Events about pods for which they do, or cannot, bring nodes. GKE's is the cluster autoscaler."""
 _PODS = 4
-"""So many pods of one job are asked about: the first that wait. What is said of the others is the same."""
+"""Pods of one job that are asked about: the first ones that wait. Autoscalers say the same about the others."""
 _MOST_EVENTS = 2000
-"""Events of one pod that are read: a user may write many."""
+"""The most Events of one pod that are read, since a user may write many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class _Waiting:
 
 
 class GrantorEvents:
-    """Keeps the last words about pods that wait. `wake` queues a job about whose pods something new is said."""
+    """Keeps what autoscalers said last about pods that wait. `wake` queues a job when one says something new about its pods."""
 
     def __init__(self, client: Client, wake: Callable[[JobKey], None]) -> None:
         self._client = client
         self._wake = wake
         self._waiting: dict[JobKey, list[_Waiting]] = {}
         self._words: dict[str, str] = {}
-        """uid of a pod that waits -> what was said of it last."""
+        """What was said last about each pod that waits, by its uid."""
         self._refused: set[str] = set()
-        """Namespaces in which the right to list Events is missing, which the log has said."""
+        """Namespaces in which the right to list Events is missing. The log names each once."""
         self._follows = asyncio.Event()
 
     def follow(self, key: JobKey, pods: Iterable[PodView]) -> None:
-        """Follow the job's pods, as they are now."""
+        """Follow the pods of a job that wait for nodes now. Those that no longer wait are forgotten."""
         waiting = [pod for pod in pods if pod.grantor and not pod.node and pod.deletion is None and pod.uid]
         first = sorted(waiting, key=lambda pod: (pod.created, pod.name))[:_PODS]
         before = self._waiting.pop(key, [])
@@ -64,15 +64,14 @@ class GrantorEvents:
             self._follows.set()
 
     def forget(self, key: JobKey) -> None:
-        """Forget a job that is gone."""
         self.follow(key, ())
 
     def of(self, key: JobKey) -> Mapping[str, str]:
-        """Return name of a pod of the job -> what an autoscaler said of it last."""
+        """What an autoscaler said last about each pod of the job, by the pod's name. Pods without words are left out."""
         return {each.pod: words for each in self._waiting.get(key, ()) if (words := self._words.get(each.uid))}
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """List Events of pods that wait, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._follows.wait()
@@ -88,7 +87,7 @@ class GrantorEvents:
         namespace = waiting.key[0]
         try:
             about = f"involvedObject.kind=Pod,involvedObject.uid={waiting.uid}"
-            found = await list_all(self._client, names.EVENTS, namespace, fields=about, most=_MOST_EVENTS)
+            events = await list_all(self._client, names.EVENTS, namespace, fields=about, most=_MOST_EVENTS)
         except Forbidden as error:
             if namespace not in self._refused:
                 log.warning("status cannot say what autoscalers say about pods in namespace %s: %s", namespace, error)
@@ -98,24 +97,25 @@ class GrantorEvents:
             log.debug("the events of pod %s/%s cannot be listed now: %s", namespace, waiting.pod, error)
             return
         self._refused.discard(namespace)
-        words = latest_message(found)
+        words = latest_message(events)
+        # The pod may have stopped waiting while the request ran.
         if words and words != self._words.get(waiting.uid) and waiting in self._waiting.get(waiting.key, ()):
             self._words[waiting.uid] = words
             self._wake(waiting.key)
 
 
 def latest_message(events: Iterable[Obj]) -> str:
-    """Return what an autoscaler said last, of all these Events of one pod; "" if none said anything. Malformed ones are passed over: anyone
-    may write Events."""
-    found = []
+    """Return what an autoscaler said last in these Events of one pod, or "" if none said anything. Malformed Events are passed over, since
+    anyone may write Events."""
+    messages = []
     for event in events:
         try:
             speaker = string(event, "reportingComponent") or string(fields(event, "source"), "component")
             if speaker in SPEAKERS and (words := text(event, "message")):
-                found.append((_when(event), words))
+                messages.append((_when(event), words))
         except MalformedField:
             continue
-    return max(found, default=(0.0, ""))[1]
+    return max(messages, default=(0.0, ""))[1]
 
 
 def _when(event: Obj) -> float:

@@ -1,4 +1,4 @@
-"""Pods that say they belong to a job, and that its reconcile does not believe: they are named like malformed objects.
+"""Pods that carry a job's label but that the operator cannot have made. Users are told about them as about malformed objects.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -14,11 +14,11 @@ from diloco_operator.kube.malformed import MalformedObject
 from diloco_operator.operator.caches import Caches
 
 _NAMED = 1000
-"""Pods of one job that are named."""
+"""The most pods of one job that are named."""
 
 
 class IgnoredPods:
-    """Pods of one job that do not count. A pod is told of once, and counts as long as it is there."""
+    """Pods of one job that its plans ignore. Each is reported once, and counts as malformed as long as a plan ignores it."""
 
     def __init__(self, caches: Caches, key: JobKey) -> None:
         self._caches = caches
@@ -26,7 +26,7 @@ class IgnoredPods:
         self._named: set[str] = set()
 
     def note(self, ignored: Mapping[str, str]) -> None:
-        """Note the pods that the last plan of the job ignored, by name, for these reasons."""
+        """Note the pods that the last plan of the job ignored: the reason, by the pod's name."""
         namespace, job = self._key
         now = dict(islice(ignored.items(), _NAMED))
         for name in self._named - now.keys():

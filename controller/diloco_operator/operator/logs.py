@@ -39,7 +39,7 @@ def set_up(format: LogFormat, level: str, *, stream: TextIO | None = None) -> No
 
 
 class JsonFormatter(logging.Formatter):
-    """`{"time", "level", "logger", "msg"}` and, where they are known, `job`, `unit` and `error` (a traceback)."""
+    """`{"time", "level", "logger", "msg"}` and, if they are known, `job`, `unit` and `error` (a traceback)."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What /metrics reports of the event loop: how long it stands still.
+"""What /metrics reports about the event loop: how long it stands still.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 """
@@ -13,7 +13,7 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class LoopMetrics:
-    """Fed by a `watched_loop`, in the loop's thread."""
+    """A `watched_loop` calls `turn_ended`, in the loop's thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._holds = Histogram(
@@ -30,7 +30,6 @@ class LoopMetrics:
         self._most = 0.0
 
     def turn_ended(self, seconds: float) -> None:
-        """Count a turn of the event loop that took so long."""
         if seconds < _SHORTEST:
             return
         self._holds.observe(seconds)

@@ -1,4 +1,4 @@
-"""Events about malformed objects, where a user can see them: on the job that they say they belong to.
+"""Events about malformed objects, on the job that the objects name: there a user can see them.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -18,11 +18,11 @@ from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Event
 
 _MOST_EVENTS = 20
-"""Malformed objects of one new job that become Events. More than 10 are combined anyway."""
+"""The most malformed objects of one new job that become Events. More than 10 are combined anyway."""
 
 
 class MalformedObjectEvents:
-    """Emits them once `start` was called: a replica that does not lead writes nothing."""
+    """Emits the events once `start` was called: a replica that does not lead writes nothing."""
 
     def __init__(self, caches: Caches, events: EventRecorder) -> None:
         self._caches = caches
@@ -32,23 +32,23 @@ class MalformedObjectEvents:
         caches.on_object_change(self._on_object)
 
     def start(self) -> None:
-        """Emit events about everything that it has found so far, because this replica leads."""
+        """Emit events from now on, since this replica leads, and about everything that was found so far."""
         self._started = True
-        for found in self._caches.malformed:
-            self._emit(found)
+        for malformed in self._caches.malformed:
+            self._emit(malformed)
 
     def _on_object(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
-        """Look at malformed objects again when a job comes: they may be older than the job that they name."""
+        """When a job comes, emit events about malformed objects that name it: they may be older than the job."""
         if resource == names.DILOCO_JOBS and new is not None and (old is None or old.uid != new.uid):
-            for found in islice(self._caches.malformed.of_label(new.namespace, new.name), _MOST_EVENTS):
-                self._emit(found)
+            for malformed in islice(self._caches.malformed.of_label(new.namespace, new.name), _MOST_EVENTS):
+                self._emit(malformed)
 
     def _emit(self, found: MalformedObject) -> None:
         if self._started and (subject := self._subject(found)) is not None:
             self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(found)))
 
     def _subject(self, found: MalformedObject) -> Subject | None:
-        """Return the job that the object is, or that its label names; None: no user can be told, or another controller manages the job."""
+        """Return the job that the object is, or that its label names. None if there is no such job, or another controller manages it."""
         is_job = found.resource == names.DILOCO_JOBS
         job = self._caches.jobs.get(found.namespace, found.name if is_job else found.label)
         if job is not None:

@@ -11,11 +11,12 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _LARGE = 128 * 1024
-"""Bytes. glibc's own initial values. Once set, glibc no longer raises them, up to 32 MiB, after one large block was freed."""
+"""Bytes: glibc's own initial value of both thresholds. By itself glibc raises them, to 32 MiB at most, whenever a large block is freed; it
+stops once they are set."""
 
 
 def return_freed_memory() -> bool:
-    """Return freed memory to the system, for the whole process. Whether the C library supports it; elsewhere nothing changes."""
+    """Freed memory of this process goes back to the system from now on. False where the C library cannot do this."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
