@@ -48,9 +48,8 @@ class Create:
     """Its content was made for this plan alone. If the job already has an object of this name, the job must be reconciled again."""
 
     def may_have_made(self, there: Obj, job_uid: str) -> bool:
-        """Return whether an earlier write of this plan for the job can have made `there`, which has the name. A pod that requests no
-        accelerators in the place of one that does was made by other means: in its name a unit would have accelerators that no quota
-        counts."""
+        """Return whether an earlier write for the job can have made `there`, the object that has the name. A pod without accelerators in
+        place of one that requests some was made by others: with it a unit would hold accelerators that no quota counts."""
         if not any(owner.get("uid") == job_uid for owner in there["metadata"].get("ownerReferences", ())):
             return False
         return self.resource != PODS or takes_accelerators(fields(there, "spec")) or not takes_accelerators(fields(self.obj, "spec"))
@@ -86,11 +85,11 @@ class IssueCertificates:
     job_uid: str
     uid: str = ""
     version: str = ""
-    """uid and resourceVersion of the existing Secret; empty: there is none."""
+    """uid and resourceVersion of the existing Secret, empty if there is none."""
     create_authority: bool = False
-    """Create the job's authority itself. Comes before everything that it signs."""
+    """Create the job's authority itself, before everything that it signs."""
     authority: Authority | None = field(default=None, repr=False)
-    """The authority that signs; None: the one that this plan creates."""
+    """The authority that signs. None for the one that this plan creates."""
     leaves: tuple[Leaf, ...] = ()
     drop: tuple[str, ...] = ()
     """Keys of certificates that are no longer needed."""
@@ -106,13 +105,13 @@ class Delete:
     name: str
     uid: str
     grace_seconds: int | None = None
-    """None: the object's own terminationGracePeriodSeconds."""
+    """None for the object's own terminationGracePeriodSeconds."""
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceStatus:
-    """Replace the whole status of the job. It contains what others have added and is to stay."""
+    """Replace the whole status of the job. The new one also contains what others have added and must stay."""
 
     resource: Resource
     namespace: str
@@ -132,7 +131,7 @@ class Event:
     reason: str
     message: str
     unit: str = ""
-    """The unit that it is about; "": the whole job."""
+    """The unit that the event is about, "" for the whole job."""
     said: str = ""
     """The message without the name of the unit."""
 
@@ -143,7 +142,6 @@ class Event:
 
     @classmethod
     def about(cls, unit: str, reason: EventReason, said: str) -> Event:
-        """Return the event about one unit."""
         return cls(reason.severity.value, reason.value, f"{unit}: {said}" if said else unit, unit, said)
 
 
@@ -169,19 +167,19 @@ class Plan:
     restarts: tuple[UnitRestart, ...] = ()
     """The restarts that the status of this plan records."""
     slices_given_up: tuple[UnitRestart, ...] = ()
-    """Units that gave their slice up by the status of this plan, which is no failure, and why."""
+    """Units that give their slice up by the status of this plan, and why. That is no failure."""
     requeue_after: float | None = None
-    """Seconds until the job must be reconciled again although nothing changed; None: only when something changes."""
+    """Seconds until the job must be reconciled again although nothing changed. None if it need not be."""
     request: JobRequest | None = None
-    """What the job has and wants now, for the allotment between jobs. None: it keeps what it reserves, and wants nothing."""
+    """What the job has and wants now, for the allotment between jobs. None if it keeps what it reserves and wants nothing."""
     reservations: Reservations = Reservations()  # noqa: RUF009 -- immutable
     """The nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
     after the decision and before it awaits anything, so that two jobs never choose the same host."""
 
     admissions: Mapping[str, KnownAdmission] = field(default_factory=dict)
-    """Pool -> what the API server makes of its pods. The next reconcile gets it back (`ObservedState.admissions`)."""
+    """What the API server makes of the pods of each pool. The next reconcile gets it back (`ObservedState.admissions`)."""
     ignored: Mapping[str, str] = field(default_factory=dict)
-    """Name of a pod of the job -> why it takes part in nothing: the operator cannot have made it."""
+    """Pods with the job's label that take part in nothing, since the operator cannot have made them: the reason by the pod's name."""
 
     @property
     def empty(self) -> bool:

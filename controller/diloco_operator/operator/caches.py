@@ -457,20 +457,23 @@ class Caches:
         """Read the Secrets of a new job. They may have come before it: from another replica, or while the jobs were not listed yet."""
         if new is None or (old is not None and old.uid == new.uid):
             return
-        if any(not held.value.read and held.value.certificates.owner == new.uid for held in self._secrets.cache.by_index(_BY_JOB, new.key)):
+        if any(
+            not cached.value.read and cached.value.certificates.owner == new.uid
+            for cached in self._secrets.cache.by_index(_BY_JOB, new.key)
+        ):
             for reflector in self._secrets.reflectors:
                 if reflector.namespace in ("", new.namespace):
                     reflector.list_again()
 
     def _child(self, resource: Resource, key: JobKey, name: Callable[[str], str]) -> Child | None:
-        held = self._objects[resource].cache.get(key[0], name(key[1]))
-        return held.value.view if held is not None else None
+        cached = self._objects[resource].cache.get(key[0], name(key[1]))
+        return cached.value.view if cached is not None else None
 
 
 def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> CachedObject[T]:
-    held = new if new is not None else old
-    assert held is not None
-    return held
+    cached = new if new is not None else old
+    assert cached is not None
+    return cached
 
 
 def _job_of_object[T](held: CachedObject[JobObject[T]]) -> Iterable[JobKey]:

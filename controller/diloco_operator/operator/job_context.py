@@ -1,8 +1,7 @@
 """What an operator remembers of a job between two reconciles: one object for each job, made and dropped as a whole.
 
-All of it is only in memory. A new operator begins without it and comes to the same decisions, some of them later. What is kept elsewhere
-under the job's key, since others need it there too (expectations, the report stream, what autoscalers say, series of metrics), is dropped
-with the context.
+All of it is only in memory. A new operator begins without it and comes to the same decisions, some of them later. Other modules keep more
+under the job's key (expectations, the report stream, what autoscalers say, series of metrics); they drop it with the context.
 
 See docs/decisions/0030-controller-loop.md.
 """
@@ -26,15 +25,15 @@ from diloco_operator.timeouts import RECONCILE
 
 @dataclass(slots=True)
 class JobContext:
-    """What the operator keeps of one object on the API server: another one of the same name begins with nothing."""
+    """What the operator remembers of one job. Another job of the same name begins with nothing."""
 
     key: JobKey
     id: str
     """`Job.key`: the job's name for the inventory and the allotment, with its uid."""
     ignored: IgnoredPods
-    """Pods that the last plan did not believe."""
+    """Pods that the last plan ignored."""
     listening_since: float | None = None
-    """Since when this operator has followed the reports of the job's syncer; None: it does not yet."""
+    """Since when this operator has followed the reports of the job's syncer. None if it does not yet."""
     unsure: bool = False
     """The last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
     rejected_writes: RejectedWrites = field(default_factory=RejectedWrites)
@@ -47,8 +46,8 @@ class JobContext:
 
 
 class JobContexts:
-    """The contexts of all jobs that this operator runs. `released` gets a context that is dropped, and gives back what the job holds.
-    `forgets` are called with the key of the job then."""
+    """The contexts of all jobs that this operator runs. When a context is dropped, `released` is called with it and gives back what the job
+    holds, and each of `forgets` is called with the job's key."""
 
     def __init__(self, caches: Caches, released: Callable[[JobContext], None], forgets: Sequence[Callable[[JobKey], None]]) -> None:
         self._caches = caches
@@ -58,7 +57,7 @@ class JobContexts:
         self._by_id: dict[str, JobContext] = {}
 
     def of(self, key: JobKey, job_id: str) -> JobContext:
-        """Return the job's context, made if there is none. That of an earlier job of the name is dropped."""
+        """Return the job's context, and make it if there is none. The context of an earlier job of the name is dropped."""
         context = self._by_key.get(key)
         if context is not None and context.id == job_id:
             return context
@@ -68,15 +67,14 @@ class JobContexts:
         return context
 
     def get(self, key: JobKey) -> JobContext | None:
-        """Return that of the job of this name; None: there is none."""
         return self._by_key.get(key)
 
     def by_id(self, job_id: str) -> JobContext | None:
-        """Return that of the job with this `Job.key`; None: there is none."""
+        """Return the context of the job with this `Job.key`, or None."""
         return self._by_id.get(job_id)
 
     def drop(self, key: JobKey) -> None:
-        """Forget all of the job of this name: it is gone, or not this operator's any more."""
+        """Forget the job of this name: it is gone, or this operator does not run it any more."""
         context = self._by_key.pop(key, None)
         if context is None:
             return

@@ -117,7 +117,6 @@ class Metrics:
         malformed.on_found(lambda found: self._malformed_found.labels(found.resource.plural).inc())
 
     def set_version(self, version: str) -> None:
-        """Report the version of the operator."""
         self._build.labels(version).set(1)
 
     def watch_leading(self, lease: str, leads: Callable[[], bool]) -> None:
@@ -158,7 +157,7 @@ class QueueMetrics:
         ).labels(*values)
 
     def follow(self, depth: Callable[[], int], running: Callable[[], list[float]]) -> None:
-        """Follow where the current values come from."""
+        """Read the current values from these functions from now on."""
         self._depth.set_function(depth)
         self._unfinished.set_function(lambda: sum(running()))
         self._longest.set_function(lambda: max(running(), default=0.0))
@@ -217,7 +216,7 @@ class JobMetrics(Collector):
         )
         self._jobs: Callable[[], Iterable[CachedJob]] = lambda: ()
         self._known: dict[JobKey, tuple[bytes, bytes]] = {}
-        """By job: its status when it was reported last, and what is reported of it."""
+        """For each job its status when it was reported last, and the parts of it that metrics show; both are JSON."""
         self._report: Callable[[JobKey], Report | None] = lambda _: None
         self._now: Callable[[], float] = lambda: 0.0
         registry.register(self)
@@ -244,9 +243,8 @@ class JobMetrics(Collector):
             self._failures.labels(*key, pool, reason).inc()
 
     def forget(self, key: JobKey) -> None:
-        """Forget a job that is gone."""
+        """End the series of a job that is gone: they would stay for the life of the process."""
         labels = dict(zip(_JOB, key, strict=True))
-        # Series of jobs that are gone would stay for the life of the process.
         for metric in (self._restarts, self._given_up, self._failures, self._recovery, self._waits):
             metric.remove_by_labels(labels)
 
@@ -273,7 +271,7 @@ class JobMetrics(Collector):
 
 
 def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[float]:
-    """Yield recovery time in seconds of each unit that contributes again according to the two statuses. Pure."""
+    """Yield the recovery time, in seconds, of each unit that came to contribute again between the two statuses. Pure."""
     lost = {unit["name"] for unit in before.get("units") or () if "endedAt" in unit}
     for unit in after.get("units") or ():
         if unit["name"] in lost and "endedAt" not in unit and unit["state"] == UnitState.TRAINING and "recoverSeconds" in unit:
@@ -302,10 +300,10 @@ def capacity_waits(before: Mapping[str, Any], after: Mapping[str, Any], now: flo
 
 def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (pool, reason) for each pool that has units without hardware now, and had none before or for another reason. Pure."""
-    was = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
+    reasons = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
     for pool in after.get("pools") or ():
         reason = pool.get("reason", "")
-        if lack_of(reason).of_slices and was.get(pool["name"]) != reason:
+        if lack_of(reason).of_slices and reasons.get(pool["name"]) != reason:
             yield pool["name"], reason
 
 
@@ -347,7 +345,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
 
 
 def _reported(status: bytes) -> bytes:
-    """Return what metrics say of a status, as JSON: of 256 units 1 KB in place of 80."""
+    """Return the parts of a status that metrics show, as JSON: 1 KB for 256 units in place of 80."""
     whole: Obj = json.loads(status)
     units = whole.get("units") or ()
     states = Counted(unit["state"] for unit in units)
@@ -362,7 +360,7 @@ def _reported(status: bytes) -> bytes:
 def _add_job(
     families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], job: Job, status: Obj, report: Report | None, now: float
 ) -> None:
-    """Add the series of one job. `status`: what `_reported` has of it."""
+    """Add the series of one job. `status`: the parts that `_reported` returns."""
     key = (job.namespace, job.name)
     learners, progress = status.get("learners") or {}, status["progress"]
     for field in ("desired", "placed", "contributing", "min"):
@@ -387,9 +385,9 @@ def _add_job(
     # Zeros too: a series that ends would leave its last value on a dashboard for minutes.
     for state in UnitState:
         families["units"].add_metric((*key, state.value), status["states"].get(state.value, 0))
-    if (there := state_on_record(status)) is not None:
+    if (recorded := state_on_record(status)) is not None:
         for job_state in JobState:
-            families["state"].add_metric((*key, job_state.value), job_state is there)
+            families["state"].add_metric((*key, job_state.value), job_state is recorded)
     for condition, value in status["conditions"]:
         families["condition"].add_metric((*key, condition, value), 1)
     for reason, count in sorted(status["refused"].items()):
@@ -400,11 +398,11 @@ def _add_job(
 
 def _refused(units: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Contributions by the reason for which they were refused."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for unit in units:
         for reason, count in (unit.get("refused") or {}).items():
-            found[reason] = found.get(reason, 0) + count
-    return found
+            counts[reason] = counts.get(reason, 0) + count
+    return counts
 
 
 def _add_goodput(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, goodput: Mapping[str, Any] | None) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 MOST_ANSWERS = 256
 MOST_REVIEWS = 4
-"""That run at once."""
+"""Reviews that run at once."""
 
 
 class Access(enum.Enum):
@@ -32,19 +32,19 @@ class Access(enum.Enum):
 
 
 class Reviews(Protocol):
-    """As much of a `kube.client.Client` as is needed."""
+    """The part of a `kube.client.Client` that is needed."""
 
     async def create(self, resource: Resource, obj: Obj) -> Obj: ...
 
 
 class MetricsAccess:
-    """`now`: seconds of any clock."""
+    """Keeps answers of the API server for a while. `now` returns seconds of any clock."""
 
     def __init__(self, reviews: Reviews, now: Callable[[], float]) -> None:
         self._reviews = reviews
         self._now = now
         self._answers: dict[bytes, tuple[float, Access]] = {}
-        """(until when it counts, answer) by the digest of the token, the oldest first."""
+        """(when the answer expires, answer) by the digest of the token, the oldest first."""
         self._few = asyncio.Semaphore(MOST_REVIEWS)
 
     async def check(self, authorization: str) -> Access:

@@ -22,14 +22,12 @@ type Offload = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 class _Held:
     making: asyncio.Task[bytes]
     made_at: float | None = None
-    """None: it is being made."""
+    """None while the page is being made."""
 
 
 class MetricsPage:
-    """`look` is called in the event loop before each encoding; collectors then read nothing that the loop changes meanwhile.
-
-    `now`: seconds of any clock.
-    """
+    """Makes the page and keeps it. `look` is called in the event loop before each encoding, so that collectors in the thread read nothing
+    that the loop changes meanwhile. `now` returns seconds of any clock."""
 
     def __init__(self, registry: CollectorRegistry, *, look: Callable[[], None], now: Callable[[], float], offload: Offload) -> None:
         self._registry = registry
@@ -47,7 +45,7 @@ class MetricsPage:
         if held is None or (held.made_at is not None and self._now() - held.made_at >= ENDPOINTS.page):
             making = asyncio.create_task(self._make(content_type, lambda: encode(self._registry)))
             held = self._held[content_type] = _Held(making)
-        # The scraper that came first may go; the others wait for the same text.
+        # The scraper that came first may disconnect while others wait for the same text.
         return await asyncio.shield(held.making), content_type
 
     async def _make(self, content_type: str, encode: Callable[[], bytes]) -> bytes:

@@ -13,7 +13,7 @@ from diloco_operator.kube.rest.transport import CONNECTIONS
 log = logging.getLogger(__name__)
 
 OTHERS = CONNECTIONS + 768
-"""Requests, and an allowance for what else is open: streams of syncers, scrapes, probes, logs. An estimate, not measured."""
+"""Connections for requests, and an estimate of what else is open: streams of syncers, scrapes, probes, logs."""
 
 
 class TooFewFiles(Exception):
@@ -21,7 +21,7 @@ class TooFewFiles(Exception):
 
 
 def allow_files(watches: int) -> None:
-    """Let the process open as many files as its surroundings allow. Raises `TooFewFiles` if these are too few for so many watches."""
+    """Let the process open as many files as its surroundings allow. Raises `TooFewFiles` if these are too few for the watches."""
     log.info("%d watches, each over a connection of its own", watches)
     needed, (_, hard) = watches + OTHERS, resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:

@@ -1,4 +1,4 @@
-"""What pods use that are not units of this operator: from the caches into the inventory.
+"""Brings into the inventory what pods use that are not of this operator's units.
 
 See docs/decisions/0130-what-occupies-a-node.md.
 """
@@ -54,8 +54,9 @@ class OtherPods:
         self._replace(before, after)
 
     def _use(self, pod: PodView, before: PodUse | None) -> PodUse | None:
-        """Return a learner of this operator that requests accelerators reserves its node for its job. One that requests none counts unless
-        its job has reserved the node. The syncer counts: it may be on a node that a unit could have."""
+        """Return what the pod counts as; None if it does not count. A learner of this operator that requests accelerators does not: its job
+        has reserved the node. One that requests none counts unless its job has reserved the node. The syncer counts: it may be on a node
+        that a unit could have."""
         if pod.uses is None:
             return None
         unit, learner = None, False
@@ -66,10 +67,10 @@ class OtherPods:
                 unit = (job_key(pod.namespace, pod.job, pod.owner), pod.unit)
             else:
                 learner = not pod.uses.empty and self._caches.is_of_other_operator(pod)
-        found = PodUse(pod.namespace, pod.name, pod.node, pod.uses, (pod.created, pod.uid) if learner else None, unit)
-        if before is not None and _counts_as(before) == _counts_as(found):
+        use = PodUse(pod.namespace, pod.name, pod.node, pod.uses, (pod.created, pod.uid) if learner else None, unit)
+        if before is not None and _counts_as(before) == _counts_as(use):
             return before
-        return found
+        return use
 
 
 def _counts_as(use: PodUse) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What the API server said of the pods of each pool, remembered between the reconciles of a job. Only in memory: a new operator asks again.
+"""Whether the API server admits the pods of each pool, remembered between a job's reconciles. Only in memory: a new operator asks again.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -31,14 +31,14 @@ class PodAnswers:
         return self._known
 
     def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> bool:
-        """Remember what dry runs and creates say, after a plan. Returns whether a dry run was answered, so that the job can act on it."""
+        """Remember the answers to a plan's dry runs and creates. Return whether a dry run was answered, so that the job can act on it."""
         refused = dict(_refused_creates(result))
         made = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
         syncer = any(map(_is_syncer, plan.creates))
         if not (refused or result.answers or ((made or syncer) and self._known)):
             return False
         known = {pool: answer for pool, answer in self._known.items() if answer.generation == generation and pool not in made}
-        if syncer:  # what was admitted was so before the syncer used its part of a quota
+        if syncer:  # pods were admitted before the syncer used its part of a quota: those answers are too old to count now
             known = {pool: replace(answer, at=0.0) if answer.rejected is None else answer for pool, answer in known.items()}
         for check, failure in result.answers:
             before = known.get(check.pool)
@@ -57,7 +57,7 @@ def _rejected(failure: Failure, before: PodAnswer | None, generation: int, now: 
 
 
 def _refused_creates(result: ExecutionResult) -> Iterator[tuple[str, Failure]]:
-    """Yield pools of which the API server refused a pod."""
+    """Yield each pool with a pod that the API server refused."""
     for failure in result.failures:
         if isinstance(failure.write, Create) and not failure.transient and (pool := _pool(failure.write)):
             yield pool, failure
@@ -68,16 +68,16 @@ def _is_syncer(create: Create) -> bool:
 
 
 def _pool(create: Create) -> str:
-    """Return the pool of a learner's pod; "" for anything else."""
+    """Return the pool of a learner's pod, or "" for anything else."""
     labels: Obj = create.obj["metadata"].get("labels") or {}
     return str(labels.get(names.LABEL_POOL, "")) if create.resource == names.PODS else ""
 
 
 def dry_run_admissions(result: ExecutionResult, now: float) -> dict[str, KnownAdmission]:
-    """Return pool -> what the API server would make of its pods. What cannot be read says nothing: the pod itself will show it."""
-    found = {}
+    """What the API server would make of the pods of each pool. An answer that cannot be read is left out: the pod itself will show it."""
+    admissions = {}
     for check, stored in result.admitted:
         with contextlib.suppress(MalformedField):
             template = check.pod["metadata"]["annotations"][names.ANNOTATION_TEMPLATE_HASH]
-            found[check.pool] = KnownAdmission(template, now, admitted_pod(fields(stored, "spec")))
-    return found
+            admissions[check.pool] = KnownAdmission(template, now, admitted_pod(fields(stored, "spec")))
+    return admissions

@@ -18,10 +18,10 @@ from diloco_operator.reconcile.observe.status_check import check_status
 
 @dataclass(frozen=True, slots=True)
 class JobObject[T]:
-    """An object of a job, such as a ConfigMap, a Service or a volume claim, or one by which a grantor answers."""
+    """An object of a job: a ConfigMap, a Service or a volume claim."""
 
     job: str
-    """Name of the job, by the label; "": it carries none."""
+    """Name of the job, by the label."""
     view: T
 
 
@@ -33,16 +33,16 @@ class JobSecret:
     """Name of the job, by the label."""
     certificates: CertificateSecret
     read: bool
-    """False: no known job owned it when it came, so nothing of its content was looked at."""
+    """False if no known job owned the Secret when it came. Its content was not read then."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
     value: int
     default: bool
-    """It applies to pods that name no class."""
+    """The class applies to pods that name none."""
     preempts: bool
-    """A scheduler may end pods of lower priority to make room for its pods."""
+    """A scheduler may end pods of lower priority to make room for pods of this class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class CachedJob:
     """The job without its status."""
     status: bytes
     problem: str = ""
-    """What of the status is malformed, and left out."""
+    """Which part of the status is malformed and left out, or ""."""
 
     @staticmethod
     def of(obj: Obj, previous: CachedJob | None) -> CachedJob:
@@ -62,12 +62,12 @@ class CachedJob:
         return CachedJob(replace(job, status={}), status, problem)
 
     def whole(self) -> Job:
-        """Return the job with its status; a copy for the caller."""
+        """Return the job with a copy of its status for the caller."""
         return replace(self.bare, status=json.loads(self.status))
 
 
 def project_use(obj: Obj, previous: PodUse | None) -> PodUse:
-    """Return a pod that is bound to a node and has not ended."""
+    """Return what a pod uses that is bound to a node and has not ended; `previous` itself if that is the same."""
     meta, spec = fields(obj, "metadata"), fields(obj, "spec")
     node, requests = needed_string(spec, "nodeName", "spec"), resources_of(spec)
     if previous is not None and previous.node == node and previous.requests == requests:
@@ -81,14 +81,12 @@ def project_use(obj: Obj, previous: PodUse | None) -> PodUse:
 
 
 def project_priority(obj: Obj) -> PriorityClass:
-    """Project the raw PriorityClass."""
     return PriorityClass(
         value=whole_number(obj, "value"), default=obj.get("globalDefault") is True, preempts=obj.get("preemptionPolicy") != "Never"
     )
 
 
 def project_object(obj: Obj, _previous: JobObject[Child] | None = None) -> JobObject[Child]:
-    """Project the raw ConfigMap, Service or volume claim."""
     return JobObject(job_label(obj), project_child(obj))
 
 

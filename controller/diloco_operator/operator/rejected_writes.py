@@ -23,7 +23,7 @@ class RejectedWrites:
 
     @property
     def by_object(self) -> Mapping[WriteKey, RejectedWrite]:
-        """Those that stand; `note` replaces the mapping and never changes it."""
+        """The writes that are still rejected. `note` replaces the mapping and never changes it."""
         return self._known
 
     def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> None:
@@ -52,7 +52,7 @@ def _key(write: Create | Patch) -> WriteKey:
 
 
 def rejected_write_events(result: ExecutionResult) -> list[Event]:
-    """Return one event for each kind of rejection, however many objects met it. None for writes into a namespace that is being deleted."""
+    """Return one event for each kind of rejection, however many objects met it. Writes into a namespace that is being deleted have none."""
     first: dict[tuple[EventReason, int], tuple[Failure, int]] = {}
     for failure in result.failures:
         if failure.transient or "being terminated" in failure.error.message:

@@ -1,6 +1,6 @@
-"""Since when each unit of a job has had its slices. Only in memory: what a new operator finds is old.
+"""Since when each unit of a job has had its slices. Only in memory: for a new operator all of them are old.
 
-Not by the age of pods: a tenant who deletes the pods of a unit again and again would keep its slice from others.
+The age of pods does not count: a tenant who deletes the pods of a unit again and again would keep its slice from others.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -25,11 +25,11 @@ class SlicesSince:
         self._grants: dict[str, _Grant] = {}
 
     def by_unit(self) -> Mapping[str, float]:
-        """Return unit -> seconds since the epoch."""
+        """Since when each unit has had its slices, in seconds since the epoch."""
         return {unit: grant.since for unit, grant in self._grants.items()}
 
     def note(self, request: JobRequest, reserved: frozenset[str], now: float) -> None:
-        """Note after a decision that the job has and wants this, and has reserved these nodes. A unit that ends and comes back to nodes
+        """Note what the job has and wants after a decision, and the nodes that it has reserved. A unit that ends and comes back to nodes
         that stayed reserved meanwhile has had them all the time."""
         grants = {unit: grant for unit, grant in self._grants.items() if reserved.issuperset(grant.nodes)}
         for unit in (unit for pool in request.pools for unit in pool.units):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 
 class StatusPostponement:
-    """At most `seconds`, from the first postponement until the status is written."""
+    """Lets a status wait for at most `seconds` after its first postponement."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: float | None = None
 
     def postpone(self, now: float) -> bool:
-        """Postpone the status, again or for the first time. False: it must be written. `now`: seconds of a clock that does not go back."""
+        """Postpone the status, again or for the first time. False if it must be written. `now`: seconds of a clock that never goes back."""
         self._since = now if self._since is None else self._since
         return now - self._since < self._seconds
 

@@ -11,26 +11,26 @@ from __future__ import annotations
 import math
 
 BURST = 100
-"""So many reconciles of a job may write without a pause: the start of a big job, or the loss of many hosts at once."""
+"""Reconciles of a job that may write without a pause, as at the start of a big job, or when many hosts are lost at once."""
 PER_SECOND = 2.0
-"""So many reconciles with writes a second are no burst, and pauses are no longer than their interval."""
+"""Reconciles with writes, in a second, that are no burst. Pauses are no longer than their interval."""
 _ENDLESS = 60
-"""So many pauses in a row, which is half a minute, are worth a line in the log."""
+"""Pauses in a row, half a minute of them, that are worth a line in the log."""
 
 
 class WriteLimit:
-    """At most `burst` reconciles with writes at once, and `per_second` on. `now`: seconds of a clock that does not go back."""
+    """Allows `burst` reconciles with writes at once, and `per_second` after that. `now`: seconds of a clock that does not go back."""
 
     def __init__(self, burst: int = BURST, per_second: float = PER_SECOND) -> None:
         self._interval = 1 / per_second
         self._burst = burst * self._interval
         self._due = -math.inf
-        """When all that was written would be done at the lasting rate."""
+        """When all reconciles so far would be done at the lasting rate."""
         self._pauses = 0
-        """In a row."""
+        """Pauses in a row."""
 
     def wrote(self, now: float) -> float:
-        """Count a reconcile that wrote something. Returns for how many seconds the next must wait; 0: not at all."""
+        """Count a reconcile that wrote something. Return the seconds for which the next one must wait."""
         self._due = max(self._due, now) + self._interval
         pause = max(0.0, self._due - now - self._burst)
         self._pauses = self._pauses + 1 if pause else 0
