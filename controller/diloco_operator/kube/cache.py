@@ -1,4 +1,4 @@
-"""A cache of one resource's objects, with indexes. It is filled by reflectors, and read by all that decides.
+"""A cache of one resource's objects, with indexes. Reflectors fill it, and decisions read it.
 
 See docs/decisions/0030-controller-loop.md.
 """
@@ -28,7 +28,7 @@ class CachedObject[T]:
     value: T
     """The projection: the parts of the object that are read. Whole objects are a hundred times as big."""
     label: str = ""
-    """The value of the label by which the reflector selects; "": it selects by none."""
+    """The value of the label by which the reflector selects, "" if it selects by none."""
 
     @property
     def key(self) -> ObjectKey:
@@ -36,10 +36,10 @@ class CachedObject[T]:
 
 
 type Projection[T] = Callable[[Obj, T | None], T]
-"""From the API's object, and the projection of the object's earlier version if there was one. Raises ValueError, above all
+"""Called with the API's object, and the projection of its earlier version, None if there was none. Raises ValueError, above all
 `MalformedField`, for an object that cannot be used."""
 type Handler[T] = Callable[[CachedObject[T] | None, CachedObject[T] | None], None]
-"""Called with the old and the new cached object; None: no object. Must not block."""
+"""Called with the old and the new cached object; None stands for no object. It must not block."""
 type Indexer[T] = Callable[[CachedObject[T]], Iterable[Hashable]]
 """The index values of an object."""
 
@@ -58,7 +58,6 @@ class Cache[T]:
         self._indexes: dict[str, dict[Hashable, dict[ObjectKey, CachedObject[T]]]] = {name: {} for name in self._indexers}
 
     def get(self, namespace: str, name: str) -> CachedObject[T] | None:
-        """Return the object, or None."""
         return self._objects.get((namespace, name))
 
     def by_index(self, index: str, value: Hashable) -> list[CachedObject[T]]:
@@ -66,23 +65,22 @@ class Cache[T]:
         return list(self._indexes[index].get(value, {}).values())
 
     def count(self, index: str, value: Hashable) -> int:
-        """Return number of objects with `value` in `index`."""
         return len(self._indexes[index].get(value, ()))
 
     def __iter__(self) -> Iterator[CachedObject[T]]:
-        """Yield a copy of the objects of now: the cache may change during the iteration."""
+        """Iterate over a copy, since the cache may change during the iteration."""
         return iter(list(self._objects.values()))
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def put(self, held: CachedObject[T]) -> CachedObject[T] | None:
-        """Add or replace an object. Returns what the cache had under its key before."""
+        """Add or replace an object. Return what the cache had under its key before."""
         key = held.key
         old = self._objects.get(key)
-        filed = {name: set(indexer(held)) for name, indexer in self._indexers.items()}  # if this fails, nothing has changed
+        values_by_index = {name: set(indexer(held)) for name, indexer in self._indexers.items()}  # if this fails, nothing has changed
         self._objects[key] = held
-        for name, values in filed.items():
+        for name, values in values_by_index.items():
             index = self._indexes[name]
             if old is not None:
                 self._unfile(index, set(self._indexers[name](old)) - values, key)
@@ -91,7 +89,7 @@ class Cache[T]:
         return old
 
     def drop(self, key: ObjectKey) -> CachedObject[T] | None:
-        """Remove an object. Returns what the cache had."""
+        """Remove an object. Return what the cache had."""
         old = self._objects.pop(key, None)
         if old is not None:
             for name, indexer in self._indexers.items():
@@ -101,8 +99,8 @@ class Cache[T]:
     @staticmethod
     def _unfile(index: dict[Hashable, dict[ObjectKey, CachedObject[T]]], values: Iterable[Hashable], key: ObjectKey) -> None:
         for value in values:
-            filed = index.get(value)
-            if filed is not None:
-                filed.pop(key, None)
-                if not filed:
+            objects = index.get(value)
+            if objects is not None:
+                objects.pop(key, None)
+                if not objects:
                     del index[value]

@@ -45,7 +45,7 @@ class WatchEvent:
     object: Obj
     """For BOOKMARK only kind, apiVersion and metadata.resourceVersion are set."""
     size: int = 0
-    """Bytes of the event as it came; 0: it did not come as bytes."""
+    """Bytes of the event on the wire, 0 if it did not come over one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ObjList:
     items: list[Obj]
     resource_version: str
     continue_token: str = ""
-    """Not empty: more pages follow. A token that is older than the server's history fails with `Gone`."""
+    """Not empty if more pages follow. A token that is older than the server's history fails with `Gone`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class LogRequest:
     previous: bool = False
     """Read the run before the container's last restart."""
     tail_lines: int | None = None
-    """Only so many lines at the end."""
+    """Only this many lines at the end; None for all."""
 
 
 class Client(Protocol):
@@ -163,7 +163,8 @@ class Client(Protocol):
         timeout_seconds: float,
         allow_bookmarks: bool = True,
     ) -> AsyncIterator[WatchEvent]:
-        """Yield changes after `resource_version`, in order; "" or "0": existing objects come as ADDED first. Ends after `timeout_seconds`.
+        """Yield changes after `resource_version`, in order. With "" or "0" existing objects come as ADDED first. Ends after
+        `timeout_seconds`.
 
         An object that no longer matches the selectors arrives as DELETED. Raises `Gone` if the version is compacted. Bookmarks come about
         once a minute and 2 s before the end, but only if the server knows a version newer than `resource_version`. A watch of objects that
@@ -176,21 +177,21 @@ class Client(Protocol):
     ) -> Obj:
         """Return the object as it is stored. The client fills in a missing apiVersion and kind, also in `update`.
 
-        `metadata_only`, here, in `update` and in `patch`: only the object's metadata is needed. The answer is a meta.k8s.io/v1
-        PartialObjectMetadata then, which is half the work for both sides.
+        `metadata_only`, as in `update` and in `patch`: only the object's metadata is needed. The answer is then a meta.k8s.io/v1
+        PartialObjectMetadata, which is half the work for both sides.
 
-        `dry_run`: the server checks everything, its admission included, and stores nothing. It raises what a create would raise now. A
-        quota counts nothing of it: each of several dry runs is checked against what is left for one.
+        `dry_run`: the server checks everything, its admission included, and stores nothing. It raises what a create would raise now. No
+        quota counts a dry run, so several of them may all be admitted where there is room for one.
         """
         ...
 
     async def update(
         self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "", metadata_only: bool = False
     ) -> Obj:
-        """Replace. metadata.resourceVersion and metadata.uid, if they are set, must be the current ones, else `Conflict`. Custom objects
-        need the version.
+        """Replace an object. metadata.resourceVersion and metadata.uid, if they are set, must be the current ones, else `Conflict`. Custom
+        objects need the version.
 
-        `subresource`: "" or "status": all but the status and these two is ignored, and may be left out.
+        `subresource`: "" or "status". With "status" everything but the status and these two fields is ignored, and may be left out.
         """
         ...
 
@@ -205,8 +206,8 @@ class Client(Protocol):
         field_manager: str = "",
         metadata_only: bool = False,
     ) -> Obj:
-        """Merge patch. metadata.resourceVersion in it is a precondition (`Conflict`). So is metadata.uid (`Invalid`), but not through the
-        status of a custom resource: there it is ignored."""
+        """Apply a merge patch. metadata.resourceVersion in it is a precondition (`Conflict`). So is metadata.uid (`Invalid`), except for
+        the status of a custom resource, where the server ignores it."""
         ...
 
     async def delete(

@@ -24,12 +24,15 @@ class LeaseLost(Exception):
 
 
 class Elector:
-    """One replica's part in the election for the Lease `namespace/name`. Lives in the event loop of the writes: where that stands still,
+    """One replica's part in the election for the Lease `namespace/name`. It runs in the event loop of the writes: if that stands still,
     nothing renews the lease, and another replica takes over.
 
-    `client` is for the election alone, without a fence, so that no write delays it. `clock` is that of the fence. `now` is the wall clock,
-    timezone-aware. `rng` draws jitter from [0, 1). `former`: the name of the Lease by which an earlier version of the same Deployment
-    elects; "": it has the same name.
+    Args:
+        client: for the election alone, without a fence, so that no write delays it.
+        rng: draws jitter from [0, 1).
+        former: the name of the Lease by which an earlier version of the same Deployment elects; "" if it is the same.
+        clock: the fence's clock.
+        now: the wall clock, timezone-aware.
     """
 
     def __init__(
@@ -60,9 +63,9 @@ class Elector:
             FormerLease(client, namespace=namespace, name=former, identity=identity, timeouts=timeouts, clock=clock) if former else None
         )
         self._version = ""
-        """resourceVersion of the Lease as it was seen last; "": it must be read first."""
+        """resourceVersion of the Lease as it was seen last, "" if it must be read first."""
         self._waits_for = ""
-        """Why this replica does not lead, as it was logged last; "": it does."""
+        """Why this replica does not lead, as it was logged last; "" while it leads."""
 
     @property
     def leads(self) -> bool:
@@ -99,8 +102,8 @@ class Elector:
             raise
 
     async def _renew(self) -> None:
-        """Try once to renew the lease. Its failure is an error only after the deadline. A process that was stopped, or whose event loop
-        stood still, notices the deadline here."""
+        """Try once to renew the lease. A failed attempt is an error only after the deadline. A process that was stopped, or whose event
+        loop stood still, notices the deadline here."""
         left = self._left()
         if left <= 0:
             raise LeaseLost(f"the lease {self._what} was not renewed within {self._timeouts.renew_deadline:g} s")
@@ -130,7 +133,7 @@ class Elector:
             log.warning("the lease %s was not released and will expire: %s", self._what, _text(error))
 
     async def _try(self, limit: float) -> bool:
-        """Make one attempt, of `limit` seconds at most, to get or to keep the lease. Returns whether this replica leads."""
+        """Make one attempt, of `limit` seconds at most, to get or to keep the lease. Return whether this replica leads."""
         async with asyncio.timeout(limit):
             if self._former is not None and (why := await self._former.not_free()):
                 self._stand_by(why)

@@ -1,7 +1,7 @@
 """Applies the events of a watch without holding the event loop: in short turns, in which namespaces take turns.
 
-A watch has one stream for all namespaces. So what one of them changes would come before each event of another that came later, and what
-came at once would be one turn of the loop.
+A watch has one stream for all namespaces. Applied as they come, a thousand changes in one namespace would delay the next one in another,
+and hold the loop for one long turn.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 """
@@ -17,17 +17,17 @@ from diloco_operator.kube.fair_queue import FairQueue
 
 TURN_EVENTS: Final = 20
 TURN_SECONDS: Final = 0.002
-"""A turn of the loop applies at most so many events of one watch, and for about so many seconds. Then others have as long."""
+"""The most events of one watch that a turn of the loop applies, and about the longest time for it. Then others have as long."""
 LONGEST_TURN_SECONDS: Final = 0.01
-"""Where others need the loop for longer between two turns, a turn applies for as much longer, up to this, and as many more events. Else a
-busy loop would apply less than comes, and what is read no more comes later for all namespaces."""
+"""If others need the loop for longer between two turns, the next turn is longer by that time, up to this, and applies more events in
+proportion. Else a busy loop would apply less than comes, and stop reading, for all namespaces."""
 TURN_READ_EVENTS: Final = 5
 TURN_READ_SECONDS: Final = 2
-"""A turn reads so many times the events that it may apply, and for so many times as long with what it applies. So it reads on, to what came
-for others, when it applies no more."""
+"""A turn may read this many times the events that it may apply, and last this many times as long. So when it applies no more it reads on,
+to the events of other namespaces."""
 MOST_EVENTS: Final = 2000
 MOST_BYTES: Final = 4 << 20
-"""So many events wait at most, and so many bytes of them, as they came. More are read later: as objects they take several times that."""
+"""The most events that wait, and the most bytes of them on the wire. As objects they take several times that. More are read later."""
 
 
 class EventTurns:
@@ -39,14 +39,14 @@ class EventTurns:
         self._waiting: FairQueue[WatchEvent] = FairQueue(_namespace)
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
-        """Applies what waits."""
+        """Applies the events that wait; None if there were none."""
         self._room = asyncio.Event()
         self._room.set()
         self._began: float | None = None
-        """When the current turn of the loop had its first event; None: it had none yet."""
+        """When the current turn of the loop had its first event. None if it had none yet."""
         self._in_turn = 0
         self._turn = TURN_SECONDS
-        """For how long a turn applies events now."""
+        """Seconds for which a turn applies events now."""
 
     def add(self, event: WatchEvent) -> None:
         """Apply the event now, or in its turn. Raises what `apply` raised for it, or for an earlier one that waited."""
@@ -63,7 +63,7 @@ class EventTurns:
             self._task = asyncio.create_task(self._work(), name="watch events")
 
     async def pause(self) -> None:
-        """Let others go on once this turn of the loop is used up, and wait while too many events wait; to be called for each event."""
+        """Call this for each event: it lets others go on once this turn of the loop is used up, and waits while too many events wait."""
         if not self._room.is_set():
             await self._room.wait()
         elif not self._use_turn(TURN_READ_EVENTS, TURN_READ_SECONDS):
@@ -74,7 +74,7 @@ class EventTurns:
             self._in_turn += 1
 
     def clear(self) -> None:
-        """Forget what waits: all is known from elsewhere."""
+        """Forget the events that wait, because the caller has listed everything."""
         while self._waiting.pop() is not None:
             pass
         self._bytes = 0
@@ -89,8 +89,8 @@ class EventTurns:
             self._task = None
 
     def _use_turn(self, events: int = 1, seconds: int = 1) -> bool:
-        """Begin a turn unless one has begun. Returns whether it still has room: it has had fewer than so many times the events that it may
-        apply, and lasts for less than so many times as long since the first of them."""
+        """Begin a turn unless one has begun. Return whether it has room for another event. `events` and `seconds` multiply the number and
+        the time that it may apply."""
         loop = asyncio.get_running_loop()
         if self._began is None:
             self._began, self._in_turn = loop.time(), 0
@@ -132,5 +132,5 @@ class EventTurns:
 def _namespace(event: WatchEvent) -> str:
     """Return the namespace of the event's object, which may be malformed."""
     meta = event.object.get("metadata") if isinstance(event.object, dict) else None
-    found = meta.get("namespace") if isinstance(meta, dict) else None
-    return found if isinstance(found, str) else ""
+    namespace = meta.get("namespace") if isinstance(meta, dict) else None
+    return namespace if isinstance(namespace, str) else ""

@@ -1,7 +1,7 @@
 """Writes whose effect the watch has not shown yet.
 
 A reconcile from a stale cache would create objects twice and count events twice. So a key with open expectations is not processed until the
-cache has shown their effect. A watch may compress a creation and a deletion into nothing, so expectations expire: who reads them then asks
+cache has shown their effect. A watch may compress a creation and a deletion into nothing, so expectations expire: their reader then asks
 the server whether the cache is behind, and forgets or renews them.
 
 See docs/decisions/0031-writes.md.
@@ -42,18 +42,18 @@ class Expectations[K: Hashable]:
         self._expiry = expiry
         self._targets: dict[_Target, list[_Expectation[K]]] = {}
         self._by_key: dict[K, dict[_Target, float]] = {}
-        """For each key what it waits for, and until when at most."""
+        """What each key waits for, and until when at most."""
 
     def expect_create(self, key: K, resource: Resource, namespace: str, name: str) -> None:
-        """Let `key` wait until the cache shows an object of this name; called before the request is sent."""
+        """Let `key` wait until the cache shows an object of this name. Call it before the request is sent."""
         self._expect(_Target(resource, namespace, name), _Expectation(key))
 
     def expect_delete(self, key: K, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Let `key` wait until the cache shows this object terminating, replaced, or not at all; called before the request is sent."""
+        """Let `key` wait until the cache shows this object terminating, replaced, or not at all. Call it before the request is sent."""
         self._expect(_Target(resource, namespace, name), _Expectation(key, gone_uid=uid))
 
     def expect_version(self, key: K, resource: Resource, shown: CachedObject[Any] | None, written: Obj) -> None:
-        """Let `key` wait until the cache, which shows `shown`, shows the version that the answer to a write had, `written`."""
+        """Let `key` wait until the cache shows the version in `written`, the answer to a write. `shown`: what the cache shows now."""
         version = str(written["metadata"]["resourceVersion"])
         if shown is not None and not _older(shown.version, version):
             return
@@ -66,7 +66,7 @@ class Expectations[K: Hashable]:
         self._settle(_Target(resource, namespace, name), lambda expectation: expectation.key == key)
 
     def observe(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
-        """Observe that the cache changed from `old` to `new` (None: no object)."""
+        """Observe that the cache changed from `old` to `new`; None stands for no object."""
         seen = new if new is not None else old
         if seen is None or not self._targets:
             return
@@ -79,12 +79,12 @@ class Expectations[K: Hashable]:
         return self.expires_in(key) is not None
 
     def expires_in(self, key: K) -> float | None:
-        """Return seconds until the last expectation of `key` expires; 0: all have expired. None: it has none."""
+        """Return seconds until the last expectation of `key` expires, 0 if all have expired. None if it has none."""
         waits = self._by_key.get(key)
         return max(0.0, max(waits.values()) - self._time()) if waits else None
 
     def renew(self, key: K) -> float:
-        """Wait for everything that `key` waits for once more. Returns for how many seconds."""
+        """Let `key` wait once more for everything that it waits for. Return the seconds until that expires."""
         expires = self._time() + self._expiry
         for target in (waits := self._by_key.get(key, {})):
             waits[target] = expires
@@ -92,7 +92,7 @@ class Expectations[K: Hashable]:
 
     def waiting_for(self, key: K) -> list[str]:
         """Return what `key` waits for, human-readable: `Pod ns/name`."""
-        return sorted(f"{s.resource.kind} {s.namespace}/{s.name}" for s in self._by_key.get(key, ()))
+        return sorted(f"{target.resource.kind} {target.namespace}/{target.name}" for target in self._by_key.get(key, ()))
 
     def forget(self, key: K) -> None:
         """Drop all expectations of `key`."""
@@ -133,8 +133,8 @@ def _met[K](expectation: _Expectation[K], new: CachedObject[Any] | None) -> bool
 
 
 def _older(version: str, than: str) -> bool:
-    """Return whether a resourceVersion comes before another. Since 1.35 Kubernetes promises that they compare as decimal numbers. With a
-    server that writes them otherwise every other version counts as older, and the expectation ends when it expires."""
+    """Return whether a resourceVersion comes before another. Since 1.35 Kubernetes promises that they compare as decimal numbers. If a
+    server writes them otherwise, every other version counts as older, and the expectation ends when it expires."""
     if version.isdecimal() and than.isdecimal():
         return int(version) < int(than)
     return version != than

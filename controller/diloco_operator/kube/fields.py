@@ -47,7 +47,7 @@ def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
 
 
 def an_object(value: object, at: str) -> Fields:
-    """Return `value` itself, which must be an object; empty without one."""
+    """Return `value`, which must be an object; an empty one for None."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -81,7 +81,7 @@ def string(holder: Fields, key: str, at: str = "", *, limit: int = STRING_LIMIT)
 
 
 def needed_string(holder: Fields, key: str, at: str = "") -> str:
-    """Return the same; it must not be empty."""
+    """Return the string `holder[key]`, which must not be empty."""
     value = string(holder, key, at)
     if not value:
         raise MalformedField(_path(at, key), "is missing")
@@ -96,11 +96,11 @@ def strings(holder: Fields, key: str, at: str = "") -> dict[str, str]:
 
 def contents(holder: Fields, key: str, at: str = "") -> dict[str, str]:
     """Return the data of a ConfigMap, `holder[key]`: any strings, which are never shown; empty without one."""
-    found = fields(holder, key, at)
-    for value in found.values():
+    data = fields(holder, key, at)
+    for value in data.values():
         if not isinstance(value, str):
             raise MalformedField(_path(at, key), f"must have strings as values, not {kind_of_json(value)}")
-    return dict(found)
+    return dict(data)
 
 
 def text(holder: Fields, key: str, at: str = "", *, limit: int = TEXT_LIMIT, lines: bool = False) -> str:
@@ -139,7 +139,7 @@ def moment(holder: Fields, key: str, at: str = "") -> float | None:
 
 
 def controller_uid(meta: Fields) -> str:
-    """Return the uid of the object that controls this one, by its ownerReferences; "": none does."""
+    """Return the uid of the object that controls this one, by its ownerReferences; "" if none does."""
     for owner in objects(meta, "ownerReferences", "metadata"):
         if owner.get("controller"):
             return string(owner, "uid", "metadata.ownerReferences[]")

@@ -16,7 +16,7 @@ from diloco_operator.timeouts import LeaseTimeouts
 
 
 class FormerLease:
-    """What this replica has seen of the Lease `namespace/name`. `identity`, `clock`: those of the election."""
+    """What this replica has seen of the Lease `namespace/name`. `identity` and `clock` are the election's."""
 
     def __init__(
         self, client: Client, *, namespace: str, name: str, identity: str, timeouts: LeaseTimeouts, clock: Callable[[], float]
@@ -32,7 +32,7 @@ class FormerLease:
         self._free = False
 
     async def not_free(self) -> str:
-        """Return why a replica of this Deployment may lead by it; "": none does, or will soon. Raises what the client raises."""
+        """Return why a replica of this Deployment may lead by this Lease, or may soon; "" if none does. Raises what the client raises."""
         try:
             lease = read_lease(await self._client.get(LEASES, self._namespace, self._name))
         except NotFound:
@@ -48,6 +48,6 @@ class FormerLease:
             self._free = silent
             return "" if silent else f"{lease.holder} holds {what}"
         if not self._free:
-            # Another Deployment's replica that renews it keeps this one's from it.
+            # A replica of another Deployment that renews it keeps all replicas of this one from taking it.
             self._free = silent or (renewed and not first and bool(lease.holder))
         return "" if self._free else f"another replica may hold {what}"

@@ -9,11 +9,11 @@ import asyncio
 from typing import Final
 
 GIVE_WAY_SECONDS: Final = 0.02
-"""Where others are always at work, some 40 steps a second are left to those who give way."""
+"""Even if others are always at work, some 40 steps a second are left to those who give way."""
 
 
 class GivingWay:
-    """For one event loop."""
+    """Lets tasks wait while others are at work. For one event loop."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()

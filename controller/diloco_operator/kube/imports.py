@@ -13,8 +13,8 @@ from importlib.util import find_spec, module_from_spec
 
 @contextmanager
 def without_init(*packages: str) -> Iterator[None]:
-    """Import submodules of these packages inside, but not what the packages' own `__init__` imports. Afterwards a module that imports such
-    a package gets all of it. Name a package before its parts; one that is imported already stays as it is.
+    """Inside the context, submodules of these packages are imported without the packages' own `__init__`. Afterwards an import of such a
+    package runs it. Name a package before its parts. A package that is imported already stays as it is.
 
     Raises ModuleNotFoundError.
     """

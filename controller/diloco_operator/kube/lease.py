@@ -29,7 +29,7 @@ class Lease:
     """The fields of a Lease object that the election uses."""
 
     holder: str
-    """"": no holder, the lease was released."""
+    """Identity of the replica that has the lease, "" if it was released."""
     duration: float
     """Seconds."""
     acquired: str
@@ -42,7 +42,7 @@ class ElectionAction(enum.Enum):
     """What a replica does next."""
 
     CREATE = "create"
-    """There is no Lease: create one with this replica as holder."""
+    """No Lease exists: create one with this replica as holder."""
     UPDATE = "update"
     """Renew or take over the Lease."""
     WAIT = "wait"
@@ -72,7 +72,7 @@ class Election:
         return self._seen
 
     def saw(self, lease: Lease | None, now: float) -> None:
-        """Note that the API server has this Lease; None: there is none. Only a changed Lease starts its duration anew."""
+        """Note that the API server has this Lease, or none. Only a changed Lease starts its duration anew."""
         if lease != self._seen:
             self._seen, self._seen_at = lease, now
         if lease is None or lease.holder != self._identity:
@@ -114,7 +114,7 @@ class Election:
 
     @property
     def leads_until(self) -> float | None:
-        """On the clock of `now`: when this replica must stop writing. None: it does not lead."""
+        """When this replica must stop writing, on the clock of `now`. None if it does not lead."""
         return self._renewed + self._timeouts.renew_deadline if self._renewed is not None else None
 
     def _expires_at(self, lease: Lease) -> float:

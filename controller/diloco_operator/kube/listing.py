@@ -11,8 +11,9 @@ _PAGE = 500
 async def list_all(
     client: Client, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "", most: int = 0
 ) -> list[Obj]:
-    """Return all objects, or the first `most`; `labels` and `fields` are selectors. Raises what the client does."""
-    found: list[Obj] = []
+    """Return all objects. If `most` is not 0, the list ends with the page that reaches it. `labels` and `fields` are selectors. Raises what
+    the client does."""
+    objects: list[Obj] = []
     token, limit = "", _PAGE
     while True:
         try:
@@ -20,16 +21,16 @@ async def list_all(
         except Gone:
             if not limit:
                 raise
-            found, token, limit = [], "", 0  # the pages changed too fast: all in one answer
+            objects, token, limit = [], "", 0  # the objects changed faster than the pages came: ask for all in one answer
             continue
-        found += page.items
+        objects += page.items
         token = page.continue_token
-        if not token or (most and len(found) >= most):
-            return found
+        if not token or (most and len(objects) >= most):
+            return objects
 
 
 async def list_optional(client: Client, resource: Resource, *, labels: str = "", fields: str = "") -> list[Obj]:
-    """Return all objects of a kind that not every cluster serves: then there are none."""
+    """Return all objects of a kind that not every cluster serves; none if it does not."""
     try:
         return await list_all(client, resource, labels=labels, fields=fields)
     except NotFound:

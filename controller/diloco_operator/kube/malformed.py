@@ -1,4 +1,4 @@
-"""Objects that cannot be used: which there are, one log line for each, and who else wants to know.
+"""Keeps the objects that cannot be used, writes a log line for each, and tells listeners.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -15,7 +15,7 @@ from diloco_operator.kube.client import Resource
 log = logging.getLogger(__name__)
 
 _LINES, _INTERVAL = 50, 10.0
-"""So many log lines at once, then one in so many seconds: who writes malformed objects must not fill the log."""
+"""Log lines that may come at once, and seconds for each further one: whoever writes malformed objects must not fill the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class MalformedObject:
     name: str
     uid: str
     label: str
-    """The value of the label by which the cache selects; "": it selects by none."""
+    """The value of the label by which the cache selects, "" if it selects by none."""
     problem: str
     """What is wrong, in words, without the object's content."""
     error: Exception | None = None
-    """A defect of this program, which should have found the problem by itself."""
+    """What the program raised, if it failed at the object instead of recognising the problem. That is a defect."""
     used: bool = False
     """The cache has it, without the part that is wrong."""
 
@@ -49,7 +49,7 @@ type _Key = tuple[Resource, str, str]
 
 
 class MalformedObjects:
-    """Those of one process. Holds as many as the API server does."""
+    """The malformed objects that one process knows, without a limit."""
 
     def __init__(self) -> None:
         self._held: dict[_Key, MalformedObject] = {}
@@ -68,15 +68,14 @@ class MalformedObjects:
         return iter(list(self._held.values()))
 
     def of_label(self, namespace: str, label: str) -> list[MalformedObject]:
-        """Return those in `namespace` whose label has this value."""
+        """Return the objects in `namespace` whose label has this value."""
         return list(self._by_label.get((namespace, label), {}).values())
 
     def count(self, resource: Resource) -> int:
-        """Return how many there are of one resource."""
         return self._counts.get(resource, 0)
 
     def add(self, found: MalformedObject) -> None:
-        """Add an object that cannot be used. Repeated at every list; told once."""
+        """Add an object that cannot be used. Every list adds it again; log and listeners get it once."""
         key = (found.resource, *found.key)
         old = self._held.get(key)
         if old is not None and (old.uid, old.problem) == (found.uid, found.problem):
