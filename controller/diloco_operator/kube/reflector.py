@@ -1,4 +1,4 @@
-"""A cache of one resource that follows the API server: list, watch, and again.
+"""Keeps the cache of one resource equal to the API server: it lists, watches, and begins again.
 
 Lists come in pages. Watches end at the server's time-out, with jitter so that not all watches of an operator end together. A watch that was
 silent for a while is dropped and resumed, because its connection may be dead. If the server has forgotten a version (410), everything is
@@ -6,8 +6,8 @@ listed again, and objects that vanished meanwhile are reported as deleted.
 
 Handlers see (old, new) and only enqueue keys. Decisions are made from the cache, never from an event.
 
-One object can harm only itself: one that its projection or a handler cannot take is left out of the cache, as if it were not there, and
-named by `MalformedObjects`. A later good version is taken as a new object.
+An object can harm only itself: if its projection or a handler cannot take it, it is left out of the cache, as if it did not exist, and
+`MalformedObjects` names it. A later good version is taken as a new object.
 
 See docs/decisions/0030-controller-loop.md. See docs/decisions/0086-reading-the-api.md. See docs/decisions/0173-requests-and-quota.md.
 See docs/decisions/0091-fairness-on-one-loop.md.
@@ -54,9 +54,9 @@ class Reflector[T]:
     fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given. `malformed` learns of objects
     that cannot be used; `problem` says what is wrong with one that can be used in part.
 
-    `without`: what the program does without these objects, in words. Such a reflector is optional: while the server forbids it to read
-    them, or does not know the resource, its cache is empty, and it asks again from time to time. So it follows a custom resource as soon
-    as its CustomResourceDefinition is there.
+    `without` makes the reflector optional: it says, in words, what the program does without these objects. While the server forbids to read
+    them, or does not know the resource, the cache is empty, and the reflector asks again from time to time. So it follows a custom resource
+    as soon as its CustomResourceDefinition exists.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Reflector[T]:
         self.resource = resource
         self.cache: Cache[T] = cache if cache is not None else Cache(indexers)
         self.last_heard: float | None = None
-        """When the server last sent anything, on the event loop's clock; None: not yet."""
+        """When the server last sent anything, on the event loop's clock. None if it has sent nothing."""
         self._client = client
         self._rng = rng
         self._namespace = namespace
@@ -87,19 +87,20 @@ class Reflector[T]:
         self._field_selector = field_selector
         self._without = without
         self.missing = ""
-        """Why an optional reflector cannot read the objects: it is forbidden, or the server does not know them; "": it can."""
+        """Why an optional reflector cannot read the objects: it is forbidden, or the server does not know them. "" if it can."""
         self._project = project
         self._timeouts = timeouts or WatchTimeouts()
         self._malformed = malformed if malformed is not None else MalformedObjects()
         self._problem = problem
         self._named: set[ObjectKey] = set()
-        """The malformed objects among its own: another reflector may follow others of the same resource."""
+        """The malformed objects that this reflector found: another one may follow other objects of the same resource."""
         self.forbidden = ""
-        """Why the server does not let the program read these objects; "": it does. The cache stays as it was when it still did."""
+        """Why the server does not let the program read these objects, "" if it does. Meanwhile the cache stays as it was."""
         self.failing = ""
-        """What the server answers instead of a list, if it is something else: for example that it does not know the resource; "": it lists.
-        A server that is away or too busy answers nothing. The cache stays as it was."""
+        """The error that the server answers to a list, for example that it does not know the resource; "" if it lists. A server that is
+        away or too busy does not count. Meanwhile the cache stays as it was."""
         self._refused_list = False
+        """The server refused the list, and not only the watch, the last time that it refused anything."""
         self._handlers: list[Handler[T]] = []
         self._rights_handlers: list[Callable[[], None]] = []
         self._failure_handlers: list[Callable[[], None]] = []
@@ -110,7 +111,7 @@ class Reflector[T]:
         """Everything must be listed again, although nothing is wrong with the version."""
         self._silence: asyncio.Timeout | None = None
         self._version: str | None = None
-        """The version up to which the cache is right; None: everything must be listed."""
+        """The version up to which the cache is right. None if everything must be listed."""
 
     def on_change(self, handler: Handler[T]) -> None:
         """Call `handler` at every change from now on. An exception in a handler is a defect: the cache then leaves the object out."""
@@ -126,7 +127,7 @@ class Reflector[T]:
 
     @property
     def namespace(self) -> str:
-        """Where the objects are; "" is everywhere."""
+        """The namespace of the objects, "" for all."""
         return self._namespace
 
     @property
@@ -144,23 +145,24 @@ class Reflector[T]:
         await self._answered.wait()
 
     def list_again(self) -> None:
-        """Have every object listed and projected again soon: something that projections depend on has changed."""
+        """List and project every object again soon, because something that projections depend on has changed."""
         self._again = True
-        # A watch of an idle kind would end only after its read time-out, and the list begin then.
+        # End the watch now: it may be silent, and would end only after its read time-out.
         if self._silence is not None:
             self._silence.reschedule(asyncio.get_running_loop().time())
 
     async def agrees(self, namespace: str, label_selector: str, cached: Callable[[], Iterable[CachedObject[T]]]) -> bool:
-        """Return whether the server has the objects that are selected as the cache has them, which `cached` returns: the same ones, and the
-        same of them about to be deleted. Changes within an object do not count, nor do malformed objects. Raises `ApiError`, `OSError`."""
+        """Return whether the server has the same objects in this selection as the cache, with the same ones about to be deleted. Changes
+        within an object do not count, nor do malformed objects. `cached` returns the selection in the cache, as it is after the list.
+        Raises `ApiError`, `OSError`."""
         listed = {}
         async for page in self._pages(namespace, label_selector):
             for held in map(self._hold, page.items):
                 if isinstance(held, CachedObject):
                     listed[held.key] = (held.uid, held.deleting)
-        there = {held.key: (held.uid, held.deleting) for held in cached()}
-        left_out = self._named - there.keys()
-        return there == {key: state for key, state in listed.items() if key not in left_out}
+        in_cache = {held.key: (held.uid, held.deleting) for held in cached()}
+        left_out = self._named - in_cache.keys()
+        return in_cache == {key: state for key, state in listed.items() if key not in left_out}
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
@@ -205,14 +207,14 @@ class Reflector[T]:
 
     @property
     def what(self) -> str:
-        """What it does, for messages."""
+        """What the reflector does, for messages."""
         where = f" in {self._namespace}" if self._namespace else ""
         which = f" with {self._label_selector}" if self._field_selector else ""
         return f"watching {self.resource.plural}{where}{which}"
 
     def _refuse(self, error: Forbidden | NotFound) -> None:
-        """Note that the server forbids to read the objects, or does not know the resource: of an optional reflector the cache becomes
-        empty, of another it stays as it was."""
+        """Note that the server forbids to read the objects, or does not know the resource. The cache of an optional reflector becomes
+        empty; that of another one stays as it was."""
         self._refused_list, self._version = self._version is None, None
         if self._without:
             self._miss(error)
@@ -243,7 +245,7 @@ class Reflector[T]:
         self._rights_changed()
 
     def _fail(self, answer: str) -> None:
-        """Note that the server answers a list with this; "": with the objects."""
+        """Note the error with which the server answered a list, "" if it listed."""
         changed = bool(answer) != bool(self.failing)
         self.failing = answer
         if changed:
@@ -269,8 +271,8 @@ class Reflector[T]:
         return now
 
     async def _list(self) -> None:
-        """List everything. The cache changes only when all pages have arrived, then in slices, so that thousands of objects do not hold
-        the event loop."""
+        """List everything. The cache changes only when all pages have arrived, and then in short turns, so that thousands of objects do not
+        hold the event loop."""
         listed: dict[ObjectKey, CachedObject[T]] = {}
         malformed: dict[ObjectKey, MalformedObject] = {}
         version = ""
@@ -284,14 +286,14 @@ class Reflector[T]:
                 else:
                     listed[held.key] = held
             version = page.resource_version
-        self._turns.clear()  # all that the watch said was before
+        self._turns.clear()  # the list is newer than every event that waits
         for old in self.cache:
             if old.key not in listed and self._namespace in ("", old.namespace):
                 self._end(old.key, old)
         for key in self._named - malformed.keys() - listed.keys():
             self._mended(key)
-        for found in malformed.values():
-            self._name(found)
+        for malformed_object in malformed.values():
+            self._name(malformed_object)
         for held in listed.values():
             await self._turns.pause()
             self._take_in(held)
@@ -303,7 +305,7 @@ class Reflector[T]:
         if was_missing:
             log.info("%s: it can be read now", self.what)
             self._rights_changed()
-        # Where the watch was refused, a list that is allowed proves nothing: it would come and go with each list.
+        # If the watch was refused, an allowed list proves nothing: `forbidden` would come and go with each list.
         if self.forbidden and self._refused_list:
             self._allow()
 
@@ -325,7 +327,7 @@ class Reflector[T]:
                 return
 
     async def _watch(self, version: str) -> bool:
-        """Follow changes after `version` until the watch ends. Returns whether the watch worked."""
+        """Follow changes after `version` until the watch ends. Return whether the watch worked."""
         loop = asyncio.get_running_loop()
         started = self._hear()
         heard = False
@@ -342,7 +344,7 @@ class Reflector[T]:
             async with asyncio.timeout(self._timeouts.read) as silence:
                 self._silence = silence
                 async for event in stream:
-                    # Else each event would put off the list that `list_again` has asked for.
+                    # After `list_again` the watch is to end now, and no event may put that off.
                     if not self._again:
                         silence.reschedule(self._hear() + self._timeouts.read)
                     # Without a version the watch goes on from the last one that is known.
@@ -371,7 +373,7 @@ class Reflector[T]:
             self._take_in(held)
 
     def _hold(self, obj: Obj) -> CachedObject[T] | MalformedObject:
-        """Return what the cache is to hold of `obj`. The only place in which an object is read."""
+        """Return what the cache is to hold of `obj`, or what is wrong with it. This is the only place where an object is read."""
         try:
             meta = an_object(an_object(obj, "the object").get("metadata"), "metadata")
             namespace, name = sys.intern(string(meta, "namespace", "metadata")), needed_string(meta, "name", "metadata")
@@ -424,7 +426,7 @@ class Reflector[T]:
             self._mended(held.key)
 
     def _take_out(self, key: ObjectKey, last: CachedObject[T] | None = None) -> Exception | None:
-        """Take out an object that is gone; `last` is what it was at last, if that is known. Returns what a handler raised."""
+        """Take an object out of the cache. `last`: its last state, if that is known. Return what a handler raised."""
         old = self.cache.drop(key)
         return self._notify(last or old, None) if old is not None else None
 
@@ -434,7 +436,7 @@ class Reflector[T]:
             log.error("%s: the end of %s/%s cannot be handled: this is a defect, please report it", self.what, *key, exc_info=error)
 
     def _leave_out(self, found: MalformedObject) -> None:
-        """Treat an object that cannot be used as one that is not there."""
+        """Treat an object that cannot be used as one that does not exist."""
         self._take_out(found.key)
         self._name(found)
 
@@ -449,7 +451,7 @@ class Reflector[T]:
             self._malformed.remove(self.resource, key)
 
     def _notify(self, old: CachedObject[T] | None, new: CachedObject[T] | None) -> Exception | None:
-        """Call every handler. Returns what one of them raised."""
+        """Call every handler. Return what one of them raised."""
         failed: Exception | None = None
         for handler in self._handlers:
             try:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from diloco_operator.kube.flows import Flows
 
 CONTENTION_SECONDS = 1.0
-"""A light flow counts as present for so long after it used a slot."""
+"""How long a light flow counts as present after it used a slot."""
 LONGEST_COOL_DOWN = 1.0
 """Upper bound of a cool-down: a request that took longer was not slow because of other requests."""
 
@@ -21,14 +21,13 @@ LONGEST_COOL_DOWN = 1.0
 class FairSlots[K: Hashable]:
     """At most `slots` holders at once, and at most `most` of one key. Free slots go to the keys in turn, one each.
 
-    So the first request of a key waits for at most one request of another key, however many requests are queued. With `most < slots` it
-    usually waits for none.
+    So the first request of a key waits for at most one request of each other key, however many are queued. With `most < slots` it usually
+    waits for none.
 
     The server behind the slots is shared too: a request that gets a slot at once still waits there for the requests sent before it. So
-    keys are flows of two kinds, see `Flows`: heavy ones want more than `light` slots at once. While a light flow
-    uses slots, or did within the last `CONTENTION_SECONDS`, there is contention: a heavy flow gets only `most_in_contention` slots, and
-    each of them cools down after a request for as long as the request took. Without a light flow the heavy flows share all slots. For one
-    event loop.
+    keys are flows of two kinds, see `Flows`: heavy ones want more than `light` slots at once. While a light flow uses slots, or did within
+    the last `CONTENTION_SECONDS`, there is contention: a heavy flow gets only `most_in_contention` slots, and each of them cools down after
+    a request for as long as the request took. Without a light flow the heavy flows share all slots. For one event loop.
     """
 
     def __init__(self, slots: int, *, most: int | None = None, light: int = 1, most_in_contention: int | None = None) -> None:

@@ -18,7 +18,7 @@ _KEY = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.
 class LabelRequirement:
     key: str
     values: frozenset[str] | None
-    """None: only presence counts."""
+    """None if only presence counts."""
     negated: bool
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -30,7 +30,7 @@ class LabelRequirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements must hold; none: everything matches."""
+    """All requirements must hold. Without any, everything matches."""
 
     requirements: tuple[LabelRequirement, ...] = ()
 
@@ -53,14 +53,14 @@ def parse_labels(text: str) -> LabelSelector:
 
 @functools.lru_cache(maxsize=1024)
 def parse_fields(text: str) -> tuple[FieldRequirement, ...]:
-    """Parse `metadata.name=x,spec.nodeName!=n`. Which fields a kind has is the server's to say."""
-    found = []
+    """Parse `metadata.name=x,spec.nodeName!=n`. Only the server knows which fields a kind has."""
+    requirements = []
     for part in _split(text):
         match = _EQUAL.match(part)
         if not match:
             raise BadRequest(400, "BadRequest", f"field selector {part!r}: expected field=value or field!=value")
-        found.append(FieldRequirement(match["key"], match["value"], match["op"] == "!="))
-    return tuple(found)
+        requirements.append(FieldRequirement(match["key"], match["value"], match["op"] == "!="))
+    return tuple(requirements)
 
 
 def _split(text: str) -> list[str]:

@@ -39,7 +39,7 @@ def format_timestamp(seconds: float) -> str:
 
 
 def _from_api(value: object, info: ValidationInfo) -> float:
-    """Convert a time; with a context it comes from an API server, where a time is always a string."""
+    """Convert a time. With a validation context it comes from an API server, where a time is always a string."""
     if isinstance(value, str):
         return parse_timestamp(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and not info.context:

@@ -23,8 +23,8 @@ from diloco_operator.kube.worker_shares import WorkerShares
 
 
 class KeyQueue[K: Hashable]:
-    """Which key is next. Pure: `now` is an argument, in seconds of a clock that does not go back. `lane`: keys of different lanes take
-    turns; by default all keys have one lane."""
+    """Decides which key is next. Pure: `now` is an argument, in seconds of a clock that does not go back. `lane` returns a key's lane, and
+    lanes take turns; by default all keys have one lane."""
 
     def __init__(self, lane: Callable[[K], Hashable] = lambda _: None) -> None:
         self._ready: FairQueue[K] = FairQueue(lane)
@@ -62,7 +62,7 @@ class KeyQueue[K: Hashable]:
             self._debouncing[key] = since, min(now + quiet, since + most)
 
     def release_due(self, now: float) -> list[K]:
-        """Make the keys ready whose delay has ended. Returns those that were not queued already."""
+        """Make the keys ready whose delay has ended. Return the ones that were not queued already."""
         debounced = [key for key, (_, when) in self._debouncing.items() if when <= now]
         released = [key for key in debounced if key not in self._dirty]
         for key in debounced:
@@ -78,13 +78,12 @@ class KeyQueue[K: Hashable]:
         return released
 
     def take(self, now: float, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
-        """Return the next key, which counts as processed from now until `done`; None: no key is due of a lane that `may` have one
-        processed."""
+        """Return the next key of a lane that `may` allows. It counts as processed from now until `done`. None if no such key is ready."""
         self.release_due(now)
         key = self._ready.pop(may)
         if key is None:
             return None
-        # The work that begins now sees these changes, too: another run for them would find nothing.
+        # The work that begins now sees the debounced changes too: another run for them would find nothing.
         self._debouncing.pop(key, None)
         self._dirty.discard(key)
         self._processing.add(key)
@@ -99,7 +98,7 @@ class KeyQueue[K: Hashable]:
             self._ready.append(key)
 
     def next_due(self) -> float | None:
-        """Return when the earliest delayed key becomes ready; None: no key is delayed."""
+        """Return when the earliest delayed key becomes ready. None if no key is delayed."""
         while self._timers and self._due.get(self._timers[0][2]) != self._timers[0][0]:
             heapq.heappop(self._timers)
         timers = [self._timers[0][0]] if self._timers else []
@@ -125,7 +124,7 @@ class KeyQueue[K: Hashable]:
         return len(self._ready)
 
     def waiting(self, lane: Hashable) -> int:
-        """Return number of keys of one lane that a worker could take now."""
+        """Return the number of keys of one lane that a worker could take now."""
         return self._ready.waiting(lane)
 
     @property
@@ -149,7 +148,7 @@ class ShutDown(Exception):
 
 
 class QueueObserver(Protocol):
-    """Receives what happens in a queue, for metrics. Seconds."""
+    """Receives what happens in a queue, for metrics. Times are in seconds."""
 
     def added(self) -> None:
         """Count a key that was not queued and is queued now."""
@@ -160,11 +159,11 @@ class QueueObserver(Protocol):
         ...
 
     def taken(self, waited: float) -> None:
-        """Count a key that a worker took after so long in the queue."""
+        """Count a key that a worker took. `waited`: its time in the queue."""
         ...
 
     def finished(self, worked: float) -> None:
-        """Count the work on a key that took so long."""
+        """Count the end of the work on a key."""
         ...
 
 
@@ -184,8 +183,8 @@ class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
     `time` is the clock of the delays, by default the running loop's. The waiting itself always uses the loop's timer.
-    `rng` draws the jitter of the back-off from [0, 1). Keys of different lanes, by `lane`, take turns, and no lane holds all `workers`, see
-    `WorkerShares`; None: each lane may hold as many as ask.
+    `rng` draws the jitter of the back-off from [0, 1). `lane` returns a key's lane: lanes take turns, and none holds all `workers`, see
+    `WorkerShares`. If `workers` is None, a lane may hold as many as ask.
     """
 
     def __init__(
@@ -242,7 +241,7 @@ class WorkQueue[K: Hashable]:
             self._arm()
 
     def add_rate_limited(self, key: K) -> float:
-        """Process `key`, which failed, again after a delay that grows with each call until `forget(key)`. Returns the delay in seconds."""
+        """Process `key`, which failed, again after a delay that grows with each call until `forget(key)`. Return the delay in seconds."""
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(self._failures[key], self._rng())
         if self._observer is not None:
@@ -255,7 +254,7 @@ class WorkQueue[K: Hashable]:
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """Return failures of `key` in a row."""
+        """Return the failures of `key` in a row."""
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
@@ -301,6 +300,7 @@ class WorkQueue[K: Hashable]:
         if taken is not None and self._observer is not None:
             self._observer.finished(self._time() - taken)
         if cool_down > 0 and not self._closed:
+            # Until then the key counts as processed, though no worker has it: an added key becomes ready only afterwards.
             asyncio.get_running_loop().call_later(cool_down, self.done, key)
             if self._keys.ready:
                 self._wake()  # its lane may have a worker again
@@ -318,16 +318,16 @@ class WorkQueue[K: Hashable]:
             self._wake()
 
     def is_queued(self, key: K) -> bool:
-        """Return whether `key` was added and not taken since; delayed keys do not count."""
+        """Return whether `key` was added since it was last taken, delayed ones not counted."""
         return self._keys.is_queued(key)
 
     def crowds_others(self, key: K) -> bool:
-        """Return whether the key's lane is a crowd beside a lane that is none."""
+        """Return whether the key's lane is a crowd while another lane is present that is not."""
         return self._shares is not None and self._shares.crowds_others(self._lane(key), self._time())
 
     async def give_way(self, key: K) -> None:
-        """To be called before each step of the work on a key, such as a request. If the key's lane is a crowd, waits until no lane that is
-        none has a worker, or a short while: what the others do would wait for the step."""
+        """Call this before each step of the work on a key, such as a request. If the key's lane is a crowd, it waits while any other lane
+        has a worker, for a short while at most, so that the step does not delay those lanes. Other crowds do not count."""
         if self._shares is not None and self.crowds_others(key) and self._shares.others_at_work(self._time()):
             await self._giving_way.wait()
 
@@ -345,7 +345,7 @@ class WorkQueue[K: Hashable]:
 
     @property
     def idle(self) -> bool:
-        """No key is ready, debounced or processed; keys may be delayed."""
+        """Whether no key is ready, debounced or processed. Keys may be delayed."""
         return not self._keys.ready and not self._keys.processing and not self._keys.debouncing
 
     def _note_added(self, key: K) -> None:
@@ -365,7 +365,7 @@ class WorkQueue[K: Hashable]:
     def _wake(self) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
-            # Past those that were cancelled, or the wake-up would be lost and a key would wait for the next one.
+            # Skip waiters that were cancelled, or the wake-up would be lost and a key would wait for the next one.
             if not waiter.done():
                 waiter.set_result(None)
                 return

@@ -35,7 +35,7 @@ from diloco_operator.timeouts import REQUESTS
 log = logging.getLogger(__name__)
 
 type AroundWrite = Callable[[], AbstractAsyncContextManager[None]]
-"""Makes the context of one write. What it raises, the write raises: such as `Fence.write`, which refuses it."""
+"""Makes the context in which one write runs, such as `Fence.write`. What the context raises, the write raises."""
 
 USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
@@ -64,9 +64,9 @@ class RestClient:
         user_agent: str = USER_AGENT,
     ) -> AsyncIterator[RestClient]:
         """Yield a client for the cluster of `config`. Its connections end with the context. Each write runs inside `around_write()`.
-        `delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged; without it, it tries for
-        minutes, even after the process has ended. Raises `ConfigError` without credentials. Sends nothing to the server: `server_version`
-        checks the connection."""
+        `delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged; if None, the kernel tries for
+        minutes, even after the process has ended. Raises `ConfigError` without credentials. Nothing is sent to the server yet:
+        `server_version` checks the connection."""
         async with Transport.opened(
             config,
             on_request=on_request,
@@ -96,8 +96,8 @@ class RestClient:
             "limit": limit,
             "continue": continue_token,
         }
-        found = await self._get("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
-        items, meta = found.get("items") or [], found.get("metadata")
+        answer = await self._get("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
+        items, meta = answer.get("items") or [], answer.get("metadata")
         if not isinstance(items, list) or not isinstance(meta, dict):
             raise Unavailable(502, "BadGateway", f"the list of {resource.plural} has no items or no metadata")
         for item in items:  # the items of built-in kinds come without apiVersion and kind
@@ -138,7 +138,7 @@ class RestClient:
                 raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} ended inside an event")
 
     async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
-        """Yield a container's log, in pieces as they come. Raises `BadRequest` before the container starts, and where there is no such
+        """Yield a container's log, in pieces as they come. Raises `BadRequest` before the container starts, and if it has no previous
         run."""
         flags = {"follow": wanted.follow, "previous": wanted.previous}
         query: dict[str, str | int] = {"container": wanted.container} if wanted.container else {}
@@ -154,8 +154,8 @@ class RestClient:
     async def pod_exec(
         self, namespace: str, name: str, command: Sequence[str], *, container: str, silence: float
     ) -> AsyncIterator[PodExec]:
-        """Yield a program in a running container. `silence`: seconds without output after which the connection counts as broken. Raises
-        `Forbidden` without the verbs get and create on pods/exec."""
+        """Start a program in a running container and yield it. `silence`: seconds without output after which the connection counts as
+        broken. Raises `Forbidden` without the verbs get and create on pods/exec."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
         path = object_path(PODS, namespace, name, "exec")
         words = [("command", word) for word in command]
@@ -168,8 +168,8 @@ class RestClient:
 
     async def groups(self) -> frozenset[str]:
         """Names of the API groups that the server has, without the core group."""
-        found = await self._get("GET", "/apis")
-        return frozenset(str(each.get("name") or "") for each in found.get("groups") or () if isinstance(each, dict))
+        answer = await self._get("GET", "/apis")
+        return frozenset(str(each.get("name") or "") for each in answer.get("groups") or () if isinstance(each, dict))
 
     # --- writes -------------------------------------------------------------------------------------------------------
     async def create(
@@ -264,7 +264,7 @@ class RestClient:
 
 
 def _event(line: bytes, resource: Resource) -> WatchEvent | None:
-    """Read the event; None for one that says nothing. Raises the error of an ERROR event, such as `Gone` for a compacted version."""
+    """Read an event, None for one of an unknown type. Raises the error of an ERROR event, such as `Gone` for a compacted version."""
     event = _decoded(line, f"the watch of {resource.plural}")
     obj, kind = event.get("object"), event.get("type")
     if kind == "ERROR":
@@ -290,14 +290,14 @@ def _split(lines: LineSplitter, piece: bytes, resource: Resource) -> list[bytes]
 
 
 def _decoded(body: bytes, what: str) -> Obj:
-    """Decode JSON. An API server sends nothing else."""
+    """Decode an object. An API server sends nothing else."""
     try:
-        found: Any = loads(body)
+        decoded: Any = loads(body)
     except ValueError as error:
         raise Unavailable(502, "BadGateway", f"{what}: the answer is not JSON: {body[:100]!r}") from error
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise Unavailable(502, "BadGateway", f"{what}: the answer is no object: {body[:100]!r}")
-    return found
+    return decoded
 
 
 def _encoded(obj: Obj) -> bytes:
@@ -336,7 +336,7 @@ PODS = Resource("", "v1", "Pod", "pods")
 
 
 def collection_path(resource: Resource, namespace: str) -> str:
-    """Return the path of all objects in `namespace`; "": in every namespace."""
+    """Return the path of all objects in `namespace`, "" for every namespace."""
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     if namespace and resource.namespaced:
         return f"{root}/namespaces/{_segment(namespace, 'namespace')}/{resource.plural}"

@@ -27,11 +27,11 @@ class ClientConfig(Protocol):
 
     @property
     def namespace(self) -> str:
-        """The pod's own namespace, or that of the kubeconfig's context; "": none is given."""
+        """The pod's own namespace, or that of the kubeconfig's context; "" if none is given."""
         ...
 
     async def credentials(self, *, fresh: bool = False) -> Credentials:
-        """Return the credentials of now: files are read again. `fresh`: the server rejected the last ones, so an exec plugin runs again
+        """Read the files again and return the credentials. `fresh`: the server rejected the last ones, so an exec plugin runs again
         although they have not expired. Raises `ConfigError`."""
         ...
 
@@ -44,9 +44,9 @@ def load_config(
     service_account: Path = SERVICE_ACCOUNT,
     home: Path | None = None,
 ) -> ClientConfig:
-    """Find the cluster configuration. `context`: of the kubeconfig; "": its current one.
+    """Find the cluster configuration. `context`: a context of the kubeconfig, "" for its current one.
 
-    Raises `ConfigError` that says what was tried. A configuration that is named explicitly must work: no other is tried after it.
+    Raises a `ConfigError` that says what was tried. A configuration that is named explicitly must work: no other is tried after it.
     """
     environ = os.environ if environ is None else environ
     if kubeconfig:

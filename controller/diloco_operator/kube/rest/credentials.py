@@ -12,7 +12,7 @@ class Tls:
     """How to verify the server, and the client's certificate. Two with the same files but other contents differ."""
 
     ca_file: str = ""
-    """"": the certificates that the machine trusts."""
+    """Certificates that may sign the server's; "" for the ones that the machine trusts."""
     cert_file: str = ""
     key_file: str = ""
     verify: bool = True
@@ -23,12 +23,11 @@ class Tls:
 
     @classmethod
     def of_files(cls, *, ca_file: str = "", cert_file: str = "", key_file: str = "", verify: bool = True, server_name: str = "") -> Tls:
-        """Raise OSError if a file cannot be read."""
+        """Read the files. Raises OSError if one cannot be read."""
         contents = tuple(Path(name).read_bytes() if name else b"" for name in (ca_file, cert_file, key_file))
         return cls(ca_file, cert_file, key_file, verify, server_name, contents)
 
     def context(self) -> ssl.SSLContext:
-        """Build the context."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         # Python 3.13 began to reject CAs without key identifiers. Many clusters have them, and Go, thus kubectl, accepts them.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -45,9 +44,9 @@ class Credentials:
     server: str
     """URL without a trailing slash."""
     authorization: str = field(default="", repr=False)
-    """The header's value; "": no header (a client certificate, or nothing)."""
+    """The header's value; "" for no header (a client certificate, or nothing)."""
     tls: Tls = field(default_factory=Tls)
     proxy: str = field(default="", repr=False)
-    """URL of the proxy to the server; "": none. May contain a password."""
+    """URL of the proxy to the server, "" for none. It may contain a password."""
     expires: float | None = None
-    """When they expire, in seconds since the epoch; None: unknown."""
+    """When they expire, in seconds since the epoch. None if that is unknown."""

@@ -25,7 +25,7 @@ from diloco_operator.kube.fields import ERROR_LIMIT, clip
 
 _EXCERPT = 300
 _CAUSES = 100
-"""So many causes of an error are kept."""
+"""The most causes of an error that are kept."""
 _BY_CODE: dict[int, type[ApiError]] = {
     400: BadRequest,
     403: Forbidden,
@@ -42,8 +42,8 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
 
     A server error becomes `Unavailable`, except for a resourceVersion from the future: a retry would not help there.
     """
-    said = status.get("code")
-    code = said if isinstance(said, int) and 400 <= said <= 599 else code or 500
+    own_code = status.get("code")
+    code = own_code if isinstance(own_code, int) and 400 <= own_code <= 599 else code or 500
     reason = _text(status.get("reason")) or _standard_reason(code)
     details = status.get("details")
     listed = details.get("causes") if isinstance(details, dict) else None
@@ -51,7 +51,7 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
     kind = _BY_CODE.get(code, Unavailable if code >= 500 else ApiError)
     if code == 409 and reason == "AlreadyExists":
         kind = AlreadyExists
-    if code == 500 and reason == "InternalError":  # without etcd it gives another reason, or none
+    if code == 500 and reason == "InternalError":  # a server without etcd gives another reason, or none
         kind = InternalError
     if any(cause.get("reason") == _TOO_NEW for cause in causes):
         kind = ApiError
@@ -60,7 +60,7 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
 
 
 def _text(value: object) -> str:
-    """Return the text; admission webhooks and proxies may answer anything."""
+    """Return a clipped text, "" for anything else: admission webhooks and proxies may answer anything."""
     return clip(value, ERROR_LIMIT) if isinstance(value, str) else ""
 
 
@@ -76,7 +76,7 @@ def error_of_answer(code: int, body: bytes) -> ApiError:
 
 
 def retry_after(header: str | None) -> float | None:
-    """Return seconds of a Retry-After header; None: there is none, or it is a date, which Kubernetes does not send."""
+    """Return the seconds of a Retry-After header. None without one, or if it is a date, which Kubernetes does not send."""
     return float(header) if header is not None and header.isascii() and header.isdecimal() else None
 
 

@@ -1,7 +1,8 @@
 """A kubeconfig: clusters, users, contexts, as the official client reads them.
 
-Corrected is only where the official loader would silently use another cluster or identity than kubectl: with several files it takes the
-last one's current-context (kubectl: the first's); it continues without credentials when an exec plugin fails; it ignores `as`.
+It corrects the official loader only where that would silently use another cluster or identity than kubectl. With several files the official
+loader takes the last one's current-context (kubectl: the first's), it continues without credentials when an exec plugin fails, and it
+ignores `as`.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -47,9 +48,9 @@ class Kubeconfig:
         """Raise `ConfigError` if the files are wrong. The context is fixed here: a later change of current-context, as with `kubectl config
         use-context`, must not send a running process to another cluster."""
         config = cls(paths, context, environ, named_by)
-        found = config._loader().current_context
-        config._context = found["name"]
-        config.namespace = found["context"].get("namespace") or ""
+        current = config._loader().current_context
+        config._context = current["name"]
+        config.namespace = current["context"].get("namespace") or ""
         return config
 
     async def credentials(self, *, fresh: bool = False) -> Credentials:
@@ -59,7 +60,7 @@ class Kubeconfig:
         configuration = Configuration()
         try:
             await loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
-            found = Credentials(
+            credentials = Credentials(
                 server=configuration.host,
                 authorization=(configuration.api_key.get("BearerToken") or "").strip(),
                 tls=Tls.of_files(
@@ -74,11 +75,11 @@ class Kubeconfig:
             )
         except (ConfigException, OSError, ValueError) as error:
             raise ConfigError(f"{self.source}, context {self._context!r}: {error}") from error
-        if found.proxy and not found.proxy.startswith(_PROXY_SCHEMES):
-            raise ConfigError(f"{self.source}: the proxy {found.proxy!r} is not supported: it must begin with http:// or https://")
+        if credentials.proxy and not credentials.proxy.startswith(_PROXY_SCHEMES):
+            raise ConfigError(f"{self.source}: the proxy {credentials.proxy!r} is not supported: it must begin with http:// or https://")
         if loader.plugin is not None:
-            self._from_plugin = found
-        return found
+            self._from_plugin = credentials
+        return credentials
 
     def _loader(self) -> _Loader:
         try:
@@ -113,17 +114,17 @@ class _Loader(KubeConfigLoader):
 
     @property
     def plugin(self) -> Any | None:
-        """The exec plugin that makes the credentials; None: there is none."""
+        """The exec plugin that makes the credentials, or None."""
         return self._user.safe_get("exec") if self._user is not None else None
 
     @property
     def expires(self) -> float | None:
-        """When the plugin's token expires, in seconds since the epoch; None: unknown."""
+        """When the plugin's token expires, in seconds since the epoch. None if that is unknown."""
         expiry = getattr(self, "exec_plugin_expiry", None)
         return expiry.timestamp() if expiry is not None else None
 
     async def load_from_exec_plugin(self) -> bool:
-        """Load credentials from the plugin. Raises ConfigException without any; the official method only logs why."""
+        """Load credentials from the plugin. Raises ConfigException if it gives none, where the official method only logs why."""
         if await super().load_from_exec_plugin() and {"token", "cert_file"} & vars(self).keys():  # type: ignore[no-untyped-call]
             return True
         plugin = self.plugin or {}

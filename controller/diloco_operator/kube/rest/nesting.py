@@ -1,7 +1,7 @@
 """JSON that is nested deeper than Python's parser follows. Pure.
 
-An API server accepts objects of 10,000 levels, and wraps them in a list or a watch event. Python's parser ends there, and one such object
-would hide all others of its list. So what is nested too deep is cut out; the reader of the object refuses it for its depth.
+An API server accepts objects of 10,000 levels, and wraps them in a list or a watch event. Python's parser fails at such an object, which
+would hide all others of its list. So parts that are nested too deep are cut out; the reader of the object refuses it for its depth.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -18,7 +18,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def loads(body: bytes) -> Any:
-    """Return `json.loads`, with null in the place of what is nested too deep. Raises ValueError for what is no JSON."""
+    """Parse JSON, with null in place of parts that are nested too deep. Raises ValueError if it is not JSON."""
     try:
         return json.loads(body)
     except RecursionError:

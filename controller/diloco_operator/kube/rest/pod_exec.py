@@ -33,7 +33,7 @@ class Ended:
     """How the program ended."""
 
     code: int | None
-    """Its exit status; None: it could not be started, or its container went away."""
+    """The program's exit status. None if it could not be started, or its container went away."""
     message: str
 
 
@@ -44,10 +44,10 @@ class PodExec:
         self._socket = socket
         self._path = path
         self.ended: Ended | None = None
-        """None: the connection broke before the program ended, or it still runs."""
+        """None while the program runs, or if the connection broke before its end."""
 
     async def output(self) -> AsyncIterator[tuple[Channel, bytes]]:
-        """Yield what it writes to stdout and stderr, as it comes. Raises `Unavailable` if nothing came for too long."""
+        """Yield what the program writes to stdout and stderr, as it comes. Raises `Unavailable` if nothing came for too long."""
         while True:
             try:
                 message = await self._socket.receive()
@@ -64,7 +64,7 @@ class PodExec:
                 yield Channel(data[0]), data[1:]
 
     async def write(self, data: bytes) -> None:
-        """Write to its stdin."""
+        """Write to the program's stdin."""
         await self._socket.send_bytes(bytes([Channel.STDIN]) + data)
 
 

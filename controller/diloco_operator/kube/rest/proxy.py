@@ -16,10 +16,10 @@ from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined
 
 
 def proxy_of(server: str, environ: Mapping[str, str]) -> str:
-    """Return the proxy's URL for the URL `server`; "": no proxy.
+    """Return the proxy's URL for the URL `server`, or "" for no proxy.
 
-    HTTPS_PROXY or HTTP_PROXY by the server's scheme, in upper or lower case. NO_PROXY: names with their subdomains and addresses, each with
-    or without a port; CIDRs; `*` for everything.
+    The variable is HTTPS_PROXY or HTTP_PROXY by the server's scheme, in upper or lower case. NO_PROXY has names, which stand for their
+    subdomains too, and addresses, each with or without a port; CIDRs; `*` for everything.
     """
     url = urlsplit(server)
     proxy = _variable(environ, f"{url.scheme}_proxy")

@@ -29,14 +29,14 @@ class ServerClock:
     def __init__(self, local: Callable[[], float] = time.time) -> None:
         self.local = local
         self._ahead = 0.0
-        """How far the server's clock is ahead; 0 as long as the answers allow it."""
+        """Seconds by which the server's clock is ahead; 0 as long as the answers allow it."""
 
     def now(self) -> float:
         return self.local() + self._ahead
 
     def note(self, date: str, asked: float) -> None:
-        """Note an answer with this Date that has just arrived, to a request sent at `asked` on the local clock. A proxy may have written
-        the header: anything that is no date is ignored."""
+        """Note an answer that has just arrived with this Date, to a request sent at `asked` on the local clock. A proxy may have written
+        the header, so anything that is no date is ignored."""
         try:
             written = parsedate_to_datetime(date).timestamp()
         except ValueError:

@@ -1,4 +1,4 @@
-"""Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. Knows nothing of objects.
+"""Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. It knows nothing of objects.
 
 See docs/decisions/0086-reading-the-api.md.
 """
@@ -36,8 +36,8 @@ type OnDate = Callable[[str, float], None]
 """`on_date(date, asked)` is called after each answer with a Date header: its value, and this machine's time when the request began."""
 
 CONNECTIONS = 256
-"""With HTTP/1.1 every running request needs a connection. Far more than the executor's 64, so none waits here. Watches have connections of
-their own, as many as there are watches: a limit would let one wait for another to end."""
+"""With HTTP/1.1 every running request needs a connection. These are far more than the executor's 64, so no request waits here. Each watch
+has one of its own, without a limit: with one, a watch would wait for another to end."""
 _NO_LIMIT = 0
 _MAX_WARNINGS = 100
 
@@ -83,7 +83,7 @@ class Transport:
         delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
     ) -> AsyncIterator[Transport]:
-        """Raise `ConfigError` without credentials. Sends nothing to the server yet."""
+        """Yield a transport. Raises `ConfigError` without credentials. Nothing is sent to the server yet."""
 
         def session(limit: int) -> aiohttp.ClientSession:
             connector = aiohttp.TCPConnector(
@@ -113,9 +113,13 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer, if its status is below 300. Read it inside the context; if it is not read to its end, its connection is closed.
 
-        `accept`: media types, the best first. `timeout`: seconds for all of it, None: no limit. `honor_retry_after`: wait and repeat when
-        the server answers 429 with a Retry-After. `watch`: the answer lasts, and must take no connection from others.
         Raises the `ApiError` that the server answered; `Unavailable` if the connection fails, also while the answer is read.
+
+        Args:
+            accept: media types, the best first.
+            timeout: seconds until the answer must be complete; None for no limit.
+            honor_retry_after: wait and repeat when the server answers 429 with a Retry-After.
+            watch: the answer lasts, and must take no connection from others.
         """
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=REQUESTS.connect)
         url = f"{path}?{urlencode(query)}" if query else path
@@ -137,7 +141,7 @@ class Transport:
         self, path: str, *, query: Sequence[tuple[str, str]], protocol: str, silence: float
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Yield a WebSocket that speaks `protocol`. `silence`: seconds without a message after which it counts as broken; reading then
-        raises TimeoutError. Raises the `ApiError` of the refusal, whose text the server does not let us see; `Unavailable`."""
+        raises TimeoutError. Raises `Unavailable`, or the `ApiError` of a refusal; aiohttp does not show the server's text."""
         active = await self._current()
         credentials = active.credentials
         url = f"{path}?{urlencode(query)}"
@@ -185,7 +189,7 @@ class Transport:
                 error = error_of_answer(response.status, await response.read())
                 wait = retry_after(response.headers.get("Retry-After"))
             if response.status == 401 and not renewed and await self._renew(active):
-                renewed = True  # the request had no effect, so every method can be repeated
+                renewed = True  # a request without valid credentials has no effect, so every method can be repeated
             elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= REQUESTS.retry_after:
                 await asyncio.sleep(wait)  # likewise: a request that API priority and fairness rejects has no effect
                 waited += max(wait, 0.1)
@@ -246,7 +250,7 @@ class Transport:
         return self._active
 
     async def _reread(self, active: _ActiveCredentials | None) -> _ActiveCredentials:
-        """Return the credentials of now. If they cannot be read, the old ones stay in use; without old ones this raises `ConfigError`."""
+        """Read the credentials again. If they cannot be read, the old ones stay in use; without old ones this raises `ConfigError`."""
         loop = asyncio.get_running_loop()
         expires = active.credentials.expires if active is not None else None
         try:
@@ -264,7 +268,7 @@ class Transport:
         return fresh
 
     async def _renew(self, rejected: _ActiveCredentials) -> bool:
-        """Look for other credentials than those that the server rejected. True: there are some."""
+        """Look for other credentials than the rejected ones. Return whether there are some."""
         loop = asyncio.get_running_loop()
         async with self._renewing:
             if self._active is not rejected:
@@ -295,9 +299,9 @@ class Transport:
 
 
 def _socket(address: AddrInfoType, delivery_timeout: float | None) -> socket.socket:
-    """Return a socket for a new connection to `address`, whose data is acknowledged within `delivery_timeout` seconds or given up."""
+    """Make a socket for a connection to `address`. The kernel drops it if data is not acknowledged for `delivery_timeout` seconds."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
+    new_socket = socket.socket(family, kind, protocol)
     if delivery_timeout is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(delivery_timeout * 1000))
-    return made
+        new_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(delivery_timeout * 1000))
+    return new_socket
