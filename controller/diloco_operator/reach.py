@@ -1,4 +1,4 @@
-"""How it is tried whether a pod of a learner reaches the syncer: by a program that `kubectl diloco doctor` runs in it.
+"""The program with which `kubectl diloco doctor`, in a learner's pod, tries whether the pod reaches the syncer.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -14,4 +14,4 @@ _CONNECT = (
     f"socket.create_connection((host.strip('[]'), int(port)), {REACH_SECONDS}).close()"
 )
 REACH_COMMAND = ("python3", "-c", _CONNECT)
-"""Opens a connection to where the learner finds the syncer, and closes it. Its Python needs no packages."""
+"""Opens a connection to the syncer's address as the learner's environment has it, and closes it. Python needs no packages for it."""

@@ -35,17 +35,17 @@ class RecoveryPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """As on the wire. Seconds of one phase each, in their order."""
+    """How a new process comes to its first state, as on the wire. Each field `…_seconds` is the time of one phase, in their order."""
 
     phase: RecoveryPhase
     unit: str
-    """The donor; "": none."""
+    """The donor, "" if there is none."""
     why: str
-    """Why there is none."""
+    """Why there is no donor, or why the last one could not give its state."""
     stored_at: int | None
-    """The outer step at which the unit itself had stored the state that it takes; None: it is a donor's."""
+    """The outer step at which the unit itself stored the state that it takes. None if it takes a donor's."""
     steps: int
-    """Local steps behind the state; 0: not known."""
+    """Local steps behind the state, 0 if that is not known."""
     bytes: int
     start_seconds: float
     parameters_seconds: float
@@ -57,7 +57,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class UnitReport(UnitFigures):
-    """What the syncer says of a unit: its figures, and what the operator decides by."""
+    """What the syncer says about a unit: its figures, and what the operator needs to decide."""
 
     unit: str
     attempt: int
@@ -71,25 +71,25 @@ class UnitReport(UnitFigures):
     step_seconds: float = 0.0
     recover_seconds: float = 0.0
     resting_seconds: float = 0.0
-    """Since the syncer told it to rest until the quorum trains; 0: it trains."""
+    """Seconds since the syncer told the unit to rest until the quorum trains, 0 if it trains."""
     seconds_since_alive: float = 0.0
-    """Since its process was heard from in any way, when the report was made."""
+    """Seconds since its process was heard from in any way, when the report was made."""
     pause: str = ""
-    """Why its program takes no steps for a while, in its own words; "": it does not say so."""
+    """Why its program takes no steps for a while, in its own words; "" if it has announced no pause."""
     pause_left: float = 0.0
-    """Seconds that the pause may take yet, when the report was made."""
+    """Seconds that the pause may still take, when the report was made."""
     holds_parameters: bool = False
     """The process of this attempt has taken the job's parameters, and may take its first step."""
     left: bool = False
     """The program of this attempt left its loop before the job was done."""
     received_bytes: int = 0
-    """Data of the chunks that came from it, since this process of the syncer began."""
+    """Data in chunks from the unit, since this process of the syncer began."""
     sent_bytes: int = 0
-    """The same of those that went to it."""
+    """Data in chunks to the unit, likewise."""
     recovery: Recovery | None = None
-    """How the process of this attempt comes to its state; None: it does not say so."""
+    """How the process of this attempt comes to its state. None if it does not say."""
     given: int = 0
-    """How often it was named as a donor of its state, since this process of the syncer began."""
+    """How often the unit was named as a donor, since this process of the syncer began."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
@@ -135,12 +135,12 @@ class LocalStep:
     step: int
     """Number within this process. After a silence earlier numbers may be missing."""
     seconds: float | None
-    """As the learner measured it, without waits; None: it did not say."""
+    """As the learner measured it, without waits. None if it did not say."""
     loss: float | None
     samples: int
-    """Trained in this session, up to this step."""
+    """Samples that were trained in this session, up to this step."""
     tokens: int
-    """The same in tokens."""
+    """Tokens that were trained in this session, up to this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,13 @@ class Merge:
     t: int
     fragment: int
     units: tuple[str, ...]
-    """Units whose contributions it holds; (): the fragment stays as it was."""
+    """Units whose contributions were merged. Empty if the fragment stays as it was."""
     loss: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened."""
+    """One thing that happened to the job, as the syncer recorded it."""
 
     number: int
     """From 1 in each process of the syncer, without gaps."""
@@ -177,14 +177,14 @@ class Report:
     loss: float | None = None
     held_out_loss: float | None = None
     step_seconds: float = 0.0
-    """Seconds of an outer step lately, with all that it waited for; 0: not known yet."""
+    """Seconds of an outer step lately, with all that it waited for; 0 if that is not known yet."""
     seeded: bool = False
     parameters: int = 0
-    """That are exchanged; 0: no learner has joined yet."""
+    """Number of parameters that are exchanged, 0 until a learner has joined."""
     done: bool = False
     snapshot_t: int = -1
     snapshot: str = ""
-    """Folder of the newest durable snapshot within the syncer's volume; "": none."""
+    """Folder of the newest durable snapshot within the syncer's volume, "" if there is none."""
     snapshot_copied: bool = False
     """That snapshot is below `training.checkpoint.uri` too."""
     snapshot_error: str = ""
@@ -193,25 +193,25 @@ class Report:
     pod_uid: str = ""
     """Uid of the syncer's pod that sent it. A job that starts again, or whose syncer was replaced, has another pod."""
     losses: tuple[LossPoint, ...] = ()
-    """Training loss over outer steps, steps ascending, at most contract.MOST_LOSS_POINTS; (): the syncer sends none."""
+    """Training loss over outer steps, steps ascending, at most contract.MOST_LOSS_POINTS. Empty if the syncer sends none."""
     held_out_losses: tuple[LossPoint, ...] = ()
-    """The same of the held-out loss, at most contract.MOST_HELD_OUT_POINTS."""
+    """Held-out loss likewise, at most contract.MOST_HELD_OUT_POINTS."""
     token_budget: int = 0
-    """0: the syncer knows of none."""
+    """0 if the syncer knows of none."""
     ending: Ending | None = None
-    """None: the job ends at its last step."""
+    """None if the job ends at its last step."""
     contributions: int = 0
-    """That were merged, of all units."""
+    """Contributions that were merged, of all units."""
     work_refused: int = 0
+    """Contributions that were refused for what they are, not because they came late or their unit had left."""
     cosine: float | None = None
-    """Mean cosine between two contributions to a merge, -1..1, moving average; None: there was no merge of two yet."""
-    """Contributions that were refused for what they are: not because they came late, or their unit had left."""
+    """Mean cosine between two contributions to a merge, -1..1, moving average. None until two were merged."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)
     samples: int = 0
-    """Committed, of the whole job: distinct sequence numbers."""
+    """Committed samples of the whole job: distinct sequence numbers."""
     incarnation: str = ""
     """Names the process of the syncer."""
     clock: float = 0.0
     """Clock of that process when it made the report, seconds."""
     entries: tuple[Entry, ...] = ()
-    """What happened since the report before, for those who keep a record."""
+    """What happened since the report before, for a program that keeps a record."""

@@ -15,11 +15,11 @@ _FLOAT32 = 4
 _PROCESS = 80 << 20
 """Bytes of a syncer that holds no model: Python and its libraries."""
 _UNDER_WAY = 12
-"""Fragments that a syncer holds beside those of its learners: merges, their records, what is sent. Measured, see docs/sizes.md."""
+"""Fragments that a syncer holds beside two for each learner: merges, their records, messages. Measured, see docs/sizes.md."""
 _LEAST_RECORDS = 128 << 20
 _RATE = 0.2 * (1 << 30)
-"""Bytes of float32 that contributions stand for, of which one core does all in a second: TLS, decoding, merge, record, broadcast. Measured,
-see docs/sizes.md."""
+"""Bytes of contributions, counted as float32, that one core handles in a second: TLS, decoding, merge, record, broadcast. Measured, see
+docs/sizes.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class SyncerSizes:
     storage: int
     """Bytes of its volume."""
     bytes_per_step: float
-    """Bytes that all learners together send to it for each local step; it sends as many."""
+    """Bytes that all learners together send to the syncer for each local step. It sends as many."""
     core_seconds_per_step: float
     """Seconds of a core for each local step of all learners."""
 
 
 def syncer_sizes(parameters: int, learners: int, training: Training) -> SyncerSizes:
-    """Compute what a syncer needs for a model of `parameters` exchanged parameters."""
-    # Value and momentum; int4 has what rounding left over as well.
+    """Compute what a syncer needs. `parameters`: number of parameters that are exchanged."""
+    # Value and momentum; with int4 also the errors of rounding.
     state = _FLOAT32 * parameters * (3 if training.compression == "Int4" else 2)
     fragment = _FLOAT32 * -(-parameters // training.fragments)
     memory = state + (2 * learners + _UNDER_WAY) * fragment + _PROCESS
-    # Merges since the newest snapshot are kept until the next one is durable: value and momentum of each fragment, twice at most.
+    # Merges since the newest snapshot are kept until the next one is durable: value and momentum of each fragment, at most twice.
     storage = (training.checkpoint.keep + 1) * state + max(_LEAST_RECORDS, 2 * 2 * _FLOAT32 * parameters)
     # In H local steps each fragment goes up once and comes down once.
     exchanged = learners * parameters / training.sync_interval

@@ -1,7 +1,7 @@
 """Every time-out of the control plane, in seconds: what it means, and the order that they must keep. Pure.
 
 A time-out that waits for another must be the longer one, or the inner error is never seen. Each class checks its own order when it is
-made, and the errors name the two that are in the wrong order. `check_together` holds what must be true between the classes.
+made, and the errors name the two that are in the wrong order. `check_together` checks the order between classes.
 
 See docs/decisions/0030-controller-loop.md. See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from diloco.protocol.backoff import ExponentialBackoff
 
 type Named = tuple[str, float]
-"""A time-out's name, as an error message shall call it, and its seconds."""
+"""A time-out's name in error messages, and its seconds."""
 
 
 def check_order(subject: str, *ascending: Named) -> None:
-    """Raise ValueError that names the first two time-outs of which the earlier is not shorter than the later."""
+    """Raise ValueError unless each time-out is shorter than the next. It names the first two that are not."""
     for (name, seconds), (next_name, next_seconds) in itertools.pairwise(ascending):
         if not seconds < next_seconds:
             raise ValueError(f"{subject}: {name} ({seconds:g} s) must be shorter than {next_name} ({next_seconds:g} s)")
@@ -34,23 +34,23 @@ class RequestTimeouts:
     connect: float = 10.0
     """To open a connection."""
     retry_after: float = 20.0
-    """All waits together that one request grants a busy server (status 429 with Retry-After)."""
+    """The sum of all waits that one request grants a busy server (status 429 with Retry-After)."""
     write: float = 35.0
     """One write of a plan, longer than an admission webhook may take (30 s). After that nothing is known of its effect."""
     list_page: float = 60.0
     """One page of a list."""
     server: float = 60.0
-    """The API server itself gives up a request after so long (its --request-timeout). Not set here."""
+    """The API server itself gives up a request after this time (its --request-timeout). Not set here."""
     answer: float = 70.0
     """Any request but a watch. Longer than `server`, so that the server's own error arrives."""
     event: float = 10.0
     """One write of an Event. Events are best effort."""
     watch_margin: float = 15.0
-    """A watch that the server does not end in time is broken off so much later: its connection is dead."""
+    """A watch that the server does not end in time is broken off this much later: its connection is dead."""
     idle: float = 60.0
-    """An unused connection is closed."""
+    """An unused connection is closed after this time."""
     server_idle: float = 90.0
-    """The API server closes an unused connection. A request that is sent at that moment would fail. Not set here."""
+    """The API server closes an unused connection after this time. A request that is sent at that moment would fail. Not set here."""
 
     def __post_init__(self) -> None:
         times = "requests to the API server"
@@ -71,7 +71,7 @@ class CredentialTimeouts:
     reread: float = 60.0
     """Between two reads of token and certificate files. A kubelet renews a token when a fifth of its life, an hour or more, is left."""
     renew_before: float = 60.0
-    """Credentials are renewed so long before they expire."""
+    """Credentials are renewed this long before they expire."""
 
     def __post_init__(self) -> None:
         check_order("credentials", _ZERO, ("retry", self.retry), ("reread", self.reread))
@@ -82,9 +82,9 @@ class LeaseTimeouts:
     """Leader election, with the names and meanings of every Kubernetes controller."""
 
     lease_duration: float = 15.0
-    """Other replicas wait so long without a renewal before they take the lease. Whole seconds."""
+    """Other replicas take the lease after this time without a renewal. Whole seconds."""
     renew_deadline: float = 10.0
-    """The leader stops writing so long after its last successful renewal was sent."""
+    """The leader stops writing this long after its last successful renewal was sent."""
     retry_period: float = 2.0
     """Between two renewals, and between two checks of a lease that another replica holds."""
 
@@ -112,13 +112,13 @@ class LeaseTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class WatchTimeouts:
-    """One reflector. API servers that send bookmarks send them every minute: `read` is longer, so that such a watch is not resumed without
-    need."""
+    """One reflector. API servers that send bookmarks send them every minute: `read` is longer, so that no such watch is resumed for
+    nothing."""
 
     watch: float = 300.0
     """The server ends a watch after this, up to doubled by jitter."""
     read: float = 90.0
-    """A watch that delivers nothing for so long, not even a bookmark, is resumed: its connection may be dead."""
+    """A watch that delivers nothing for this time, not even a bookmark, is resumed: its connection may be dead."""
     short: float = 1.0
     """A watch that ended sooner and delivered nothing counts as failed. Otherwise a broken server would be asked in a tight loop."""
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=30.0))
@@ -136,18 +136,18 @@ class TelemetryTimeouts:
     notify_interval: float = 5.0
     """How often a job is reconciled when only its progress changed."""
     spacing: float = 0.25
-    """Between two reports of one syncer, at least: it may send them as fast as it can, and is read no faster."""
+    """The least time between two reports that are read of one syncer, however fast it sends them."""
     large_spacing: float = 2.0
-    """The same after a large report: one an interval."""
+    """The least time after a large report: one is read in each interval."""
     read: float = 15.0
-    """A syncer that sends nothing for so long is not heard any more."""
+    """A stream that brings nothing for this time is opened anew."""
     late_reports: float = 1.0
-    """Once a syncer's pod does not run any more, what it has sent is read for so long."""
+    """How long the reports that a syncer has sent are still read once its pod does not run any more."""
     certificate: float = 3600.0
     """Lifetime of the operator's own certificate. Each connection has a new one, and it is checked once, when the connection opens."""
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.2, ceiling=10.0))
     unreadable: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=5.0, ceiling=300.0))
-    """A syncer whose report cannot be read is left alone for so long."""
+    """How long a syncer whose report cannot be read is left alone."""
 
     def __post_init__(self) -> None:
         check_order("telemetry", _ZERO, ("interval", self.interval), ("read", self.read), ("certificate", self.certificate))
@@ -164,9 +164,9 @@ class EndpointTimeouts:
     accept_retry: float = 0.2
     """Pause after an accept that failed, for instance because the process has no file descriptor left."""
     page: float = 1.0
-    """A text of /metrics is handed out for so long."""
+    """How long one text of /metrics is handed out."""
     access: float = 10.0
-    """An answer of the API server on who may read /metrics counts for so long, also after a token or a right was taken away."""
+    """How long an answer of the API server on who may read /metrics counts, also after a token or a right was taken away."""
 
     def __post_init__(self) -> None:
         check_order("an endpoint", _ZERO, ("request", self.request), ("connection", self.connection))
@@ -177,36 +177,36 @@ class ReconcileTimeouts:
     """The loop around reconcile."""
 
     syncer_answer: float = 20.0
-    """A syncer that has not reported for so long does not answer. It reports every 2 s, and its stream is opened anew after 15 s without a
-    report: a busy machine has that, and some seconds for the first report of the new stream."""
+    """A syncer that has not reported for this time does not answer. It reports every 2 s, and its stream is opened anew after 15 s without
+    a report: a busy machine has that time, and some seconds more for the first report of the new stream."""
 
     postpone_status: float = 2.0
-    """The status of a big job may be left to the next reconcile for so long."""
+    """How long the status of a big job may be left to later reconciles."""
     expectation: float = 35.0
     """An expectation ends after this. Then the job's pods are listed, and nothing is decided while the cache has others."""
     stop: float = 10.0
-    """When the process stops, running reconciles may take so long to end their writes."""
+    """The time that running reconciles have to end their writes when the process stops."""
     end_by_itself: float = 30.0
-    """When a job is complete, its pods may take so long to end by themselves. Those that ended so stay, for their logs."""
+    """The time that the pods of a complete job have to end by themselves. If they do, they stay, for their logs."""
     stuck_deletion: float = 60.0
-    """A pod that is still there so long after its grace is stuck: its slice is not counted on for another job."""
+    """A pod that still exists this long after its grace is stuck: no other job can count on its slice."""
     hold_in_vain: float = 300.0
-    """A job that cannot train until a person acts keeps hardware that it has begun to use for so long, and then gives it back."""
+    """How long a job that cannot train until a person acts keeps hardware that it has begun to use, before it gives it back."""
     node_seen: float = 30.0
-    """A node that the scheduler knows already must have come to the operator within so long after a pod was bound to it."""
+    """The time after a pod was bound to a node within which the operator must see the node, which the scheduler knows already."""
     half_bound: float = 30.0
-    """When some pods of a unit are bound for so long and others are not, kube-scheduler finds no place for the others there."""
+    """When some pods of a unit have been bound for this time and others have not, kube-scheduler finds no place for the others there."""
     grantor_events: float = 15.0
     """Between two looks at what autoscalers say about pods that wait for nodes."""
     admission: float = 300.0
-    """A dry run that the API server admitted says so long that pods of this pool are admitted."""
+    """How long a dry run that the API server admitted shows that pods of its pool are admitted."""
     in_vain: float = 60.0
-    """After pods were refused that a dry run had admitted, the next dry run for their pool comes so much later; the pause doubles with each
-    further time in a row. A quota that has room for some pods of a unit admits each of them alone."""
+    """The pause before the next dry run for a pool after pods were refused that a dry run had admitted. It doubles each time in a row. A
+    quota with room for some pods of a unit admits each of them alone."""
     in_vain_max: float = 1800.0
     """Longest such pause."""
     event_cool_down: float = 10.0
-    """Between two writes of one Event. What is emitted meanwhile goes into its count."""
+    """Between two writes of one Event. If it is emitted meanwhile, that goes into its count."""
     crd_retry: float = 5.0
     """Between two checks of the CustomResourceDefinition while something is wrong with it."""
     crd_recheck: float = 300.0
@@ -225,18 +225,18 @@ class ExportTimeouts:
     poll: float = 0.5
     """Between two looks at the pod while it starts."""
     silence: float = 120.0
-    """A stream that brings nothing for so long is broken. The sender says something whenever it has read 128 MiB."""
+    """A stream that brings nothing for this time is broken. The sender says something whenever it has read 128 MiB."""
     start: float = 600.0
     """From the creation of the pod until it runs: a node may have to be made for it, and the image pulled."""
     whole: float = 7200.0
-    """The whole export. The pod ends by itself after so long, for the case that this command cannot delete it."""
+    """The whole export. The pod then ends by itself, in case this command cannot delete it."""
 
     def __post_init__(self) -> None:
         check_order("export", _ZERO, ("poll", self.poll), ("silence", self.silence), ("start", self.start), ("whole", self.whole))
 
 
 def check_together(requests: RequestTimeouts, *, expectation: float, stop: float) -> None:
-    """Raise ValueError where time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
+    """Raise ValueError if time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
     for (name, seconds), (limit, most) in (
         (("the time-out of a write", requests.write), ("that of an expectation", expectation)),
         (("the time-out of an Event", requests.event), ("the time to stop", stop)),

@@ -1,1 +1,1 @@
-"""Certificates of a job: what there are (`view`, pure), which there must be is reconcile's to say, and making them (`issuing`, the rim)."""
+"""The certificates of a job: `view` reads the ones that exist (pure), reconcile decides which are needed, and `issuing` makes them."""

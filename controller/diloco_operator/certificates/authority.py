@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BACKDATE = 3600.0
-"""Seconds. A certificate is valid from so long before its creation: the clocks of its readers differ."""
+"""Seconds before its creation from which a certificate is valid, since the clocks of its readers differ."""
 AUTHORITY_LIFETIME = 10 * 365 * 86400.0
-"""Seconds. No job runs so long; even so the authority is renewed in time (reconcile.children.certificates)."""
+"""Seconds. If a job did run longer, its authority would be renewed in time (reconcile.children.certificates)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,6 @@ class Leaf:
     identity: str
     """The URI in the certificate (diloco.contract)."""
     host_names: tuple[str, ...] = ()
-    """Host names and IP addresses. Not empty: the certificate of a server."""
+    """Host names and IP addresses at which the holder serves. Empty if none is needed."""
     connects: bool = True
-    """It is shown by who opens connections, too."""
+    """Its holder shows it when it opens connections, too."""

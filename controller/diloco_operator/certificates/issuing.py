@@ -30,7 +30,8 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 class Issuer:
-    """Issues certificates for all jobs. `now`: the wall clock in seconds since the epoch. `lifetime`: of a pod's certificate, seconds."""
+    """Issues certificates for all jobs. `now`: the wall clock in seconds since the epoch. `lifetime`: seconds for which a pod's certificate
+    is valid."""
 
     def __init__(self, now: Callable[[], float], lifetime: float, new_key: NewKey = new_key) -> None:
         self._now = now
@@ -38,7 +39,7 @@ class Issuer:
         self._new_key = new_key
 
     def authority(self, job_uid: str) -> Authority:
-        """Return a new authority for one job."""
+        """Make a new authority for one job."""
         key = self._new_key()
         name = _name(f"diloco job {job_uid}")
         certificate = (
@@ -53,11 +54,11 @@ class Issuer:
         return Authority(root, _pem(key))
 
     def sign(self, authority: Authority, leaf: Leaf) -> str:
-        """Return one private key with its certificate, PEM."""
+        """Make one private key with its certificate, PEM."""
         return self.sign_all(authority, (leaf,))[leaf.key]
 
     def sign_all(self, authority: Authority, leaves: tuple[Leaf, ...]) -> dict[str, str]:
-        """Return key of the Secret -> private key and certificate, PEM."""
+        """Make a private key and a certificate, PEM, for each leaf. They are returned by the leaf's key in the Secret."""
         if not leaves:
             return {}
         signer = load_pem_private_key(authority.key.encode(), password=None)
@@ -72,10 +73,10 @@ class Issuer:
         return {leaf.key: self._leaf(template, signer, leaf) for leaf in leaves}
 
     def _leaf(self, template: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
-        """Issue a leaf from what all certificates of one signer share, `template`. To set it for each of them would take half as long
+        """Issue a leaf. `template` has what all certificates of one signer share: to set that for each of them would take half as long
         again."""
         key = self._new_key()
-        # All may be servers: between the ranks of a unit any certificate is, as they compare the identity.
+        # Any holder may be a server: the leader of a unit is one for its ranks, which check the identity in place of a host name.
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH]
         if leaf.connects:
             purposes.append(ExtendedKeyUsageOID.CLIENT_AUTH)

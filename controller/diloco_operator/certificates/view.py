@@ -66,10 +66,10 @@ def project_foreign(obj: Obj) -> CertificateSecret:
 
 
 def project_certificates(obj: Obj) -> CertificateSecret:
-    """Project the raw Secret. Raises `MalformedField`."""
+    """Project a Secret of the job. Raises `MalformedField`."""
     raw = fields(obj, "data")
     data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
-    certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := certificate_of(text)) is not None}
+    certificates = {key: loaded for key, text in data.items() if key.endswith(".pem") and (loaded := certificate_of(text)) is not None}
     return replace(
         project_foreign(obj),
         roots=tuple(root for block in _BLOCK.findall(data.get(TLS_ROOTS_FILE, "")) if (root := root_of(block)) is not None),
@@ -88,7 +88,7 @@ _UNREADABLE = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library raises for certificates and keys that it cannot use: among them all that a stranger may have put into a Secret."""
+"""What the library raises for certificates and keys that it cannot use, whatever a stranger has put into a Secret."""
 
 
 def _decoded(value: str) -> str:
@@ -99,15 +99,15 @@ def _decoded(value: str) -> str:
 
 
 def _load(text: str) -> x509.Certificate | None:
-    found = _BLOCK.search(text)
+    block = _BLOCK.search(text)
     try:
-        return x509.load_pem_x509_certificate(found[0].encode()) if found else None
+        return x509.load_pem_x509_certificate(block[0].encode()) if block else None
     except _UNREADABLE:
         return None
 
 
 def certificate_of(text: str) -> Certificate | None:
-    """Return the certificate of a file with its private key; None if it cannot be read."""
+    """Return the certificate in a file that also has its private key. None if it cannot be read."""
     loaded = _load(text)
     if loaded is None or "PRIVATE KEY-----" not in text:
         return None
@@ -126,7 +126,7 @@ def certificate_of(text: str) -> Certificate | None:
 
 
 def root_of(text: str) -> Root | None:
-    """Return an authority's certificate; None if it cannot be read."""
+    """Return an authority's certificate, or None if it cannot be read."""
     loaded = _load(text)
     if loaded is None:
         return None

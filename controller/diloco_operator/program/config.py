@@ -5,7 +5,7 @@
     progressInterval: 10s
     workers: 16
 
-Every field of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency` and `watchOtherPods`.
+Its fields are those of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency` and `watchOtherPods`.
 Durations are written as in a job, `30s`, or as a number of seconds.
 """
 
@@ -33,7 +33,7 @@ class BadConfiguration(Exception):
 
 
 def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
-    """Return the settings of the file, with defaults for the rest. None: all defaults. Raises `BadConfiguration`."""
+    """Return the settings of the file, with defaults for the rest, or for all if there is no file. Raises `BadConfiguration`."""
     if path is None:
         return OperatorConfig(), RunConfig()
     try:

@@ -10,12 +10,12 @@ from diloco_operator.api.durations import parse_duration
 
 
 class Duration(click.ParamType[float]):
-    """Gives seconds."""
+    """Converts a duration to seconds."""
 
     name = "duration"
 
     def __init__(self, *, above_zero: bool = False) -> None:
-        """`above_zero`: 0s is refused."""
+        """`above_zero`: refuse 0s."""
         self._above_zero = above_zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:

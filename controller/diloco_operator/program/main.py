@@ -183,7 +183,7 @@ def run(
 
 
 def _election(namespace: str, name: str, former: str, timeouts: LeaseTimeouts) -> ElectionOptions:
-    """Raise ValueError without a namespace, or with one Lease for both."""
+    """Raises ValueError without a namespace, or if the former Lease has the same name."""
     from diloco_operator.operator.process import ElectionOptions
 
     if not namespace:

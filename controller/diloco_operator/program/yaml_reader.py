@@ -25,14 +25,14 @@ class BadYaml(Exception):
     def __init__(self, message: str, document: int = 0, line: int = 0) -> None:
         self.message = message
         self.document = document
-        """From 1; 0: the file as a whole."""
+        """Number of the document, from 1; 0 for the whole file."""
         self.line = line
-        """From 1; 0: not known."""
+        """Number of the line, from 1; 0 if it is not known."""
         super().__init__(message)
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """Return the text of a file. Raises BadYaml, and OSError where it cannot be read."""
+    """Return the text of a file. Raises BadYaml, or OSError if it cannot be read."""
     with path.open("rb") as file:
         return decoded(file, most_bytes)
 
@@ -50,7 +50,7 @@ def decoded(file: BinaryIO, most_bytes: int = MOST_BYTES) -> str:
 
 
 def load(text: str) -> Any:
-    """Return the content of the only document; None: it is empty. Raises BadYaml."""
+    """Return the content of the only document, or None if it is empty. Raises BadYaml."""
     contents = [content for _, content in documents(text)]
     if len(contents) > 1:
         raise BadYaml("has several documents; leave one")
@@ -86,17 +86,18 @@ def _content(loader: _Loader, node: yaml.Node, number: int) -> Any:
     try:
         content = loader.construct_document(node)
         json.dumps(content, allow_nan=False)
-    except (ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML's own of a tag whose value is of another form
+    except (ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML raises any of these if a value does not fit its tag
         raise BadYaml(f"contains a value that JSON does not have: {error}", number) from error
     return content
 
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of libyaml, where PyYAML was built with it: ten times as fast."""
+"""libyaml's loader, if PyYAML was built with it: it is ten times as fast."""
 
 
 def _refuse_bombs(text: str, most_nodes: int) -> None:
-    """Count what the text would become, before anything is made of it. Errors of the syntax are left to the reader behind it."""
+    """Raise BadYaml if the text is nested too deep, or would have too many values once aliases repeat theirs. This is found out before
+    anything is made of the text. Syntax errors are left to the loader, which comes next."""
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     total = document = 0
@@ -132,17 +133,17 @@ class _Loader(_Parser):  # type: ignore[misc]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            # It stands for other keys, and gives way to those of the mapping that repeat them.
+            # `<<` stands for keys of other mappings. The mapping's own keys may repeat them, and take precedence.
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                found = repr(key.value[:64]) if isinstance(key, yaml.ScalarNode) else "it"
-                raise yaml.constructor.ConstructorError(None, None, f"a key must be a string; put {found} in quotes", key.start_mark)
+                shown = repr(key.value[:64]) if isinstance(key, yaml.ScalarNode) else "it"
+                raise yaml.constructor.ConstructorError(None, None, f"a key must be a string; put {shown} in quotes", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key.value[:64]!r} occurs twice; remove one", key.start_mark)
             seen.add(key.value)
-        made: dict[Any, Any] = super().construct_mapping(node, deep)
-        return made
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 # Else `2026-01-01` in an annotation would become a date, which JSON does not have.

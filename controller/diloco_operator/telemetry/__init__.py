@@ -1,1 +1,1 @@
-"""What the syncers of all jobs report: one stream for each, read and bounded. Nothing is decided here."""
+"""The reports of all jobs' syncers: one stream for each, read and bounded. Nothing is decided here."""

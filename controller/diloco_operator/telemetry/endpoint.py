@@ -22,7 +22,7 @@ class Endpoint:
     """Where a job's syncer listens, and what a connection to it needs."""
 
     pod_uid: str
-    """Another syncer pod may get the same address."""
+    """Tells syncer pods apart, since another one may get the same address."""
     host: str
     job_uid: str
     host_name: str
@@ -30,7 +30,7 @@ class Endpoint:
     authority: Authority
     """It signs the operator's certificate."""
     roots: str = ""
-    """Certificates of the authorities that may have signed the syncer's certificate, PEM; "": only `authority`."""
+    """PEM certificates of the authorities that may have signed the syncer's certificate; "" for `authority` alone."""
     port: int = SYNCER_PORT
     most_units: int = MAX_LEARNERS
     """Units that a report of this job may have, see `most_units_of`."""
@@ -48,23 +48,23 @@ class Endpoint:
 
 
 _BYTES_OF_JOB = 256 << 10
-"""The most bytes of a report, for all that is not about one unit: most of it are the two loss histories."""
+"""The most bytes of a report without its units: mainly the two loss histories."""
 _BYTES_OF_UNIT = 1 << 10
-"""The most bytes of a report, for each unit, on average: its figures, name, reasons for refusals and message. Chosen, not measured."""
+"""The most bytes of a unit in a report, on average: its figures, name, reasons for refusals and message. Chosen, not measured."""
 
 
 def most_units_of(spec: Spec | None) -> int:
-    """Return units that the job's syncer may report: as many as its pools can have, and not fewer than any job of one pool. A syncer
-    reports every unit that it has ever seen, so a job that was scaled down reports more units than its spec has now. Not more than a status
-    can list."""
+    """Return how many units the job's syncer may report: as many as its pools can have, but at least as many as a job of one pool can, and
+    at most as many as a status can list. A syncer reports every unit that it has ever seen, so a job that was scaled down reports more
+    units than its spec has now."""
     if spec is None:
         return MAX_LEARNERS
     return min(max(sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools), MAX_LEARNERS), 2 * MAX_LEARNERS)
 
 
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
-    """Return a separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects; those of gRPC
-    may lose a call for ever (decision 0150). A proxy from the environment must not be used."""
+    """Open a channel to one syncer, with a new certificate. The operator reconnects with a back-off of its own, because calls may be lost
+    for ever when gRPC reconnects (decision 0150). A proxy from the environment must not be used."""
     issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
     pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
     roots = (endpoint.roots or endpoint.authority.root.pem).encode()
@@ -72,14 +72,14 @@ def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
         endpoint.address,
         grpc.ssl_channel_credentials(roots, private_key=pem, certificate_chain=pem),
         options=[
-            # The address is that of a pod or a gateway; the certificate has the name.
+            # The address is a pod's or a gateway's, but the certificate has the name.
             ("grpc.ssl_target_name_override", endpoint.host_name),
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
             # Else gRPC shares one connection between jobs whose syncers had one address, with the certificate of the first.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", endpoint.most_bytes),
-            # What is not read waits at the syncer: without a probe of the bandwidth the window stays as it is.
+            # Reports that are not read wait at the syncer. The window must stay small for that, so gRPC may not probe the bandwidth.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", 256 << 10),
         ],

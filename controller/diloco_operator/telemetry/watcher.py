@@ -1,7 +1,7 @@
 """Reports from the jobs' syncers: one `Watch` stream for each job whose syncer runs.
 
 The operator says where each job's syncer is (`Telemetry.follow`), and is notified when a report contains something that it should handle.
-Nothing is decided here. Reconcile decides what a missing or an old report means.
+Reconcile decides what a report means, also a missing or an old one.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -29,7 +29,7 @@ from diloco_operator.timeouts import TelemetryTimeouts
 log = logging.getLogger(__name__)
 
 type ChannelFactory = Callable[[Endpoint, float], grpc.aio.Channel]
-"""Endpoint and the time (seconds since the epoch) to a channel."""
+"""Opens a channel to an endpoint, given the time in seconds since the epoch."""
 
 
 class Telemetry(Protocol):
@@ -40,7 +40,7 @@ class Telemetry(Protocol):
         ...
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
-        """Follow the job's syncer at `endpoint` from now on; None: it does not run. Idempotent: called at every reconcile."""
+        """Follow the job's syncer at `endpoint` from now on, or no longer if None: it does not run. Every reconcile calls this."""
         ...
 
     def forget(self, key: JobKey) -> None:
@@ -48,7 +48,7 @@ class Telemetry(Protocol):
         ...
 
     def latest(self, key: JobKey) -> Report | None:
-        """Return the last report of the job's syncer, however old; None: none since this operator started."""
+        """Return the last report of the job's syncer, however old. None if there was none since this operator started."""
         ...
 
     def fault(self, key: JobKey) -> ReportFault | None:
@@ -72,7 +72,7 @@ class SyncerWatcher:
         channel: ChannelFactory = open_channel,
         on_report: Callable[[JobKey, Report], None] | None = None,
     ) -> None:
-        """Prepare; `on_report` gets every report, with all entries; None: the syncers send none."""
+        """`on_report` gets every report, with all entries. If it is None, the syncers send no entries."""
         self._now = now
         self._rng = rng
         self._timeouts = timeouts or TelemetryTimeouts()
@@ -94,9 +94,9 @@ class SyncerWatcher:
             return
         loop = asyncio.get_running_loop()
         if stream is None or endpoint is None or stream.endpoint.pod_uid != endpoint.pod_uid:
-            self._faults.pop(key, None)  # another syncer, or none
+            self._faults.pop(key, None)  # the fault was another syncer's
         if endpoint is None:
-            if stream is not None and stream.end is None:  # its last words may be on their way: that there is a newer snapshot
+            if stream is not None and stream.end is None:  # its last report may be on its way, and may tell of a newer snapshot
                 stream.end = loop.call_later(self._timeouts.late_reports, self._end, key)
             return
         self._end(key)
@@ -183,7 +183,7 @@ class SyncerWatcher:
                 raw = await call.read()
             if not isinstance(raw, bytes):  # the end of the stream
                 return
-            # What is not read stays with the syncer: the stream's flow control stops it.
+            # A report that is not read yet stays with the syncer: the stream's flow control stops it.
             next_at = loop.time() + (self._timeouts.spacing if len(raw) <= SMALL_REPORT else self._timeouts.large_spacing)
             report = await self._reader.read(raw, endpoint.most_units, self._now(), endpoint.pod_uid)
             # The generator waits for seconds here, and would hold up to 2 MiB for each job.
@@ -199,6 +199,7 @@ class SyncerWatcher:
         self._reports[key] = replace(report, entries=())
         stream = self._streams[key]
         urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
+        # The pop stands first, so that a fault always ends here.
         urgent = self._faults.pop(key, None) is not None or urgent
         loop_now = asyncio.get_running_loop().time()
         # Each report of a syncer that is gone may be its last.
@@ -218,7 +219,7 @@ class SyncerWatcher:
 
 _WATCH = f"/{diloco_pb2.DESCRIPTOR.services_by_name['Syncer'].full_name}/Watch"
 _GOOD_REPORTS = 10
-"""After so many reports in a row that can be read, an unreadable one counts as the first again."""
+"""Readable reports in a row after which an unreadable one counts as the first again."""
 
 
 @dataclass(slots=True)
@@ -226,7 +227,7 @@ class _Stream:
     endpoint: Endpoint
     task: asyncio.Task[None]
     end: asyncio.TimerHandle | None = None
-    """Ends it soon: its syncer does not run any more."""
+    """Ends the stream soon, since its syncer does not run any more. None while it runs."""
     notified: float = float("-inf")
     """When the operator was last notified, on the event loop's clock."""
 
@@ -234,7 +235,7 @@ class _Stream:
 def matters(report: Report) -> object:
     """Return the part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
     units = tuple(
-        (u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause, u.holds_parameters)
-        for u in report.units.values()
+        (unit.unit, unit.attempt, unit.phase, tuple(sorted(unit.refused.items())), unit.message, unit.pause, unit.holds_parameters)
+        for unit in report.units.values()
     )
     return units, report.ending, report.seeded, report.done, report.draining, report.snapshot_error, report.message

@@ -1,4 +1,4 @@
-"""From a report on the wire to plain data, bounded: the image of a syncer may be any program's.
+"""Turns a report on the wire into plain, bounded data: the image of a syncer may hold any program.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -57,8 +57,7 @@ class UnreadableReport(ValueError):
 
 
 def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", most_units: int = MAX_LEARNERS) -> Report:
-    """Return a report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. Raises
-    `UnreadableReport`."""
+    """Read a report of the syncer in the pod `pod_uid`. Raises `UnreadableReport`."""
     _check_count(len(wire.units), most_units, "units")
     _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
     _check_count(len(wire.entries), _MOST_ENTRIES, "entries at once")
@@ -105,7 +104,7 @@ def _count(value: int) -> int:
 
 
 def _figure(value: float) -> float:
-    """Return speeds, shares and durations: 0 for what is none."""
+    """Return a speed, a share or a duration, 0 for a number that cannot be one."""
     return value if 0 <= value < math.inf else 0.0
 
 
@@ -114,14 +113,14 @@ def _loss(value: float) -> float | None:
 
 
 def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, ...]:
-    """Return the points that a curve can have, in ascending order; of more than `most`, every n-th and the last."""
-    found: list[LossPoint] = []
+    """Return the points that a curve can have, in ascending order. Of more than `most` it keeps every n-th and the last."""
+    points: list[LossPoint] = []
     for point in wire:
-        if 0 <= point.t <= MOST_COUNT and math.isfinite(point.loss) and (not found or point.t > found[-1].step):
-            found.append(LossPoint(point.t, point.loss))
-    if len(found) > most:
-        found = [*found[: -1 : -(-(len(found) - 1) // (most - 1))], found[-1]]
-    return tuple(found)
+        if 0 <= point.t <= MOST_COUNT and math.isfinite(point.loss) and (not points or point.t > points[-1].step):
+            points.append(LossPoint(point.t, point.loss))
+    if len(points) > most:
+        points = [*points[: -1 : -(-(len(points) - 1) // (most - 1))], points[-1]]
+    return tuple(points)
 
 
 _MOST_POINTS_READ = 4096
@@ -130,12 +129,12 @@ _INCARNATION_BYTES = 16
 
 
 def _entries(wire: Iterable[diloco_pb2.Entry], most_units: int) -> tuple[Entry, ...]:
-    found = ((entry, _what_happened(entry, most_units)) for entry in wire)
-    return tuple(Entry(_count(entry.number), _figure(entry.at), what) for entry, what in found if what is not None)
+    entries = ((entry, _what_happened(entry, most_units)) for entry in wire)
+    return tuple(Entry(_count(entry.number), _figure(entry.at), what) for entry, what in entries if what is not None)
 
 
 def _what_happened(wire: diloco_pb2.Entry, most_units: int) -> LocalStep | Merge | None:
-    """Read an entry; None: a newer syncer says something that this operator does not know."""
+    """Read an entry. None if a newer syncer says something that this operator does not know."""
     match wire.WhichOneof("what"):
         case "step":
             step = wire.step
@@ -200,7 +199,7 @@ def _reasons(value: Mapping[str, int]) -> dict[str, int]:
 
 
 def _reader_of(name: str) -> Callable[[Any], Any]:
-    """Return what bounds a figure of a unit. 0 of one that may be absent says that there is nothing to say yet."""
+    """Return the function that bounds this figure of a unit. A figure that may be absent is sent as 0, which becomes None."""
     match getattr(diloco_pb2.UnitReport(), name):
         # Before int, which a bool is to Python.
         case bool():
