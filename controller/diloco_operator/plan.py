@@ -156,7 +156,7 @@ class UnitRestart:
 @dataclass(frozen=True, slots=True)
 class Plan:
     patches: tuple[Patch, ...] = ()
-    """Changes of the volume claim. Those of Secrets are made from `certificates`."""
+    """Patches of the volume claim and of pods. Secrets are patched from `certificates`."""
     creates: tuple[Create, ...] = ()
     certificates: tuple[IssueCertificates, ...] = ()
     """In the order of their waves."""

@@ -193,7 +193,7 @@ class ReconcileTimeouts:
     hold_in_vain: float = 300.0
     """How long a job that cannot train until a person acts keeps hardware that it has begun to use, before it gives it back."""
     node_seen: float = 30.0
-    """The time after a pod was bound to a node within which the operator must see the node, which the scheduler knows already."""
+    """The scheduler may know a new node before the operator does. The operator must see it this long after a pod was bound to it."""
     half_bound: float = 30.0
     """When some pods of a unit have been bound for this time and others have not, kube-scheduler finds no place for the others there."""
     grantor_events: float = 15.0

@@ -107,6 +107,7 @@ def _host(name: str) -> x509.GeneralName:
 
 
 def _name(text: str) -> x509.Name:
+    # The end of an identity has the unit and the attempt. The name is for people only: peers check the URI.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[-_LONGEST_NAME:])])
 
 

@@ -20,7 +20,7 @@ type Fields = Mapping[str, Any]
 TEXT_LIMIT = 1024
 """Characters of a foreign text, such as a kubelet's message."""
 STRING_LIMIT = 1024
-"""Characters of a name, label or other string that is compared. Those of Kubernetes have 316 at most."""
+"""Characters of a name, label or other string that is compared. Kubernetes' own have 316 at most."""
 MOST_COUNT = 2**63 - 1
 """Largest number in an int64, the type of counts in the API."""
 MOST = 2**31 - 1

@@ -1,7 +1,7 @@
-"""The Lease by which replicas of an earlier version of the same Deployment elect their leader, where it had another name.
+"""The Lease by which replicas of an earlier version of the same Deployment elect their leader, if it had another name then.
 
-Read only: it may be another Deployment's. While a replica of the same Deployment leads by it, or may take it at any moment, this one does
-not lead.
+This replica only reads that Lease, which may be another Deployment's. While a replica of the same Deployment leads by it, or may take it at
+any moment, this one does not lead.
 
 See docs/decisions/0090-lease-and-clocks.md.
 """
@@ -48,6 +48,6 @@ class FormerLease:
             self._free = silent
             return "" if silent else f"{lease.holder} holds {what}"
         if not self._free:
-            # A replica of another Deployment that renews it keeps all replicas of this one from taking it.
+            # A replica of another Deployment that renews it keeps all of this one from taking it. The first look proves no renewal.
             self._free = silent or (renewed and not first and bool(lease.holder))
         return "" if self._free else f"another replica may hold {what}"

@@ -1,4 +1,4 @@
-"""Waits of those who let others go first, for a short while at most.
+"""Lets tasks wait while others go first, for a short while at most.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 """
@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 GIVE_WAY_SECONDS: Final = 0.02
-"""Even if others are always at work, some 40 steps a second are left to those who give way."""
+"""Even if others are always at work, some 40 steps a second are left to the tasks that give way."""
 
 
 class GivingWay:

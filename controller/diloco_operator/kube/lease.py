@@ -1,6 +1,6 @@
 """Leader election with one Lease object: which of several replicas may write. Pure: clocks are arguments.
 
-The semantics are those of Kubernetes' own controllers, so `kubectl get lease` means the same. Another replica's lease has expired when
+It behaves as Kubernetes' own controllers do, so `kubectl get lease` means the same. Another replica's lease has expired when
 *this* replica has seen it unchanged for its whole duration, on this replica's own clock. The times in the Lease are only human-readable
 information, so clocks that differ between replicas do no harm.
 
@@ -105,7 +105,7 @@ class Election:
         """Return the Lease to write when this replica releases it: another replica may take it at once."""
         moment = format_micro_time(wall)
         transitions = self._seen.transitions if self._seen is not None else 0
-        return Lease("", 1.0, acquired=moment, renewed=moment, transitions=transitions)
+        return Lease("", 1.0, acquired=moment, renewed=moment, transitions=transitions)  # the duration that client-go writes, too
 
     def won(self, lease: Lease, sent: float, now: float) -> None:
         """Note that the claim sent at `sent` succeeded. `lease`: the Lease that the API server has."""

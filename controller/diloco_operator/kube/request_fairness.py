@@ -52,6 +52,7 @@ class FairSlots[K: Hashable]:
         try:
             yield
         finally:
+            # Without requests that wait the slot needs no cool-down: the key would not use it again now.
             if key in self._waiting and self._is_contended(key):
                 loop.call_later(min(loop.time() - begun, LONGEST_COOL_DOWN), self._give_back, key)
             else:

@@ -1,8 +1,8 @@
 """The queue between watches and reconciles: every key is in it at most once, and never with two workers at once.
 
-`KeyQueue` has the rules, without a clock and without waiting. `WorkQueue` lets workers wait for keys. The semantics are those of
+`KeyQueue` has the rules, without a clock and without waiting. `WorkQueue` lets workers wait for keys. It behaves as the queue of
 Kubernetes' controllers: a key that is added while it is processed is processed once more afterwards, a delayed key keeps its earliest
-time, and each key has its own back-off. Unlike those, it is fair: keys of different lanes take turns.
+time, and each key has its own back-off. Unlike Kubernetes' queue it is fair: keys of different lanes take turns.
 
 See docs/decisions/0030-controller-loop.md. See docs/decisions/0091-fairness-on-one-loop.md.
 """
@@ -29,7 +29,7 @@ class KeyQueue[K: Hashable]:
     def __init__(self, lane: Callable[[K], Hashable] = lambda _: None) -> None:
         self._ready: FairQueue[K] = FairQueue(lane)
         self._dirty: set[K] = set()
-        """Keys that must be processed: those that are ready, and those that were added again while they were processed."""
+        """Keys that must be processed: the ready ones, and keys that were added again while they were processed."""
         self._processing: set[K] = set()
         self._due: dict[K, float] = {}
         self._timers: list[tuple[float, int, K]] = []
@@ -326,8 +326,8 @@ class WorkQueue[K: Hashable]:
         return self._shares is not None and self._shares.crowds_others(self._lane(key), self._time())
 
     async def give_way(self, key: K) -> None:
-        """Call this before each step of the work on a key, such as a request. If the key's lane is a crowd, it waits while any other lane
-        has a worker, for a short while at most, so that the step does not delay those lanes. Other crowds do not count."""
+        """Call this before each step of the work on a key, such as a request. If the key's lane is a crowd, it waits while a lane that is
+        no crowd has a worker, for a short while at most: the step would delay that lane."""
         if self._shares is not None and self.crowds_others(key) and self._shares.others_at_work(self._time()):
             await self._giving_way.wait()
 

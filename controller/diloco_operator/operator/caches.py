@@ -396,7 +396,7 @@ class Caches:
             if cached.value.read or job is None or cached.value.certificates.owner != job.uid
         }
         config_maps = {cached.name: cached.value.view for cached in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
-        config_maps.pop(names.config_map_name(key[1]), None)
+        config_maps.pop(names.config_map_name(key[1]), None)  # the job file; all others are host lists
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
             service=self._child(names.SERVICES, key, names.service_name),

@@ -39,9 +39,9 @@ class DynamicResources:
         return with_claimable(node, self._pools.products(node.name))
 
     def _on_slice(self, old: CachedObject[DeviceSlice] | None, new: CachedObject[DeviceSlice] | None) -> None:
-        held = new or old
-        assert held is not None
-        nodes, pools = self._pools.replace(held.name, old.value if old else None, new.value if new else None)
+        cached = new or old
+        assert cached is not None
+        nodes, pools = self._pools.replace(cached.name, old.value if old else None, new.value if new else None)
         for name in sorted(nodes):
             if (node := self._caches.nodes.get("", name)) is not None:
                 self._changed(node.value, name)
@@ -50,9 +50,9 @@ class DynamicResources:
                 self._count(claim.key, claim)
 
     def _on_claim(self, old: CachedObject[ClaimedDevices] | None, new: CachedObject[ClaimedDevices] | None) -> None:
-        held = new or old
-        assert held is not None
-        self._count(held.key, new)
+        cached = new or old
+        assert cached is not None
+        self._count(cached.key, new)
 
     def _on_job(self, job: JobKey) -> None:
         for claim in self._caches.claims_with_label(job):

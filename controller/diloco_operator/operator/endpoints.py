@@ -81,7 +81,7 @@ def health_app(ready: Ready, limits: Ready = tuple) -> web.Application:
 
 
 def metrics_app(page: MetricsPage, access: MetricsAccess | None = None) -> web.Application:
-    """Make the application for /metrics, in the format that the scraper requests. `access` says who may read it; None: everyone may."""
+    """Make the application for /metrics, in the format that the scraper requests. Without `access` everyone may read it."""
 
     async def metrics(request: web.Request) -> web.Response:
         if access is not None:

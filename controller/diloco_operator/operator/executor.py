@@ -146,7 +146,7 @@ class Executor:
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
             creates = [create for create in plan.creates if create.wave == wave]
             to_issue = [wanted for wanted in plan.certificates if wanted.wave == wave]
-            # Objects of a later wave need those of the earlier ones.
+            # Objects of a later wave need the objects of all earlier ones.
             if not result.ok:
                 _report_unsent(creates, to_issue, unsent)
             elif to_issue:

@@ -33,8 +33,8 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         slices, visible = _families()
         counts: dict[tuple[str, str, str], int] = {}
-        seen, self._seen = self._seen, None
-        for (kind, state), count in (self._states() if seen is None else seen).items():
+        states, self._seen = self._seen, None
+        for (kind, state), count in (self._states() if states is None else states).items():
             labels = (kind.accelerator, kind.topology, state.value)
             counts[labels] = counts.get(labels, 0) + count
         for labels, count in sorted(counts.items()):

@@ -1,4 +1,4 @@
-"""Garbage collections that hold the process shortly, however much it keeps.
+"""Keeps garbage collections short, however many objects the process has.
 
 A full collection of Python looks at all objects, and everything else stands still meanwhile: for half a second when the caches hold 10,000
 jobs. It frees hardly anything, since nearly all objects go with their last reference. So a full collection here looks at new objects only:

@@ -52,7 +52,7 @@ class GrantorEvents:
         self._follows = asyncio.Event()
 
     def follow(self, key: JobKey, pods: Iterable[PodView]) -> None:
-        """Follow the pods of a job that wait for nodes now. Those that no longer wait are forgotten."""
+        """Follow the pods of a job that wait for nodes now. Pods that no longer wait are forgotten."""
         waiting = [pod for pod in pods if pod.grantor and not pod.node and pod.deletion is None and pod.uid]
         first = sorted(waiting, key=lambda pod: (pod.created, pod.name))[:_PODS]
         before = self._waiting.pop(key, [])

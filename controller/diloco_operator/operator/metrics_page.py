@@ -41,12 +41,12 @@ class MetricsPage:
     async def get(self, accept: str) -> tuple[bytes, str]:
         """Return text and content type for a request with this Accept header."""
         encode, content_type = choose_encoder(accept)
-        held = self._held.get(content_type)
-        if held is None or (held.made_at is not None and self._now() - held.made_at >= ENDPOINTS.page):
+        page = self._held.get(content_type)
+        if page is None or (page.made_at is not None and self._now() - page.made_at >= ENDPOINTS.page):
             making = asyncio.create_task(self._make(content_type, lambda: encode(self._registry)))
-            held = self._held[content_type] = _Held(making)
+            page = self._held[content_type] = _Held(making)
         # The scraper that came first may disconnect while others wait for the same text.
-        return await asyncio.shield(held.making), content_type
+        return await asyncio.shield(page.making), content_type
 
     async def _make(self, content_type: str, encode: Callable[[], bytes]) -> bytes:
         try:

@@ -32,9 +32,9 @@ class OtherPods:
         caches.on_ownership_change(self._count_again)
 
     def _on_pod(self, old: CachedObject[PodView] | None, new: CachedObject[PodView] | None) -> None:
-        held = new or old
-        if held is not None:
-            self._count(held.key, new)
+        cached = new or old
+        if cached is not None:
+            self._count(cached.key, new)
 
     def _replace(self, old: PodUse | None, new: PodUse | None) -> None:
         if self._inventory.replace_use(old, new):
@@ -43,8 +43,8 @@ class OtherPods:
             self._met(new.node)
 
     def _count_again(self, job: JobKey) -> None:
-        for held in self._caches.labelled_pods(job):
-            self._count(held.key, held)
+        for cached in self._caches.labelled_pods(job):
+            self._count(cached.key, cached)
 
     def _count(self, key: ObjectKey, held: CachedObject[PodView] | None) -> None:
         before = self._labelled.pop(key, None)

@@ -33,11 +33,11 @@ class PodAnswers:
     def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> bool:
         """Remember the answers to a plan's dry runs and creates. Return whether a dry run was answered, so that the job can act on it."""
         refused = dict(_refused_creates(result))
-        made = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
+        created_pools = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
         syncer = any(map(_is_syncer, plan.creates))
-        if not (refused or result.answers or ((made or syncer) and self._known)):
+        if not (refused or result.answers or ((created_pools or syncer) and self._known)):
             return False
-        known = {pool: answer for pool, answer in self._known.items() if answer.generation == generation and pool not in made}
+        known = {pool: answer for pool, answer in self._known.items() if answer.generation == generation and pool not in created_pools}
         if syncer:  # pods were admitted before the syncer used its part of a quota: those answers are too old to count now
             known = {pool: replace(answer, at=0.0) if answer.rejected is None else answer for pool, answer in known.items()}
         for check, failure in result.answers:

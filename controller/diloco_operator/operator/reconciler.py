@@ -392,16 +392,16 @@ class Reconciler:
         wanted = next(remaining, None)
         if wanted is None:
             return
-        # A few are made at once. To let others go first takes turns of the loop, which are longer, and a unit's next attempt waits.
-        made = next(writes) if len(wanted.leaves) < _MANY_CERTIFICATES else await make(wanted)
+        # A few are made at once: to let others go first would take longer than that, and a unit's next attempt waits for them.
+        write = next(writes) if len(wanted.leaves) < _MANY_CERTIFICATES else await make(wanted)
         making: list[asyncio.Task[Create | Patch]] = []
         try:
             while True:
                 making = [asyncio.create_task(make(wanted)) for wanted in islice(remaining, 1)]
-                yield made
+                yield write
                 if not making:
                     return
-                made = await making.pop()
+                write = await making.pop()
         finally:
             for task in making:
                 task.cancel()

@@ -275,7 +275,7 @@ class Operator:
         self._queue.add_debounced(key, quiet if quiet >= _SHORTEST_DEBOUNCE else 0.0, _DEBOUNCE_LIMIT * quiet)
 
     def _on_node(self, node: NodeView | None, name: str) -> None:
-        """Reconcile the jobs that use the node, and those that get it."""
+        """Reconcile the jobs that use the node, and the jobs that get it."""
         changed = self.inventory.update_node(self._dynamic.offered(node)) if node is not None else self.inventory.remove_node(name)
         if not changed:
             return

@@ -33,7 +33,7 @@ from diloco_operator.report import (
 )
 
 _MOST_REASONS = 32
-"""Reasons for a refusal that a unit can have, with room for those of newer syncers."""
+"""Reasons for a refusal that a unit can have, with room for reasons of newer syncers."""
 _REASON_LIMIT = 64
 _UNIT_LIMIT = 63
 _PAUSE_LIMIT = 200
@@ -118,7 +118,7 @@ def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, 
     for point in wire:
         if 0 <= point.t <= MOST_COUNT and math.isfinite(point.loss) and (not points or point.t > points[-1].step):
             points.append(LossPoint(point.t, point.loss))
-    if len(points) > most:
+    if len(points) > most:  # n is rounded up, so that there are not more
         points = [*points[: -1 : -(-(len(points) - 1) // (most - 1))], points[-1]]
     return tuple(points)
 
