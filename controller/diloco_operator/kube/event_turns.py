@@ -39,7 +39,7 @@ class EventTurns:
         self._waiting: FairQueue[WatchEvent] = FairQueue(_namespace)
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
-        """Applies the events that wait; None if there were none."""
+        """Applies the events that wait. None while none wait."""
         self._room = asyncio.Event()
         self._room.set()
         self._began: float | None = None

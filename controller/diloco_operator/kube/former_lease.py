@@ -32,7 +32,7 @@ class FormerLease:
         self._free = False
 
     async def not_free(self) -> str:
-        """Return why a replica of this Deployment may lead by this Lease, or may soon; "" if none does. Raises what the client raises."""
+        """Return why a replica of this Deployment may lead by this Lease, now or soon; "" if none can. Raises what the client raises."""
         try:
             lease = read_lease(await self._client.get(LEASES, self._namespace, self._name))
         except NotFound:

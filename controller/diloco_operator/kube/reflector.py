@@ -54,7 +54,7 @@ class Reflector[T]:
     fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given. `malformed` learns of objects
     that cannot be used; `problem` says what is wrong with one that can be used in part.
 
-    `without` makes the reflector optional: it says, in words, what the program does without these objects. While the server forbids to read
+    `without` makes the reflector optional: it says, in words, what the program does without these objects. While the server forbids reading
     them, or does not know the resource, the cache is empty, and the reflector asks again from time to time. So it follows a custom resource
     as soon as its CustomResourceDefinition exists.
     """
@@ -213,7 +213,7 @@ class Reflector[T]:
         return f"watching {self.resource.plural}{where}{which}"
 
     def _refuse(self, error: Forbidden | NotFound) -> None:
-        """Note that the server forbids to read the objects, or does not know the resource. The cache of an optional reflector becomes
+        """Note that the server forbids reading the objects, or does not know the resource. The cache of an optional reflector becomes
         empty; that of another one stays as it was."""
         self._refused_list, self._version = self._version is None, None
         if self._without:

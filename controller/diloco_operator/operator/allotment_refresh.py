@@ -26,7 +26,7 @@ AT_ONCE = 30
 the loop, once for all changes of a moment."""
 _TURN_STEPS = 100
 _TURN_SECONDS = 0.005
-"""Most steps, and about the most seconds of them, in one turn of the loop."""
+"""The most steps in one turn of the loop, and about the longest time for them."""
 
 
 class Beside(Protocol):
@@ -44,7 +44,7 @@ class AllotmentRefresh:
         self._beside = beside
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        """Makes an allotment in steps. None while nothing is left to make so."""
+        """Makes an allotment in steps. None while none is being made so."""
 
     def soon(self) -> None:
         """Refresh in a moment, once for all that changes until then."""

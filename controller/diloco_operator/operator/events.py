@@ -68,7 +68,7 @@ class EventRecorder:
         """By namespace and name. Each key is in the backlog or cools down."""
         self._backlog: asyncio.Queue[str] = asyncio.Queue()
         self._cooling_down: dict[str, asyncio.TimerHandle | None] = {}
-        """Events that are written now (None), or that were written a moment ago."""
+        """Events that are being written (None), or that were written a moment ago (until the timer ends)."""
         self._counts: OrderedDict[str, int] = OrderedDict()
         """The count that the API server has for the events that were written last."""
         self._dropped = 0

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 _MANY_PODS = 50
 """Pods from which a job is big: one write of its status costs the API server as much as dozens of pods, and a decision takes 10 ms."""
 _MANY_CERTIFICATES = 8
-"""Certificates that take 1 ms or more to make, so that it is worth while to make them in a thread."""
+"""Certificates of one Secret from which they are made in a thread: they take 1 ms or more."""
 
 
 type Judge = Callable[[ObservedState, datetime], Judged]
@@ -221,15 +221,15 @@ class Reconciler:
         return replace(result, decision_seconds=decision_seconds, pause=self._pause(context, subject, executed))
 
     async def _after_expiry(self, key: JobKey) -> ReconcileResult:
-        """Handle that the watches have not shown in time what was written. A watch that is behind does not show all pods that run, so
-        nothing is decided then. If it is not behind, it will never show them, and the job is reconciled."""
+        """The watches have not shown in time what was written. If the watch of pods is behind, the cache lacks pods that run, so nothing
+        is decided. If it is not, it will never show what is missing, and the job is reconciled."""
         missing = self._expectations.waiting_for(key)
         try:
             current = await self._caches.has_pods_of(key)
         except (ApiError, OSError) as error:
             log.warning("job %s/%s: its pods cannot be listed, so nothing is decided on it: %s", *key, error)
             return ReconcileResult(failed=True)
-        if current:  # such as after a creation and a deletion that came so fast that the watch has shown neither
+        if current:  # for example, the watch has compressed a creation and a deletion into nothing
             self._expectations.forget(key)
             return await self.reconcile(key)  # the caches may have changed meanwhile
         log.warning(
@@ -307,7 +307,7 @@ class Reconciler:
         return observed.job, plan
 
     def _ask(self, context: JobContext, request: JobRequest | None) -> None:
-        """Let the allotment answer what the job has and wants."""
+        """Tell the allotment what the job has and wants, and refresh it."""
         if request is not None:
             self._allotment.update(request)
         self._refresh.now(context.id)
@@ -335,13 +335,13 @@ class Reconciler:
         return self._refresh.idle
 
     async def close(self) -> None:
-        """End what goes on beside the reconciles."""
+        """End the allotment that is made beside the reconciles."""
         await self._refresh.close()
 
     def _observe(self, context: JobContext, job: Job) -> tuple[ObservedState, datetime]:
         """Return what the decision is made from, and the time."""
         key, now = context.key, self._now()
-        self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
+        self._inventory.advance(now)  # nodes change with time: a job whose units must leave one now was queued for this moment
         if context.unsure:  # the last plan was not carried out in full: reserve what the job's status and pods show instead
             self._restore_reservations(context)
         observed = ObservedState(

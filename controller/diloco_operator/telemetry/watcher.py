@@ -40,7 +40,7 @@ class Telemetry(Protocol):
         ...
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
-        """Follow the job's syncer at `endpoint` from now on. If that is None, it does not run. Every reconcile calls this."""
+        """Follow the job's syncer at `endpoint` from now on; None if it does not run. Every reconcile calls this."""
         ...
 
     def forget(self, key: JobKey) -> None:

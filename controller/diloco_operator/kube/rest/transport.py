@@ -36,8 +36,8 @@ type OnDate = Callable[[str, float], None]
 """`on_date(date, asked)` is called after each answer with a Date header: its value, and this machine's time when the request began."""
 
 CONNECTIONS = 256
-"""With HTTP/1.1 every running request needs a connection. These are far more than the executor's 64, so no request waits here. Each watch
-has one of its own, without a limit: with one, a watch would wait for another to end."""
+"""The most connections for requests: with HTTP/1.1 each running request needs one. They are far more than the executor's 64, so none waits
+here. Watches have connections of their own, without a limit: else one would wait for another to end."""
 _NO_LIMIT = 0
 _MAX_WARNINGS = 100
 
