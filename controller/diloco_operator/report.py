@@ -128,8 +128,6 @@ class ReportFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalStep:
-    """A unit has done a local step."""
-
     unit: str
     attempt: int
     step: int

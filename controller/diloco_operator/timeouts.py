@@ -174,8 +174,6 @@ class EndpointTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileTimeouts:
-    """The loop around reconcile."""
-
     syncer_answer: float = 20.0
     """A syncer that has not reported for this time does not answer. It reports every 2 s, and its stream is opened anew after 15 s without
     a report: a busy machine has that time, and some seconds more for the first report of the new stream."""

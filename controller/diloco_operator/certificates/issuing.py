@@ -39,7 +39,6 @@ class Issuer:
         self._new_key = new_key
 
     def authority(self, job_uid: str) -> Authority:
-        """Make a new authority for one job."""
         key = self._new_key()
         name = _name(f"diloco job {job_uid}")
         certificate = (

@@ -95,7 +95,6 @@ class Expectations[K: Hashable]:
         return sorted(f"{target.resource.kind} {target.namespace}/{target.name}" for target in self._by_key.get(key, ()))
 
     def forget(self, key: K) -> None:
-        """Drop all expectations of `key`."""
         for target in list(self._by_key.get(key, ())):
             self._settle(target, lambda expectation: expectation.key == key)
 

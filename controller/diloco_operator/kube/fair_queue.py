@@ -41,7 +41,6 @@ class FairQueue[K]:
         return key
 
     def waiting(self, lane: Hashable) -> int:
-        """Return how many keys wait in this lane."""
         return len(self._lanes.get(lane, ()))
 
     def __len__(self) -> int:

@@ -39,8 +39,6 @@ class Lease:
 
 
 class ElectionAction(enum.Enum):
-    """What a replica does next."""
-
     CREATE = "create"
     """No Lease exists: create one with this replica as holder."""
     UPDATE = "update"

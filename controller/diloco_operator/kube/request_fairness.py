@@ -60,7 +60,6 @@ class FairSlots[K: Hashable]:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a slot."""
         return sum(len(queue) for queue in self._waiting.values())
 
     async def _take(self, key: K) -> None:

@@ -56,7 +56,6 @@ class WorkerShares:
         self._flows.note(lane, self._held[lane] + waiting, now)
 
     def gave_back(self, lane: Hashable, waiting: int, now: float) -> None:
-        """Note that the worker is free again."""
         self._flows.note(lane, self._held[lane] + waiting, now)
         self._free += 1
         self._held[lane] -= 1

@@ -105,7 +105,6 @@ class KeyQueue[K: Hashable]:
         return min([*timers, *(when for _, when in self._debouncing.values())], default=None)
 
     def drop_delayed(self) -> None:
-        """Forget every delayed key."""
         self._debouncing.clear()
         self._due.clear()
         self._timers.clear()
@@ -139,7 +138,6 @@ class KeyQueue[K: Hashable]:
 
     @property
     def debouncing(self) -> int:
-        """Number of debounced keys."""
         return len(self._debouncing)
 
 

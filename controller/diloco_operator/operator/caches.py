@@ -306,7 +306,6 @@ class Caches:
             self._claims.on_change(handler)
 
     def claims_with_label(self, job: JobKey) -> list[CachedObject[ClaimedDevices]]:
-        """Return the ResourceClaims with the job's label."""
         return self._claims.cache.by_index(_BY_JOB, job) if self._claims is not None else []
 
     def claims_in(self, pool: str) -> list[CachedObject[ClaimedDevices]]:

@@ -35,7 +35,6 @@ class CrdCheck:
         self._due = asyncio.Event()
 
     async def wait_good(self) -> None:
-        """Return once a check found no problem."""
         await self._good.wait()
 
     def check_soon(self) -> None:

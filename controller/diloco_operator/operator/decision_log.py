@@ -22,7 +22,6 @@ def found(observed: ObservedState) -> str:
 
 
 def decided(plan: Plan) -> str:
-    """Say what the plan does."""
     return "; ".join(_done(plan)) or "nothing"
 
 
@@ -53,7 +52,6 @@ _SHOWN = 4
 
 
 def allotted(result: Allotted) -> str:
-    """Say what a job gets and gives."""
     parts = [f"{len(slices)} free for pool {pool}" for pool, slices in result.granted.items() if slices]
     parts += [f"{unit} leaves for {winner}" for unit, winner in sorted(result.revoked.items())]
     parts += [f"asks about pods of {', '.join(sorted(result.checks))}"] if result.checks else []

@@ -20,8 +20,6 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
 
 
 class PodAnswers:
-    """Answers to the pods of one job."""
-
     def __init__(self) -> None:
         self._known: dict[str, PodAnswer] = {}
 

@@ -40,8 +40,6 @@ _SWITCH_SECONDS = 0.0005
 
 
 class ExitStatus(enum.IntEnum):
-    """Exit status of the process."""
-
     STOPPED = 0
     """It was asked to stop, and the reconciles that ran have ended."""
     FAILED = 1

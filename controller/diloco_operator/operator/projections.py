@@ -27,8 +27,6 @@ class JobObject[T]:
 
 @dataclass(frozen=True, slots=True)
 class JobSecret:
-    """A Secret that carries a job's label."""
-
     job: str
     """Name of the job, by the label."""
     certificates: CertificateSecret

@@ -37,7 +37,6 @@ def install_catalogue(path: Path | None) -> None:
 
 
 def catalogue_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --catalogue FILE."""
     return click.option(
         "--catalogue",
         type=click.Path(path_type=Path),

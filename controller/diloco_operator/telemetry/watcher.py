@@ -43,9 +43,7 @@ class Telemetry(Protocol):
         """Follow the job's syncer at `endpoint` from now on; None if it does not run. Every reconcile calls this."""
         ...
 
-    def forget(self, key: JobKey) -> None:
-        """Forget a job that is gone."""
-        ...
+    def forget(self, key: JobKey) -> None: ...
 
     def latest(self, key: JobKey) -> Report | None:
         """Return the last report of the job's syncer, however old. None if there was none since this operator started."""
@@ -55,9 +53,7 @@ class Telemetry(Protocol):
         """Return what is wrong with the reports of the job's syncer; None once it sends one that can be read."""
         ...
 
-    async def close(self) -> None:
-        """End every stream."""
-        ...
+    async def close(self) -> None: ...
 
 
 class SyncerWatcher:

@@ -30,8 +30,6 @@ class Channel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the program ended."""
-
     code: int | None
     """The program's exit status. None if it could not be started, or its container went away."""
     message: str
@@ -64,7 +62,6 @@ class PodExec:
                 yield Channel(data[0]), data[1:]
 
     async def write(self, data: bytes) -> None:
-        """Write to the program's stdin."""
         await self._socket.send_bytes(bytes([Channel.STDIN]) + data)
 
 
