@@ -1,4 +1,4 @@
-"""`diloco init`: writes a commented starter job for the hardware that a cluster has.
+"""`diloco init`: write a commented starter job for the hardware that a cluster has.
 
 See docs/decisions/0258-submit-and-client.md.
 """
@@ -81,6 +81,6 @@ def _write(output: Path, name: str, image: str, nodes: Sequence[NodeView]) -> No
 
 
 def remarks_of(nodes: Sequence[NodeView]) -> list[str]:
-    """Return what the nodes have that no pool gets for naming a kind, as doctor says it."""
-    found = [why for node in nodes if (why := oddity(node, kind_of(node))) is not None]
-    return [f"nodes not asked for: {found.count(why)} with {why.what}" for why in dict.fromkeys(found)]
+    """Sentences about hardware that no pool gets by naming a kind, in the words of the doctor."""
+    oddities = [why for node in nodes if (why := oddity(node, kind_of(node))) is not None]
+    return [f"nodes not asked for: {oddities.count(why)} with {why.what}" for why in dict.fromkeys(oddities)]

@@ -24,7 +24,7 @@ _COMMANDS = {
     "launch": "diloco_cli.diloco.launch",
     "crd": "diloco_cli.commands.crd",
 }
-"""The module of each command, imported when needed, so that `diloco crd` does not load the control plane."""
+"""The module of each command. It is imported when its command runs, so that `diloco crd` does not load the control plane."""
 
 
 class _Commands(Program):

@@ -18,7 +18,7 @@ from diloco_cli.status_text import table
 
 HEADER = ("STEP", "FRAGMENT", "FROM", "UNITS", "COSINE", "CHECKSUM", "")
 EXIT_DIFFERS = 3
-"""The merges give other bytes than they gave."""
+"""Exit status if a merge gives other bytes than it gave in the job."""
 
 
 @click.command(short_help="Take the merges of a tape again, bit for bit.")
@@ -41,9 +41,9 @@ def replay(path: Path, snapshot: Path | None, orders: int) -> None:
         job = Replay(find_tape(path), snapshot)
         taken = list(job.take())
         digest = job.digest
-        differing = {one.commit.t for one in taken if one.found != one.recorded}
+        differing = {merge.commit.t for merge in taken if merge.found != merge.recorded}
         for seed in range(1, orders):
-            differing |= {one.commit.t for one in job.take(seed) if one.found != one.recorded}
+            differing |= {merge.commit.t for merge in job.take(seed) if merge.found != merge.recorded}
             if job.digest != digest:
                 raise CommandError(f"order {seed} ends with other parameters than the order of the tape: {job.digest}, not {digest}")
     except TapeError as error:

@@ -64,8 +64,8 @@ def report(state_dir: Path, output: Path | None, picture_file: Path | None, name
 
 
 def _chosen(history: History, name: str | None) -> JobHistory:
-    found = [job for job in history.jobs if name in (None, job.name, job.title)]
-    if len(found) == 1:
-        return found[0]
+    matching = [job for job in history.jobs if name in (None, job.name, job.title)]
+    if len(matching) == 1:
+        return matching[0]
     names = ", ".join(job.title for job in history.jobs) or "none"
     raise click.UsageError(f"the record has no job {name!r}; it has: {names}" if name else f"choose one of the jobs with --job: {names}")

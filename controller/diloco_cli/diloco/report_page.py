@@ -1,4 +1,4 @@
-"""The report of a record: one HTML file that needs nothing else, with the pages of the dashboard as the record has them. Pure.
+"""The report of a record: one HTML file that needs no other, with the dashboard's pages filled from the record. Pure.
 
 See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0274-dashboard.md.
 """
@@ -30,21 +30,21 @@ from diloco_cli.view_text import count, duration
 
 
 def page(history: History, remarks: Sequence[str]) -> str:
-    """Return the file. `remarks`: what is missing in the record, in sentences."""
+    """The HTML file as text. `remarks` are sentences about what is missing in the record."""
     of_job = {job.name: facts for job in history.jobs if (facts := _facts_of(job)) is not None}
-    said = [_origin(history), *notes([*remarks, *_missing(history)])]
-    pages = [_with_run(job, each, said) for job in history.jobs if job.name in of_job for each in job_pages(of_job[job.name], {})]
+    notices = [_origin(history), *notes([*remarks, *_missing(history)])]
+    pages = [_with_run(job, placed, notices) for job in history.jobs if job.name in of_job for placed in job_pages(of_job[job.name], {})]
     if pages:
         pages.insert(1, Placed("/goodput", goodput_page(list(of_job.values()), (), BASE), "Goodput"))
     others = [job for job in history.jobs if job.name not in of_job]
     if others or len(of_job) != 1:
-        pages.insert(0, Placed("/", _run(history, others, of_job, said), "Run"))
+        pages.insert(0, Placed("/", _run(history, others, of_job, notices), "Run"))
     now = max((facts.now for facts in of_job.values()), default=history.began + history.seconds)
     return whole(pages[0].page.title, pages, now)
 
 
 def _run(history: History, others: Sequence[JobHistory], of_job: Mapping[str, JobFacts], said: Sequence[Element]) -> Page:
-    """Return a page about all jobs, with all that is known of the `others`, which have none of their own."""
+    """A page with links to all jobs, and with all that is known of `others`, the jobs without pages of their own."""
     names = ", ".join(job.title for job in history.jobs)
     title = f"Run of {names}" if names else "Run without a job"
     links = [element("a", job.title, href=_path(job)) for job in history.jobs if job.name in of_job]
@@ -68,7 +68,7 @@ def _with_run(job: JobHistory, placed: Placed, said: Sequence[Element]) -> Place
 
 
 def _facts_of(job: JobHistory) -> JobFacts | None:
-    """Return what the record says of the job as the API server had it; None: that is not on record, or another version wrote it."""
+    """The job as the API server had it. None if the record has no such object, or one of another version that this one cannot read."""
     if job.object is None:
         return None
     try:
@@ -100,8 +100,8 @@ def _job(job: JobHistory) -> Iterator[Element]:
 
 def _claims(job: JobHistory) -> Iterator[Element]:
     if job.faults:
-        said = [*(effect.sentence() for effect in effects_of(job)), f"T{tokens_sentence(job)[1:]}"]
-        yield element("div", *(element("p", f"{text}.") for text in said), class_="claims")
+        sentences = [*(effect.sentence() for effect in effects_of(job)), f"T{tokens_sentence(job)[1:]}"]
+        yield element("div", *(element("p", f"{text}.") for text in sentences), class_="claims")
 
 
 def _facts(job: JobHistory) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a record says at the end of a run, and the files that are made from it.
+"""What `diloco up` tells from its record at the end of a run, and the files that it writes.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -25,7 +25,7 @@ class NotWritten(Exception):
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replace `file`. Raises NotWritten."""
+    """Write or replace `file`. Raises NotWritten."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -33,27 +33,32 @@ def write_text(file: Path, text: str) -> None:
 
 
 def claims(job: JobHistory, since: float = 0.0) -> list[str]:
-    """Return what each fault did from then on, and whether the tokens are exact, in sentences; nothing for a job without faults."""
-    said = [effect.sentence() for effect in effects_of(job) if effect.fault.at >= since]
-    return [*said[:-1], f"{said[-1]}; {tokens_sentence(job)}"] if said else []
+    """Sentences about what each fault since `since` did, and whether the tokens are exact. Empty if there was no fault."""
+    sentences = [effect.sentence() for effect in effects_of(job) if effect.fault.at >= since]
+    return [*sentences[:-1], f"{sentences[-1]}; {tokens_sentence(job)}"] if sentences else []
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What `up` says of its record."""
+    """What `diloco up` tells from its record."""
 
     claims: Sequence[str] = ()
     """What the faults of this run did, in sentences."""
     effects: Sequence[dict[str, Any]] = ()
-    """The same for programs."""
+    """The same as `claims`, for programs."""
     remarks: Sequence[str] = ()
-    """Where the report is, and what is missing."""
+    """Where the report is, and what is missing in the record."""
     report: Path | None = None
 
 
 def recorded(state_dir: Path, jobs: Collection[str], writer: RecordWriter, *, write: bool) -> Recorded:
-    """Record the run that has just ended, with these jobs (namespace/name). `write`: whether to write the report. Raises nothing: a run is
-    what it is, whatever becomes of its record."""
+    """Sum up the run that has just ended from its record, and write its report if `write`. A problem with the record or the report is a
+    remark and no error: the result of the run does not depend on them.
+
+    Args:
+        jobs: namespace/name of the jobs of this run; the record may have others, from earlier runs.
+        writer: the record's writer, which knows how many lines it lost.
+    """
     lost = [f"{writer.dropped:,} lines of the record are lost: {writer.error}"] if writer.dropped else []
     record = RecordReader(state_dir)
     try:
@@ -61,7 +66,7 @@ def recorded(state_dir: Path, jobs: Collection[str], writer: RecordWriter, *, wr
     except NoRecord as error:
         return Recorded(remarks=[*lost, str(error)])
     of_run = [job for job in history.jobs if job.name in jobs]
-    said = [f"{job.title}: {text}." for job in of_run for text in claims(job, job.last_run)]
+    sentences = [f"{job.title}: {text}." for job in of_run for text in claims(job, job.last_run)]
     effects = [
         {"job": job.name, **effect.as_json(), "tokens": tokens_sentence(job)}
         for job in of_run
@@ -69,10 +74,10 @@ def recorded(state_dir: Path, jobs: Collection[str], writer: RecordWriter, *, wr
         if effect.fault.at >= job.last_run
     ]
     if not write:
-        return Recorded(said, effects, lost)
+        return Recorded(sentences, effects, lost)
     file = state_dir / REPORT_NAME
     try:
         write_text(file, page(history, record.remarks))
     except NotWritten as error:
-        return Recorded(said, effects, [*lost, f"There is no report: {error}"])
-    return Recorded(said, effects, [*lost, f"Report of this run: {file.absolute()}"], file.absolute())
+        return Recorded(sentences, effects, [*lost, f"There is no report: {error}"])
+    return Recorded(sentences, effects, [*lost, f"Report of this run: {file.absolute()}"], file.absolute())

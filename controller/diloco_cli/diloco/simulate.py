@@ -1,4 +1,4 @@
-"""`diloco simulate JOB.yaml --fleet FILE`: what a job would yield on a fleet, by its number of units."""
+"""`diloco simulate JOB.yaml --fleet FILE`: what a job would yield on a fleet with different numbers of units."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ def simulate(file: str, fleet: str | None, units: tuple[int, ...] | None, output
         if not widest.placed:
             raise BadInput(f"{file}: no unit has hardware: {widest.message}")
         conditions = assumptions.on(widest)
-        found = _rows(given, widest, units, conditions, assumptions)
+        rows = _rows(given, widest, units, conditions, assumptions)
     except BadInput as error:
         refuse(*error.sentences)
-    best = max(found, key=lambda row: row.work)
+    best = max(rows, key=lambda row: row.work)
     if output == "json":
-        for line in lines(found, best):
+        for line in lines(rows, best):
             click.echo(json.dumps(line))
         return
     if output == "svg":
-        click.echo(as_file(plot_job(given.name, found)), nl=False)
+        click.echo(as_file(plot_job(given.name, rows)), nl=False)
         return
-    columns = [f"{row.units}" for row in found]
-    for row in table(("UNITS", *columns), measures(found), numbers=columns):
+    columns = [f"{row.units}" for row in rows]
+    for row in table(("UNITS", *columns), measures(rows), numbers=columns):
         click.echo(row)
     paragraphs = [
-        _COLUMNS.format(widest=plural(found[-1].units, "unit")),
+        _COLUMNS.format(widest=plural(rows[-1].units, "unit")),
         f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
-        *([f"Not more: {found[-1].message}"] if found[-1].message else []),
+        *([f"Not more: {rows[-1].message}"] if rows[-1].message else []),
         *([_BYTES] if conditions.links.parameters else []),
     ]
     for paragraph in paragraphs:
@@ -97,10 +97,10 @@ _BYTES = "UP, DOWN: what all units and the syncer send, in the mean over all of 
 def _rows(
     given: JobOnFleet, widest: SimulatedOperator, asked: Sequence[int] | None, conditions: Conditions, assumptions: Assumptions
 ) -> list[Row]:
-    """Simulate the numbers of units that were asked for, or a range up to all of `widest`. Raises `BadInput`."""
+    """Simulate each number of units in `asked`. If None, choose numbers up to all units that fit. Raises `BadInput`."""
     spec, fits = given.spec, len(widest.placed)
     numbers = asked if asked is not None else numbers_of_units(min(spec.learners.min, fits), fits)
-    found = []
+    results = []
     for most in numbers:
         if most < spec.training.quorum:
             raise BadInput(f"--units {most}: the quorum of the job is {spec.training.quorum}")
@@ -111,6 +111,6 @@ def _rows(
         units, spares, message, whole = len(placed), sum(operator.spares.values()), operator.message, sum(unit.speed for unit in placed)
         outcome = simulate_fleet(spec.training, operator, operator.groups, conditions, assumptions.seconds, assumptions.seed)
         done = outcome.merged / TOKENS * conditions.step_seconds / assumptions.seconds
-        found.append((units, spares, message, outcome, done, whole))
-    most_work = max(whole for *_, whole in found)
-    return [Row(units, spares, message, outcome, done / most_work) for units, spares, message, outcome, done, _ in found]
+        results.append((units, spares, message, outcome, done, whole))
+    most_work = max(whole for *_, whole in results)
+    return [Row(units, spares, message, outcome, done / most_work) for units, spares, message, outcome, done, _ in results]

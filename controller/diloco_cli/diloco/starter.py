@@ -20,8 +20,12 @@ _IMAGE_COMMENT = "Python, diloco and your program: docs/your-program.md"
 
 
 def starter_job(name: str, image: str, pools: Sequence[PoolRequest], remarks: Sequence[str] = ()) -> str:
-    """Return the file. `pools`: of the cluster, with as many units as it has slices; at least one. `remarks`: about hardware that no pool
-    can name, for comments."""
+    """The job file as text.
+
+    Args:
+        pools: at least one, each with as many units as the cluster has slices for it.
+        remarks: sentences about hardware that no pool can name; they become comments.
+    """
     units = min(MAX_LEARNERS, sum(pool.units for pool in pools))
     lines = [
         "# A starter job, written by diloco init from the nodes of the cluster. Change what is marked TODO, then:",
@@ -81,7 +85,7 @@ def _pool(pool: PoolRequest, image: str) -> list[str]:
 
 
 def _scalar(text: str) -> str:
-    """Return the text as a value in YAML: as it is where that is read as the same text."""
+    """The text as a value in YAML, with quotes if YAML would read it as something else."""
     try:
         plain = load(f"value: {text}") == {"value": text}
     except BadYaml:

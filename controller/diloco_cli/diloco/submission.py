@@ -1,4 +1,4 @@
-"""The job that `diloco submit` makes of a training script and a few words, and the ConfigMap that carries the script. Pure.
+"""The job that `diloco submit` makes of a training script and its options, and the ConfigMap that carries the script. Pure.
 
 See docs/decisions/0258-submit-and-client.md.
 """
@@ -18,13 +18,13 @@ from diloco_operator.kube.client import Obj
 from diloco_cli.diloco.pool_option import PoolRequest
 
 MAX_SCRIPT_BYTES = 128 * 1024
-"""Most bytes of a script in a ConfigMap. That takes 1 MiB, but `kubectl apply` keeps a copy, as JSON, in an annotation, and all
-annotations of an object take 256 KiB."""
+"""A ConfigMap may have 1 MiB. But `kubectl apply` keeps a copy of it, as JSON, in an annotation, and all annotations of an object may have
+256 KiB."""
 _MOUNT = "/opt/diloco-script"
 _VOLUME = "script"
 _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 _LONGEST_NAME = 32
-"""Most characters of a name that is made from a script's: names of jobs are short, because those of pods are made from them."""
+"""Most characters of a job name that is made from a script's name. Names of pods are built on it, so it is short."""
 
 
 class BadScript(ValueError):
@@ -46,33 +46,31 @@ class Submission:
 
     name: str
     script: Script | str
-    """A str: its path in the image."""
+    """A str is the script's path in the image."""
     image: str
     pools: Sequence[PoolRequest]
     steps: int
     arguments: Sequence[str] = ()
     namespace: str = ""
-    """"": the caller's."""
+    """"" if the cluster's configuration decides."""
     least: int = 1
     """learners.min."""
     queue: str = ""
-    """LocalQueue of Kueue; "": none."""
+    """LocalQueue of Kueue, or "" for none."""
     environment: Mapping[str, str] = field(default_factory=dict)
     processes: int | None = None
-    """Processes of a host with GPUs; None: one for each GPU."""
+    """Processes of a host with GPUs, or None for one process for each GPU."""
     cpu: str = ""
     memory: str = ""
-    """What each pod requests, Kubernetes quantities; "": the defaults of cpu pools, and nothing for others."""
+    """`cpu` and `memory` are Kubernetes quantities that each pod requests. "" is a default in cpu pools, and nothing in others."""
     storage: str = ""
     sync_interval: int | None = None
     fragments: int | None = None
 
     def on(self, pools: Sequence[PoolRequest]) -> Submission:
-        """Return the same on these pools."""
         return replace(self, pools=tuple(pools))
 
     def in_namespace(self, namespace: str) -> Submission:
-        """Return the same in this namespace."""
         return replace(self, namespace=namespace)
 
 
@@ -92,27 +90,27 @@ def read_script(name: str, content: bytes, command: str) -> Script:
 
 
 def imported_names(script: Script) -> set[str]:
-    """Return the top-level modules that the script imports; none if this Python cannot read it."""
+    """Top-level modules that the script imports. Empty if this Python cannot parse it, since the image may have a newer one."""
     try:
         tree = ast.parse(script.text)
     except (SyntaxError, ValueError):
         return set()
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules
 
 
 def stays_behind(script: Script, beside: Collection[str]) -> list[str]:
-    """Return the modules that the script imports from its own folder, which do not travel. `beside`: names of modules in that folder."""
+    """Modules that the script imports from its own folder, which do not travel with it. `beside` are the modules of that folder."""
     return sorted(imported_names(script) & set(beside))
 
 
 def name_of_job(script: str) -> str:
-    """Return a name for the job of this script; raises BadScript where there is none in it."""
+    """Make a name for the job from the file name of the script. Raises BadScript if nothing of it can stand in a job's name."""
     stem = script.rpartition("/")[2].removesuffix(".py").lower()
     name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:_LONGEST_NAME].strip("-")
     if not name or not name[0].isalpha():
@@ -121,7 +119,6 @@ def name_of_job(script: str) -> str:
 
 
 def job_of(wanted: Submission) -> Obj:
-    """Return the DiLoCoJob."""
     training = {
         "steps": wanted.steps,
         **({"syncInterval": wanted.sync_interval} if wanted.sync_interval else {}),
@@ -142,8 +139,8 @@ def job_of(wanted: Submission) -> Obj:
 
 
 def config_map_of(wanted: Submission) -> Obj | None:
-    """Return the ConfigMap with the script; None: the script is in the image. It cannot be changed, so that all units of a job, also those
-    that start again, run the same program."""
+    """The ConfigMap with the script, or None if the script is in the image. It is immutable, so that units that start again run the same
+    program as all others."""
     if isinstance(wanted.script, str):
         return None
     return {
@@ -156,12 +153,12 @@ def config_map_of(wanted: Submission) -> Obj | None:
 
 
 def digest_of(script: Script) -> str:
-    """Return the SHA-256 of its name and text, hexadecimal."""
+    """SHA-256 of the script's name and text, hexadecimal."""
     return hashlib.sha256(f"{script.name}\0{script.text}".encode()).hexdigest()
 
 
 def _config_map_name(job: str, script: Script) -> str:
-    """Return a name that says which script it is: another one under the same job's name is another object."""
+    """The name has a part of the script's digest, so that another script for a job with the same name is another object."""
     return f"{job}-script-{digest_of(script)[:8]}"
 
 
@@ -175,6 +172,7 @@ def _pool(pool: PoolRequest, wanted: Submission) -> Obj:
     container: Obj = {
         "name": LEARNER_CONTAINER,
         "image": wanted.image,
+        # Kubernetes expands $(NAME) in commands and variables; $$( keeps it as text.
         "command": ["diloco-launch", path, *(text.replace("$(", "$$(") for text in wanted.arguments)],
     }
     if wanted.environment:
@@ -191,7 +189,7 @@ def _pool(pool: PoolRequest, wanted: Submission) -> Obj:
 
 
 def _requests(pool: PoolRequest, wanted: Submission) -> dict[str, str]:
-    """Return what a pod asks for. A pod of a cpu pool that asks for nothing may share a core with any number of others."""
+    """Resource requests of a pod. A cpu pool gets defaults: pods that request nothing would crowd on one core."""
     cpu, memory = ("1", "2Gi") if pool.kind.family is Family.CPU else ("", "")
-    asked = {"cpu": wanted.cpu or cpu, "memory": wanted.memory or memory}
-    return {name: value for name, value in asked.items() if value}
+    quantities = {"cpu": wanted.cpu or cpu, "memory": wanted.memory or memory}
+    return {name: value for name, value in quantities.items() if value}

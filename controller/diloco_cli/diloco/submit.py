@@ -42,11 +42,11 @@ from diloco_cli.status_text import status_text
 from diloco_cli.view_text import plain
 
 _NO_IMAGE = "none"
-"""The image of a run on this machine, where pods are processes."""
+"""Image of the pods of a run on this machine, where it is not used: pods are processes."""
 
 
 class _Command(click.Command):
-    """Says where options of the script belong."""
+    """For an unknown option it says where options of the script belong."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -121,29 +121,29 @@ def submit(
         processes or (1 if local else None), cpu or "", memory or "", storage or "", sync_interval, fragments,
     )  # fmt: skip
     held = Capacity.SPOT if spot else None
-    here = _pools(pools, None, held)
+    local_pools = _pools(pools, None, held)
     if local:
-        _run_here(wanted.on(here), state_dir)
-    asked = _explicit(pools, held)
+        _run_here(wanted.on(local_pools), state_dir)
+    explicit_pools = _explicit(pools, held)
     if dry_run:
-        _print(wanted.on(asked if asked is not None else _seen(target, pools, held)), output)
+        _print(wanted.on(explicit_pools if explicit_pools is not None else _seen(target, pools, held)), output)
         return
-    ended: list[bool] = []
+    completions: list[bool] = []
 
     async def work(client: RestClient, namespace: str) -> None:
-        found = asked if asked is not None else _pools(pools, await _slices(client), held)
-        placed = wanted.on(found).in_namespace(namespace)
-        await create_job(client, _valid(placed), config_map_of(placed))
+        placed_pools = explicit_pools if explicit_pools is not None else _pools(pools, await _slices(client), held)
+        submission = wanted.on(placed_pools).in_namespace(namespace)
+        await create_job(client, _valid(submission), config_map_of(submission))
         click.echo(f"{reference(job_name)} created in namespace {namespace}")
         if not watch:
             click.echo(f"kubectl diloco status {job_name} -n {namespace}    says how it goes")
             return
         view = await watch_job(client, namespace, job_name, lambda line: click.echo(plain(datetime.now().astimezone(), line)))
         click.echo(status_text(view, time.time()))
-        ended.append(view.complete)
+        completions.append(view.complete)
 
     on_cluster(target, work)
-    if ended == [False]:
+    if completions == [False]:
         raise SystemExit(1)
 
 
@@ -163,16 +163,18 @@ def _check_usage(
 
 
 def _read(path: str) -> Script:
-    """Read the script, and say what does not travel with it. Raises BadScript."""
+    """Read the script, and tell the user which of its imports do not travel with it. Raises BadScript."""
     file = Path(path)
     try:
         script = read_script(file.name, file.read_bytes(), "diloco submit")
-        beside = {each.stem for each in file.parent.glob("*.py")} | {each.parent.name for each in file.parent.glob("*/__init__.py")}
+        beside = {path_beside.stem for path_beside in file.parent.glob("*.py")} | {
+            path_beside.parent.name for path_beside in file.parent.glob("*/__init__.py")
+        }
     except OSError as error:
         raise BadScript(f"cannot read {path}: {error.strerror}. Of a script in the image say --in-image") from error
-    if left := stays_behind(script, beside):
+    if behind := stays_behind(script, beside):
         click.echo(
-            f"note: {file.name} imports {', '.join(left)}, which is beside it and does not travel with it: install it into the image",
+            f"note: {file.name} imports {', '.join(behind)}, which is beside it and does not travel with it: install it into the image",
             err=True,
         )
     return script
@@ -180,41 +182,46 @@ def _read(path: str) -> Script:
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None, held: Capacity | None) -> list[PoolRequest]:
-    """Read the pools; ends the program for one that cannot be. `held`: the capacity of those that name none."""
+    """Read the pools. If one is not possible, show why and end the program.
+
+    Args:
+        there: slices that the cluster has of each kind; None if no cluster was asked.
+        held: capacity of the pools that name none.
+    """
     try:
-        found = [read_pool(text, there) for text in texts]
+        requests = [read_pool(text, there) for text in texts]
     except BadPool as error:
         refuse(str(error))
-    names = [each.name for each in found]
-    if again := sorted({each for each in names if names.count(each) > 1}):
+    names = [pool.name for pool in requests]
+    if repeated := sorted({pool for pool in names if names.count(pool) > 1}):
         refuse(
-            f"two pools would have the name {again[0]}: give one pool all the units, or name them apart by a word behind each, "
-            f"such as {texts[names.index(again[0])]},name={again[0][: MAX_POOL_NAME - 2]}-b"
+            f"two pools would have the name {repeated[0]}: give one pool all the units, or name them apart by a word behind each, "
+            f"such as {texts[names.index(repeated[0])]},name={repeated[0][: MAX_POOL_NAME - 2]}-b"
         )
-    return [each.held_as(held) for each in found] if held else found
+    return [pool.held_as(held) for pool in requests] if held else requests
 
 
 def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] | None:
-    """Return the pools if they leave nothing open for the cluster's nodes to decide."""
+    """Read the pools without looking at the cluster. None if they leave something open that only its nodes can decide."""
     try:
-        found = [read_pool(text, {}) for text in texts]
+        requests = [read_pool(text, {}) for text in texts]
     except BadPool:
         return None
-    return [each.held_as(held) for each in found] if held else found
+    return [pool.held_as(held) for pool in requests] if held else requests
 
 
 def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[PoolRequest]:
-    """Return the pools as the nodes of the cluster decide; where none can be asked, as the catalogue does, and say so."""
-    found: list[Mapping[SliceKind, int]] = []
+    """Fill in what the pools leave open from the nodes of the cluster. If no cluster answers, take the catalogue's first and say so."""
+    answers: list[Mapping[SliceKind, int]] = []
 
-    async def look(client: RestClient, _namespace: str) -> None:
-        found.append(await _slices(client))
+    async def ask(client: RestClient, _namespace: str) -> None:
+        answers.append(await _slices(client))
 
     try:
-        on_cluster(target, look)
+        on_cluster(target, ask)
     except CommandError as error:
         note_on_stderr(f"what --pool leaves open is the first of the catalogue, as no cluster could be asked: {error.message}")
-    return _pools(texts, found[0] if found else None, held)
+    return _pools(texts, answers[0] if answers else None, held)
 
 
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:
@@ -243,21 +250,21 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
 
 # --- the objects ------------------------------------------------------------------------------------------------------
 def _valid(wanted: Submission) -> Obj:
-    """Return the job with its defaults; ends the program with all that is wrong with it."""
+    """Return the job with its defaults. If something is wrong with it, show all problems and end the program."""
     try:
-        [found] = validate_jobs([Manifest(job_of(wanted), "this job", 0)])
+        [manifest] = validate_jobs([Manifest(job_of(wanted), "this job", 0)])
     except ManifestError as error:
         refuse(*map(str, error.problems))
-    return found.obj
+    return manifest.obj
 
 
 def _print(wanted: Submission, output: str) -> None:
     _valid(wanted)
-    objects = [each for each in (config_map_of(wanted), job_of(wanted)) if each is not None]
+    objects = [obj for obj in (config_map_of(wanted), job_of(wanted)) if obj is not None]
     if output == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
     else:
-        click.echo("---\n".join(yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=120) for each in objects), nl=False)
+        click.echo("---\n".join(yaml.dump(obj, Dumper=_Dumper, sort_keys=False, width=120) for obj in objects), nl=False)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,6 +1,6 @@
-"""Creates what `diloco submit` made in a cluster, and follows the job to its end.
+"""Creates the objects of `diloco submit` in a cluster, and follows the job to its end.
 
-The ConfigMap comes before the job, so that no pod waits for it, and belongs to the job once that is there: it is deleted with it.
+The ConfigMap is created before the job, so that no pod waits for it. Then the job becomes its owner, so that it is deleted with the job.
 
 See docs/decisions/0258-submit-and-client.md.
 """
@@ -23,14 +23,14 @@ _POLL_SECONDS = 0.5
 
 
 async def create_job(client: Client, job: Obj, config_map: Obj | None, *, seconds: float = _OLD_GOES_SECONDS) -> Obj:
-    """Create the job with its script. Raises `CommandError` if there is one of this name, and `ApiError` if the API server refuses it;
-    nothing is left then. `seconds`: how long the script of a job that was deleted may take to go."""
+    """Create the job with its script. Raises `CommandError` if a job has this name, and `ApiError` if the API server refuses the job; then
+    nothing is left behind. `seconds` is how long the ConfigMap of a deleted job may take to go."""
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     await _refuse_twice(client, namespace, name)
     if config_map is not None:
         await _create_script(client, config_map, seconds)
     try:
-        made = await client.create(names.DILOCO_JOBS, job, field_manager=names.KUBECTL_PLUGIN)
+        created = await client.create(names.DILOCO_JOBS, job, field_manager=names.KUBECTL_PLUGIN)
     except ApiError as error:
         if config_map is not None:
             with contextlib.suppress(ApiError):  # the first error is the one to tell
@@ -41,7 +41,7 @@ async def create_job(client: Client, job: Obj, config_map: Obj | None, *, second
             raise _exists(namespace, name) from error
         raise
     if config_map is not None:
-        owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": name, "uid": made["metadata"]["uid"]}
+        owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": name, "uid": created["metadata"]["uid"]}
         await client.patch(
             names.CONFIG_MAPS,
             namespace,
@@ -49,7 +49,7 @@ async def create_job(client: Client, job: Obj, config_map: Obj | None, *, second
             {"metadata": {"ownerReferences": [owner]}},
             field_manager=names.KUBECTL_PLUGIN,
         )
-    return made
+    return created
 
 
 async def _refuse_twice(client: Client, namespace: str, name: str) -> None:
@@ -68,34 +68,34 @@ def _exists(namespace: str, name: str) -> CommandError:
 
 
 async def _create_script(client: Client, config_map: Obj, seconds: float) -> None:
-    """Create the ConfigMap, once that of a deleted job with the same name and script has gone. One without an owner was left by a command
-    that was killed: it has the same content, by its name."""
+    """Create the ConfigMap. If a deleted job with the same name and script still has one, wait until the garbage collector took it."""
     namespace, name = config_map["metadata"]["namespace"], config_map["metadata"]["name"]
-    late = asyncio.get_running_loop().time() + seconds
+    deadline = asyncio.get_running_loop().time() + seconds
     while True:
         try:
             await client.create(names.CONFIG_MAPS, config_map, field_manager=names.KUBECTL_PLUGIN)
             return
         except AlreadyExists:
             with contextlib.suppress(NotFound):
-                there = await client.get(names.CONFIG_MAPS, namespace, name)
-                if there.get("data") != config_map["data"]:
+                existing = await client.get(names.CONFIG_MAPS, namespace, name)
+                if existing.get("data") != config_map["data"]:
                     raise CommandError(f'ConfigMap "{name}" has another content; delete it, or give --name for another job') from None
-                if not there["metadata"].get("ownerReferences") and not there["metadata"].get("deletionTimestamp"):
+                # Nobody owns it: a `diloco submit` that was killed before it created its job left it. The content is the same.
+                if not existing["metadata"].get("ownerReferences") and not existing["metadata"].get("deletionTimestamp"):
                     return
-        if asyncio.get_running_loop().time() > late:
+        if asyncio.get_running_loop().time() > deadline:
             raise CommandError(f'ConfigMap "{name}" of a deleted job does not go; look at its ownerReferences and finalizers')
         await asyncio.sleep(_POLL_SECONDS)
 
 
 async def watch_job(client: Client, namespace: str, name: str, emit: Callable[[Line], None]) -> JobView:
-    """Emit each change of the job until it is over, and return it. Raises `CommandError` when it is deleted."""
+    """Emit each change of the job until it is over, and return the job. Raises `CommandError` if the job is deleted."""
     known: JobView | None = None
     async with contextlib.aclosing(follow(client, namespace, name)) as views:  # type: ignore[type-var]
-        async for found in views:
-            for line in changes(known, found):
+        async for view in views:
+            for line in changes(known, view):
                 emit(line)
-            known = found
-            if found.over:
-                return found
+            known = view
+            if view.over:
+                return view
     raise AssertionError("following a job does not end by itself")

@@ -57,8 +57,8 @@ def _row(head: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _details(head: Mapping[str, Any]) -> str:
-    """Return what the record says beyond its columns. One that lacks a part is damaged: nothing checks a line of the history, and without
-    its values nothing checks the record of a merge."""
+    """What the record says beyond the other columns. A record that lacks a field is shown as damaged. Nothing has checked it before: lines
+    of the history have no checksum, and that of a merge can only be checked with its values, which are not read here."""
     form = _FORMS.get(head["type"])
     try:
         return "; ".join(form.model_validate(head).words()) if form is not None else ""
@@ -144,10 +144,10 @@ class _Merge(BaseModel):
     checksum: str
 
     def words(self) -> Iterator[str]:
-        total = sum(one.weight for one in self.given.values())
-        for unit, one in self.given.items():
-            share = one.weight / total if total else 0.0
-            yield f"{unit} {share:.1%} ({one.tokens} tokens in {one.steps} steps, at {one.marks.steps}|{one.marks.seen})"
+        total = sum(given.weight for given in self.given.values())
+        for unit, given in self.given.items():
+            share = given.weight / total if total else 0.0
+            yield f"{unit} {share:.1%} ({given.tokens} tokens in {given.steps} steps, at {given.marks.steps}|{given.marks.seen})"
         for unit, reason in self.refused.items():
             yield f"{unit} refused: {reason}"
         if self.missed:

@@ -33,7 +33,7 @@ from diloco_cli.fleet_file import BadFleet, load_fleet
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _CONTRACT = f"{contract.ENV_UNIT.partition('_')[0]}_"
-"""How the names of the contract's variables begin."""
+"""Prefix of all variables that the operator sets for a program."""
 
 
 class _Fault(click.ParamType[Fault]):
@@ -47,7 +47,7 @@ class _Fault(click.ParamType[Fault]):
 
 
 class Variable(click.ParamType[tuple[str, str]]):
-    """`NAME=VALUE`, or `NAME` for its value here."""
+    """`NAME=VALUE`, or `NAME` alone for its value in this shell."""
 
     name = "variable"
 
@@ -140,13 +140,13 @@ def run_here(options: UpOptions, view: View) -> NoReturn:
 
 
 def view_of(output: str | None) -> View:
-    """Return the view of this name; None: live on a terminal, else plain."""
+    """The view with this name. None stands for live on a terminal, else plain."""
     kinds: dict[str, type[LiveView | PlainView | JsonView]] = {"live": LiveView, "plain": PlainView, "json": JsonView}
     return kinds[output or ("live" if sys.stdout.isatty() else "plain")]()
 
 
 def _objects(files: Sequence[str]) -> tuple[list[Obj], list[Obj]]:
-    """Return the jobs with their defaults, and the ConfigMaps beside them; ends the program with all problems if there are any."""
+    """Return the jobs with their defaults, and the ConfigMaps in the same files. If there are problems, show all and end the program."""
     jobs, config_maps, problems = check(files)
     if problems:
         refuse(*map(str, problems))
@@ -159,14 +159,14 @@ def _placed(obj: Obj) -> Obj:
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:
-    """Yield notes before the start: pools whose hardware the fleet does not have, and jobs that will not run. Pure."""
-    there = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
+    """Yield what to tell before the start: pools whose hardware the fleet lacks, and jobs that will not run. Pure."""
+    kinds = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
     where = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
     for job in jobs:
         name = job["metadata"]["name"]
         for pool in load(job).spec.pools:
             shape = shape_of(pool)
-            if not kinds_for(shape, there):
+            if not kinds_for(shape, kinds):
                 yield f"{name}: pool {pool.name} asks for {shape}, and {where} has none; its units stay unplaced"
         if job["spec"].get("suspend"):
             yield f"{name}: spec.suspend is set; the job does not train until you remove it"
@@ -175,9 +175,8 @@ def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Itera
 
 
 def _log_to(file: Path) -> None:
-    """Write the log of this process to a file, since the view uses the terminal. The file is opened at the first record, when the state
-    directory is locked."""
-    handler = logging.FileHandler(file, delay=True)
+    """Write the log of this process to a file, since the view uses the terminal."""
+    handler = logging.FileHandler(file, delay=True)  # it is opened at the first record: by then this run has locked the state directory
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

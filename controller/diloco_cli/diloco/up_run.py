@@ -1,4 +1,4 @@
-"""One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result.
+"""One run of `diloco up`: it creates the jobs, follows their status, drains on request, and reports the result.
 
 See docs/decisions/0052-drain-and-retry.md.
 See docs/decisions/0138-job-state.md.
@@ -59,7 +59,6 @@ class Ending(enum.Enum):
 
     @property
     def exit_status(self) -> int:
-        """Return the exit status of the command."""
         return {
             Ending.COMPLETE: 0, Ending.PROGRAM_FAILED: 1, Ending.FAILED: 1, Ending.TIMED_OUT: 1, Ending.INTERRUPTED: 130
         }[self]  # fmt: skip
@@ -72,22 +71,23 @@ class UpOptions:
     state_dir: Path
     faults: Sequence[Fault] = ()
     timeout: float | None = None
-    """Seconds; None: no limit."""
+    """Seconds, or None if there is no limit."""
     resume_command: str = ""
     """The command that continues this run."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """For all programs."""
+    """Variables for all programs."""
     priority: Priority = Priority.LOW
     report: bool = True
-    """Whether to write the report of its record."""
+    """Whether to write report.html from the record of this run."""
     config_maps: Sequence[Obj] = ()
-    """That pods of the jobs mount."""
+    """ConfigMaps that pods of the jobs mount."""
     dashboard: bool = False
     """Whether to serve the dashboard while the jobs run."""
 
 
 class Run:
-    """Shows everything on `view`. Raises what `LocalControlPlane` raises at its start, and ApiError for a job that the API rejects."""
+    """Runs the jobs and shows everything on `view`. A call raises what `LocalControlPlane` raises at its start, and ApiError if the API
+    rejects a job."""
 
     def __init__(self, options: UpOptions, view: View) -> None:
         self._options = options
@@ -107,7 +107,7 @@ class Run:
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
-        """Return when no process runs any more and the view has shown the result."""
+        """Return once no process runs any more and the view has shown the result."""
         options = self._options
         self._plane = LocalControlPlane(
             options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment,
@@ -116,7 +116,7 @@ class Run:
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:
                 self._recorder.began(options.resume_command)
-                # Before the jobs: a pod that finds no such object waits a second or more before it looks again.
+                # Before the jobs: a pod that does not find its ConfigMap waits a second or more before it looks again.
                 for config_map in self._options.config_maps:
                     await self._plane.client.create(CONFIG_MAPS, config_map, field_manager=UP_MANAGER)
                 for job in self._options.jobs:
@@ -161,7 +161,7 @@ class Run:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def _until_end(self, following: Sequence[asyncio.Task[None]]) -> Ending:
-        # Counted, because `all` of no jobs is true: before the first event nothing is over.
+        # The length is compared because `all` of nothing is true: before the first watch event no job is known, and none is over.
         over = self._wait_for(lambda: len(self._known) == len(self._options.jobs) and all(view.over for view in self._known.values()))
         try:
             async with asyncio.timeout(self._options.timeout):
@@ -182,14 +182,14 @@ class Run:
         return Ending.PROGRAM_FAILED if any(view.failed_at_end for view in self._known.values()) else Ending.COMPLETE
 
     async def _programs_end(self, following: Sequence[asyncio.Task[None]]) -> None:
-        """Let the programs of jobs that are over end: what they write at their end takes its time. How long is the operator's matter."""
+        """Wait for the programs of jobs that are over, which may still write something. The operator limits how long they may take."""
         if running := sum(map(self._plane.programs, self._known)):
             self._view.note(f"{plural(running, 'program')} of what is over still {'runs' if running == 1 else 'run'}; Ctrl-C kills at once")
         await self._first(self._plane.programs_ended(self._known), self._interrupted.wait(), following)
         if self._interrupted.is_set():
             self._view.note("killed")
             return
-        # What became of them is written by now, and may not have come here yet.
+        # The status now says how the programs ended, but the watch may not have brought it yet.
         written = {key: await self._plane.client.get(DILOCO_JOBS, *key) for key in self._known}
         seen = self._wait_for(lambda: all(_version(self._objects[key]) >= _version(job) for key, job in written.items()))
         await self._first(seen, self._interrupted.wait(), following)
@@ -197,10 +197,10 @@ class Run:
     async def _first(
         self, wanted: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], following: Sequence[asyncio.Task[None]]
     ) -> None:
-        """Wait until one of the two is done. Raises if the control plane fails meanwhile."""
+        """Wait until `wanted` or `other` is done. Raises if the control plane or a watch fails meanwhile."""
         waiting = [asyncio.create_task(wanted), asyncio.create_task(other)]
         try:
-            # With the watches and the control plane: if one of them fails, no change ever comes, and the command would hang.
+            # If a watch or the control plane failed, no change would ever come, and the command would hang.
             done, _ = await asyncio.wait([*waiting, *following, self._plane.failed], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -210,7 +210,7 @@ class Run:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _drain(self, why: str, killing: str, following: Sequence[asyncio.Task[None]]) -> None:
-        """Suspend every job: learners hand back their state, the syncer writes a snapshot. `killing`: what kills everything now."""
+        """Suspend every job: learners hand back their state, the syncer writes a snapshot. `killing` names the keys that kill at once."""
         self._view.note(f"{why}: draining: learners end first, then the syncer writes a snapshot; {killing} kills at once")
         for view in self._known.values():
             if not view.over:
@@ -229,7 +229,7 @@ class Run:
 
     async def _wait_for(self, holds: Callable[[], bool]) -> None:
         while not holds():
-            # No await between the question and this line, or a change in between would be lost.
+            # There must be no await between `holds()` and `clear()`: a change in between would be lost.
             self._changed.clear()
             await self._changed.wait()
 
@@ -269,7 +269,7 @@ class Run:
         self._recorder.fault((fired.namespace, fired.job), fired.fault.unit, fired.fault.signal, fired.step, fired.at)
 
     def _interrupt(self) -> None:
-        """End orderly, as after the first Ctrl-C; also where what the run shows has no reader any more."""
+        """Drain and end: after the first Ctrl-C, or when nobody reads the output any more."""
         self._interrupted.set()
 
     @contextlib.contextmanager
@@ -279,7 +279,7 @@ class Run:
         def interrupt() -> None:
             self._interrupts += 1
             self._interrupt()
-            if self._interrupts > 1 or self._timed_out:  # the time that is up has begun a drain, as a first Ctrl-C does
+            if self._interrupts > 1 or self._timed_out:  # a time-out has already begun a drain, as a first Ctrl-C does
                 self._killed.set()
 
         numbers = (signal.SIGINT, signal.SIGTERM)
@@ -292,7 +292,7 @@ class Run:
                 loop.remove_signal_handler(number)
 
     def _model_message(self, view: JobView, model: ModelStatus) -> str:
-        """Return how to get the model, and, of a job that is not over, where it is: the message of one that is over says it."""
+        """Tell how to export the model. If the job is not over, also tell where its snapshot is; else its own message has said that."""
         state_dir = self._plane.state_dir.path
         command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
         if view.over:
@@ -303,7 +303,7 @@ class Run:
         return f"{what} is in {place} ({model.format}), and stays there until you delete it. One file with its parameters: {command}"
 
     def _how_to_go_on(self, views: Sequence[JobView], before: str, after: str) -> str:
-        """Return what the same command does with these jobs. `before` and `after`: words around what it does."""
+        """Tell what the same command would do with these jobs. `before` and `after` stand around that in the sentence."""
         fresh = [view.name for view in views if not self._has_snapshot(view)]
         if not fresh:
             what = "continue from the last snapshot"
@@ -314,17 +314,17 @@ class Run:
         return f"{before} {what}{after}: {self._options.resume_command}"
 
     def _has_snapshot(self, view: JobView) -> bool:
-        """Say whether there is a snapshot of this run, or of an earlier one with the same state directory."""
+        """An earlier run with the same state directory may have left the snapshot."""
         folder = claim_folder(self._plane.state_dir.path, view.namespace, volume_claim_name(view.name))
         return view.status.model is not None or any((folder / "snapshots").glob("snapshot-*"))
 
     def _end(self, ending: Ending) -> None:
-        # The speeds are those of before: a job that has ended reports none.
+        # A job that has ended reports no speeds, so the last ones are shown.
         views = [with_speeds(view, self._speeds) for view in self._known.values()]
         injector = self._plane.injector
         keys = {f"{view.namespace}/{view.name}" for view in views}
-        found = recorded(self._options.state_dir, keys, self._record, write=self._options.report)
-        messages = list(found.claims)
+        record = recorded(self._options.state_dir, keys, self._record, write=self._options.report)
+        messages = list(record.claims)
         if ending is Ending.TIMED_OUT:
             late = f"did not complete within {self._options.timeout:g} s"
             messages += [
@@ -343,7 +343,7 @@ class Run:
         messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]
         messages += [f"Fault {fault} never fired." for fault in injector.waiting]
         messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
-        messages += found.remarks
+        messages += record.remarks
         closing = {
             "ending": ending.value,
             "exitStatus": ending.exit_status,
@@ -351,13 +351,13 @@ class Run:
             "faults": {
                 "fired": [{"fault": str(fired.fault), "job": fired.job, "pod": fired.pod, "step": fired.step} for fired in injector.fired],
                 "notFired": [str(fault) for fault in injector.waiting],
-                "effects": found.effects,
+                "effects": record.effects,
             },
-            "report": str(found.report) if found.report is not None else None,
+            "report": str(record.report) if record.report is not None else None,
         }
         self._view.end(views, closing, messages)
 
 
 def _version(job: Obj) -> int:
-    """Return the version of the object, which the API server in memory counts up."""
+    """The resourceVersion as a number. Only the API server in memory promises that it is one and grows."""
     return int(job["metadata"]["resourceVersion"])

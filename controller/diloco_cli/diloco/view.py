@@ -26,10 +26,10 @@ _REFRESH_PER_SECOND = 4
 
 
 class View(abc.ABC):
-    """Shows the run."""
+    """How a run is shown."""
 
     def start(self) -> None:  # noqa: B027 - a view may need no beginning
-        """Begin to show it."""
+        """The run calls this once, before it shows any job."""
 
     @abc.abstractmethod
     def line(self, line: Line) -> None:
@@ -41,7 +41,7 @@ class View(abc.ABC):
             self.line(line)
 
     def jobs(self, views: Sequence[JobView]) -> None:  # noqa: B027
-        """Show the state of all jobs, at every change."""
+        """Show all jobs. The run calls this at every change of one."""
 
     @abc.abstractmethod
     def note(self, text: str) -> None:
@@ -49,12 +49,12 @@ class View(abc.ABC):
 
     @abc.abstractmethod
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
-        """Show the result: `closing` for JSON, `messages` as text. Also restores the terminal."""
+        """Restore the terminal and show the result: `closing` goes into JSON, `messages` are for people."""
 
 
 class UntilClosed(View):
-    """Another view, until standard output has no reader any more, as after a Ctrl-C that ended `| tee`. Then `closed` is called, once, and
-    nothing is shown from then on."""
+    """Passes everything to another view until standard output has no reader any more, as after a Ctrl-C that ended `| tee`. Then it calls
+    `closed`, once, and shows nothing more."""
 
     def __init__(self, view: View, closed: Callable[[], None]) -> None:
         self._view = view
@@ -85,12 +85,12 @@ class UntilClosed(View):
             show(*args, **kwargs)
         except BrokenPipeError:
             closed, self._closed = self._closed, None
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush at the exit fails as well
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at the interpreter's exit fails, too
             closed()
 
 
 class PlainView(View):
-    """One line for every change, on standard output."""
+    """Prints a line for every change on standard output."""
 
     def line(self, line: Line) -> None:
         click.echo(plain(datetime.now().astimezone(), line))
@@ -146,7 +146,7 @@ class JsonView(View):
 
     def jobs(self, views: Sequence[JobView]) -> None:
         for job in result(views):
-            # The result has the whole history; a line for each change would repeat it each time.
+            # Loss histories grow with the job, and each status line would repeat them. The result has them.
             progress = {key: value for key, value in job["progress"].items() if key not in ("losses", "heldOutLosses")}
             self._write({"type": "status", **job, "progress": progress})
 

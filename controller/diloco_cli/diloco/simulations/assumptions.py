@@ -1,4 +1,4 @@
-"""What no job file says, as options of `diloco simulate`: failures, starts, spot capacity, links, time."""
+"""Options of `diloco simulate` for what no job file says: failures, starts, spot capacity, links, time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from diloco_cli.parameters_option import Finite, Parameters
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The options as given."""
+    """The options as the user gave them."""
 
     conditions: Conditions
-    """Without nodes that come later."""
+    """All but `later`, which needs the nodes of the fleet."""
     joining: tuple[tuple[str, float], ...]
-    """Names of nodes, and after how many seconds they come."""
+    """Patterns of node names, and after how many seconds these nodes come."""
     seconds: float
-    """Virtual time."""
+    """Virtual time of a simulation."""
     seed: int
 
     def on(self, operator: SimulatedOperator) -> Conditions:
-        """Return the conditions on the groups of these nodes. Of several times of a group the last counts: a slice comes when the last of
-        its hosts does. Raises `BadInput`."""
+        """The conditions with the times at which groups of the operator's nodes join. A group joins when its last node does. Raises
+        `BadInput`."""
         later: dict[str, float] = {}
         self._check_places(operator)
         for pattern, when in self.joining:
@@ -54,14 +54,14 @@ class Assumptions:
 
 
 def assumption_options[C: Callable[..., Any]](command: C) -> C:
-    """Add the options, of whose values `assumptions_of` makes assumptions."""
+    """Add the options to a command, which passes their values to `assumptions_of`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def assumptions_of(given: Mapping[str, Any]) -> Assumptions:
-    """Return what the options say. Raises `click.UsageError` where they do not belong together."""
+    """Read the values of the options. Raises `click.UsageError` if they contradict each other."""
     bandwidth, latency, loss = (
         _by_place(given[name], default) for name, default in (("bandwidth", math.inf), ("latency", 0.0), ("loss", 0.0))
     )
@@ -85,7 +85,7 @@ def assumptions_of(given: Mapping[str, Any]) -> Assumptions:
 
 
 def _by_place(given: Sequence[tuple[str, float]], default: float) -> ByPlace:
-    """Return the values by place; of several for the same place the last one counts."""
+    """Values by place. If a place has several, the last one counts."""
     values = dict(given)
     return ByPlace(values.pop("", default), values)
 

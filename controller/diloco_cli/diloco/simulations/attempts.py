@@ -13,7 +13,7 @@ from diloco_operator.reconcile import Job, PodView, project_pod
 
 @dataclass(slots=True)
 class Attempt:
-    """The processes of a unit: its pods run until it ends."""
+    """One attempt of a unit. Its pods run until it ends."""
 
     number: int
     slice: str
@@ -22,11 +22,11 @@ class Attempt:
     """Virtual seconds."""
     trains: bool = False
     leaves: bool = False
-    """The operator has asked it to, for better slices."""
+    """The operator has asked the unit to leave, for a better slice."""
 
 
 def pods_of(job: Job, unit: str, pool: str, attempt: Attempt, template_hash: str, begin: float) -> Iterator[PodView]:
-    """One for each host, which runs. `begin`: the time at which virtual time begins, seconds since the epoch."""
+    """A running pod for each host of the attempt. `begin` is when virtual time begins, in seconds since the epoch."""
     since = format_timestamp(begin + attempt.since)
     for host, node in enumerate(attempt.nodes):
         name = names.learner_pod_name(job.name, unit, attempt.number, host)
@@ -59,10 +59,10 @@ def pods_of(job: Job, unit: str, pool: str, attempt: Attempt, template_hash: str
 
 
 def ready(node: Obj) -> Obj:
-    """Return the node as ready: one of a file has no kubelet that could say so."""
+    """The node with the condition Ready. A node from a file has no kubelet to report it."""
     return {**node, "status": {**node.get("status", {}), "conditions": [{"type": "Ready", "status": "True"}]}}
 
 
 def speed(node: Obj) -> float:
-    """Return the speed of steps on it, relative to other nodes of the file."""
+    """How fast steps are on the node, relative to other nodes of the file. 1 without the annotation."""
     return float((node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RELATIVE_SPEED, 1.0))

@@ -18,7 +18,7 @@ _MOST_NUMBERS: Final = 8
 
 
 class BadInput(Exception):
-    """All problems, one sentence each."""
+    """Something is wrong with the user's input. `sentences` has one for each problem."""
 
     def __init__(self, *sentences: str) -> None:
         self.sentences = sentences
@@ -27,7 +27,7 @@ class BadInput(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobOnFleet:
-    """One job, and nodes that are all its own."""
+    """A job, and the nodes of a fleet that no other job uses."""
 
     manifest: Obj
     spec: Spec
@@ -35,12 +35,11 @@ class JobOnFleet:
 
     @property
     def name(self) -> str:
-        """Return the name of the job."""
         return str(self.manifest["metadata"]["name"])
 
 
 def job_on_fleet(file: str, fleet: str | None) -> JobOnFleet:
-    """Read the only job of `file`, and the nodes of `fleet`; None: of this machine. Raises `BadInput`."""
+    """Read the only job of `file`, and the nodes of `fleet`. If `fleet` is None, this machine is the fleet. Raises `BadInput`."""
     jobs, _, problems = check([file])
     if problems:
         raise BadInput(*map(str, problems))
@@ -56,7 +55,7 @@ def job_on_fleet(file: str, fleet: str | None) -> JobOnFleet:
 
 
 def numbers_of_units(least: int, most: int) -> list[int]:
-    """Choose at most `_MOST_NUMBERS` numbers from `least` to `most`: all, or such that neighbours have nearly the same ratio."""
+    """Choose at most `_MOST_NUMBERS` numbers from `least` to `most`: all of them, or a geometric series."""
     if most - least < _MOST_NUMBERS:
         return list(range(least, most + 1))
     ratio = (most / least) ** (1 / (_MOST_NUMBERS - 1))

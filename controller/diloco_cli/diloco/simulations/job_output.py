@@ -16,19 +16,19 @@ from diloco_cli.plots import COLOURS, Axis, Line, Plot, picture
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The job with so many units."""
+    """Result of the job with one number of units."""
 
     units: int
     spares: int
     message: str
-    """Why there are not more; "": there are as many as the job may have."""
+    """Why there are not more units, or "" if the job may not have more."""
     outcome: Outcome
     work: float
-    """Merged tokens, in what all units that fit would train without failures, starts and compilation; 0..1."""
+    """Merged tokens, as a share (0..1) of what all units that fit would train without failures, starts and compilation."""
 
 
 def measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    """Rows of the table: a name, and a figure for each number of units."""
+    """Yield the rows of the table: a name, and a figure for each number of units."""
     yield "SPARE SLICES", *(f"{row.spares}" for row in found)
     yield "WORK", *(f"{100 * row.work:.1f}" for row in found)
     yield "FAILURES", *(f"{row.outcome.failures}" for row in found)
@@ -72,7 +72,7 @@ def lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
 
 
 def plot_job(name: str, found: Sequence[Row]) -> Element:
-    """Work, goodput and uptime over the number of units, and units in each merge beside."""
+    """Draw work, goodput and uptime over the number of units, and beside it the units in each merge."""
     units = [row.units for row in found]
     shares = [
         Line("work", [(row.units, 100 * row.work) for row in found], COLOURS[0], marks=True),
@@ -83,7 +83,7 @@ def plot_job(name: str, found: Sequence[Row]) -> Element:
         Line("", [(row.units, row.units) for row in found], "#999999"),
         Line("units in each merge", [(row.units, row.outcome.contributions) for row in found], COLOURS[1], marks=True),
     ]
-    x = Axis("units", min(units) - 0.5, max(units) + 0.5, labels=[(each, f"{each}") for each in units])
+    x = Axis("units", min(units) - 0.5, max(units) + 0.5, labels=[(number, f"{number}") for number in units])
     return picture(
         Plot(f"{name}: where the time goes", x, Axis("%", 0, 105), shares),
         Plot("Units in each merge; grey: all", x, Axis("", 0, max(units) * 1.05), merged),

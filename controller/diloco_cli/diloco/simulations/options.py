@@ -1,4 +1,4 @@
-"""Values on the command line of `diloco simulate`: rates, numbers of units, and when nodes come."""
+"""Types of the options of `diloco simulate`: rates, numbers of units, and when nodes come."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diloco_cli.parameters_option import NUMBER, SCALES, Finite
 
 
 def rate_text(bits: float) -> str:
-    """`3.4 Gbit/s`: bits a second with two or three digits."""
+    """Write bits a second as `3.4 Gbit/s`."""
     for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
         if bits < 1000:
             return f"{bits:.0f} {unit}" if bits >= 100 else f"{bits:.1f} {unit}"
@@ -21,7 +21,7 @@ def rate_text(bits: float) -> str:
 
 
 class Rate(click.ParamType[float]):
-    """`5Gbit/s`, in bits a second."""
+    """`5Gbit/s`, converted to bits a second."""
 
     name = "rate"
 
@@ -35,7 +35,7 @@ class Rate(click.ParamType[float]):
 
 
 class Units(click.ParamType[tuple[int, ...]]):
-    """`2,4,8`: numbers of units, which come back sorted."""
+    """`2,4,8`, converted to numbers of units in ascending order."""
 
     name = "numbers"
 
@@ -53,7 +53,7 @@ LOST_HELP = "Share of TCP segments that do not arrive; they are sent again."
 
 
 class ForPlace(click.ParamType[tuple[str, float]]):
-    """`us-east1=40ms`: a zone or region, and a value for it; `40ms`: for all that have none of their own."""
+    """`us-east1=40ms` is a value for a zone or region; `40ms` is the value for all places without one of their own."""
 
     def __init__(self, value: click.ParamType[float]) -> None:
         self._value = value
@@ -69,7 +69,7 @@ class ForPlace(click.ParamType[tuple[str, float]]):
 
 
 class Later(click.ParamType[tuple[str, float]]):
-    """`h100-*=2h`: names of nodes, and after how many seconds they come."""
+    """`h100-*=2h`, converted to a pattern of node names and the seconds after which these nodes come."""
 
     name = "nodes"
 

@@ -1,4 +1,4 @@
-"""Where the units of a job are on a fleet that is all its own, as the operator places them: allotment and reconcile on virtual time.
+"""The operator's own allotment and reconcile on virtual time: they place the units of one job on a fleet that no other job uses.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -33,16 +33,16 @@ from diloco_operator.reconcile.units.states import phase_of
 from diloco_cli.diloco.simulations.attempts import Attempt, pods_of, ready, speed
 
 _BEGIN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC).timestamp()
-"""Any moment: that at which virtual time begins."""
+"""When virtual time begins, in seconds since the epoch. Any moment would do."""
 _MOST_ROUNDS = 20
-"""The most rounds of reconcile and allotment, until nothing changes any more: slices are granted in one, and taken in the next."""
+"""Bound on the rounds of reconcile and allotment until nothing changes. A slice is granted in one round and taken in the next."""
 
 
 class SimulatedOperator:
-    """Implements `simulation.slices.Placer` for one job with some maximum of units."""
+    """The `simulation.slices.Placer` of one job."""
 
     def __init__(self, job: Obj, nodes: Sequence[Obj], most: int) -> None:
-        """Prepare a job on these nodes; `most` takes the place of `spec.learners.max`."""
+        """`most` replaces `spec.learners.max`."""
         self._config = OperatorConfig()
         self._now = 0.0
         self._inventory = Inventory(self._config.disruption_signals)
@@ -62,14 +62,14 @@ class SimulatedOperator:
         self._out: set[str] = set()
         self._group_of = {node: group for group, nodes in self._nodes_of.items() for node in nodes}
         self._attempts: dict[str, Attempt] = {}
-        """Attempts of the units that have processes."""
+        """Running attempts by unit."""
         self._last: dict[str, int] = {}
-        """By unit, the number of its last attempt."""
+        """Number of each unit's last attempt."""
         self._ended_at: dict[str, float] = {}
-        """By unit that has trained, lost its slice and does not train again yet."""
+        """When each unit lost its slice that has trained and does not train again yet."""
         self._recover_seconds: dict[str, float] = {}
         self._measured = dict.fromkeys(self._pools, 0.0)
-        """By pool, seconds in which one of its units has trained."""
+        """Seconds in which at least one unit of the pool has trained, by pool."""
         self._tokens_per_second: dict[str, float] = {}
         self._settle()
 
@@ -77,36 +77,36 @@ class SimulatedOperator:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Return groups of the hardware that the job could use."""
+        """Nodes that fail together, of all hardware that the job could use."""
         return tuple(
             Group(name, all(capacity_of(self._views[node].labels) is CapacityType.SPOT for node in nodes))
             for name, nodes in self._nodes_of.items()
         )
 
     def groups_named(self, pattern: str) -> list[str]:
-        """Return the groups with a node of such a name: `h100-*`."""
+        """Groups with a node whose name matches a pattern such as `h100-*`."""
         return [group for group, nodes in self._nodes_of.items() if any(fnmatchcase(node, pattern) for node in nodes)]
 
     @property
     def places(self) -> list[str]:
-        """Return the zones and regions of the hardware that the job could use, sorted."""
+        """Zones and regions of the hardware that the job could use, sorted."""
         return sorted({place for node in self._group_of for place in self._places(node)})
 
     def units(self) -> dict[str, PlacedUnit | None]:
         """See `Placer.units`."""
-        found: dict[str, PlacedUnit | None] = {}
+        placed: dict[str, PlacedUnit | None] = {}
         for name, record in read_units(self._job.status).items():
             nodes = self._nodes(record.pool, record.slice)
             if nodes:
-                found[name] = self._placed(record.pool, nodes)
+                placed[name] = self._placed(record.pool, nodes)
             elif phase_of(record) is Phase.MISSING:
-                found[name] = None
-        return found
+                placed[name] = None
+        return placed
 
     def _placed(self, pool: str, nodes: Collection[str]) -> PlacedUnit:
         shape = self._shapes[pool]
         return PlacedUnit(
-            # Failures are counted by accelerators: a CPU host, which has none, would never fail.
+            # The failure rate is per accelerator. A CPU host has none and would never fail, so it counts as one.
             accelerators=max(1, shape.hosts * shape.chips_per_host),
             speed=self._speed(nodes),
             groups=tuple(dict.fromkeys(self._group_of[node] for node in nodes)),
@@ -128,23 +128,23 @@ class SimulatedOperator:
 
     @property
     def placed(self) -> tuple[PlacedUnit, ...]:
-        """Those that have slices."""
+        """The units that have slices."""
         return tuple(place for place in self.units().values() if place is not None)
 
     @property
     def spares(self) -> dict[str, int]:
-        """Slices for further units, by shape: two pools of a job may have the same slices."""
-        used = Counter(str(self._shapes[each.pool]) for each in read_units(self._job.status).values() if each.slice)
+        """How many more units would fit, by shape. Not by pool, because two pools of a job may share slices."""
+        used = Counter(str(self._shapes[unit.pool]) for unit in read_units(self._job.status).values() if unit.slice)
         return {str(shape): _most_units(self._inventory, shape) - used[str(shape)] for shape in self._shapes.values()}
 
     @property
     def message(self) -> str:
-        """Why there are not more units; "": there are as many as the job may have."""
-        why = next((each["message"] for each in self._job.status.get("conditions", ()) if each["type"] == "Placed"), "")
+        """Why there are not more units, or "" if the job may not have more."""
+        why = next((condition["message"] for condition in self._job.status.get("conditions", ()) if condition["type"] == "Placed"), "")
         return why if len(self.placed) < self._most else ""
 
     def due(self) -> float:
-        """See `Placer.due`: when a throughput has been measured for so long that it decides, or a unit may leave its slices."""
+        """See `Placer.due`: when a throughput has been measured long enough to decide, or a unit may leave its slice."""
         moments = [attempt.since + self._config.minimum_hold for attempt in self._attempts.values()]
         for pool in self._training():
             moments += [self._now + after - self._measured[pool] for after in (COUNTS_AFTER, AVERAGED)]
@@ -154,14 +154,14 @@ class SimulatedOperator:
 
     def advance(self, now: float) -> None:
         """See `Placer.advance`."""
-        # Before time moves: afterwards `due` names a later moment.
-        looks = now >= self.due()
+        # Asked before time moves, because afterwards `due` names a later moment.
+        is_due = now >= self.due()
         for pool, speeds in self._training().items():
             self._measured[pool] += now - self._now
             self._tokens_per_second[pool] = TOKENS * statistics.median(speeds)
         self._now = now
         self._inventory.advance(_BEGIN + now)
-        if looks:
+        if is_due:
             self._settle()
 
     def trains(self, unit: str) -> None:
@@ -178,7 +178,7 @@ class SimulatedOperator:
             self._settle()
 
     def gone(self, group: str) -> None:
-        """See `Placer.gone`: its nodes are gone, as after a reclaim. Units that were there look for other slices."""
+        """See `Placer.gone`. The nodes of the group disappear, as after a reclaim, and their units look for other slices."""
         self._out.add(group)
         for node in self._nodes_of[group]:
             self._inventory.remove_node(node)
@@ -199,13 +199,13 @@ class SimulatedOperator:
     # --- the parts ----------------------------------------------------------------------------------------------------
 
     def _training(self) -> dict[str, list[float]]:
-        """Pool -> speeds of its units that train."""
-        found: dict[str, list[float]] = {}
+        """Speeds of the units that train, by pool."""
+        speeds: dict[str, list[float]] = {}
         for name, record in read_units(self._job.status).items():
             attempt = self._attempts.get(name)
             if attempt is not None and attempt.trains:
-                found.setdefault(record.pool, []).append(self._speed(attempt.nodes))
-        return found
+                speeds.setdefault(record.pool, []).append(self._speed(attempt.nodes))
+        return speeds
 
     def _settle(self) -> None:
         """Reconcile and allot until nothing changes."""
@@ -228,17 +228,17 @@ class SimulatedOperator:
             if plan.status is not None:
                 self._job = self._with_status(plan.status.status)
             self._start_and_end()
-            concerned, now_there = self._allotment.refresh(), (self.units(), self.leaving)
-            # Both: a grant concerns this job in one round, and its units take it in the next.
-            if not concerned and now_there == before:
+            concerned, after = self._allotment.refresh(), (self.units(), self.leaving)
+            # One of the two is not enough: a grant concerns this job in one round, and its units take it in the next.
+            if not concerned and after == before:
                 return
-            before = now_there
+            before = after
 
     def _with_status(self, status: Mapping[str, Any]) -> Job:
         return parse_job({**self._manifest, "status": status}, self._job)
 
     def _start_and_end(self) -> None:
-        """Do what the operator has decided: a unit with a slice begins, and one that drains is to leave."""
+        """Carry out what the operator decided: start the units that got a slice, and mark those that drain."""
         for name, record in read_units(self._job.status).items():
             attempt = self._attempts.get(name)
             nodes = self._nodes(record.pool, record.slice)
@@ -249,19 +249,19 @@ class SimulatedOperator:
                 self._attempts[name] = Attempt(self._last[name], record.slice, tuple(nodes), self._now)
 
     def _seen(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the status with what the operator would have seen of pods and syncer."""
+        """The status, completed with what the operator would have observed of pods and syncer."""
         units = [self._unit_seen(unit) for unit in status.get("units", ())]
         pools = [self._pool_seen(pool) for pool in status.get("pools", ())]
         return {**status, "units": units, "pools": pools}
 
     def _unit_seen(self, unit: Mapping[str, Any]) -> dict[str, Any]:
-        """With its attempt; without one it has neither pods nor a slice."""
+        """The unit's status as its attempt determines it. A unit without an attempt has neither pods nor a slice."""
         name, attempt = unit["name"], self._attempts.get(unit["name"])
         kept = {key: unit[key] for key in ("name", "pool", "reason", "message", "cause") if key in unit}
         if name in self._recover_seconds:
             kept["recoverSeconds"] = self._recover_seconds[name]
         if attempt is None:
-            number = self._last.get(name, 1)  # the job has started
+            number = self._last.get(name, 1)  # 1, because the simulated job is one that has started already
             return {**kept, "slice": "", "state": UnitState.PENDING.value, "attempt": number, "endedAttempt": number}
         state = UnitState.TRAINING if attempt.trains else UnitState.JOINING
         if attempt.leaves:
@@ -279,7 +279,7 @@ class SimulatedOperator:
         }
 
     def _pool_seen(self, pool: Mapping[str, Any]) -> dict[str, Any]:
-        """With the average of its throughput, which is exact here."""
+        """The pool's status with its average throughput, which is exact in a simulation."""
         name = pool["name"]
         if name not in self._tokens_per_second:
             return dict(pool)
@@ -290,19 +290,18 @@ class SimulatedOperator:
         return self._job.derived.learner_hashes[pool]
 
     def _pods(self) -> Iterator[PodView]:
-        """Yield the pods of all attempts."""
         pools = {name: record.pool for name, record in read_units(self._job.status).items()}
         for name, attempt in self._attempts.items():
             yield from pods_of(self._job, name, pools[name], attempt, self._hash(pools[name]), _BEGIN)
 
     def _nodes(self, pool: str, slice_: str) -> list[str]:
-        """Return the nodes of a slice that is whole; empty: it is not."""
-        found = self._inventory.resolve(self._shapes[pool], slice_) if slice_ else None
-        nodes = [host.node for each in found or () for host in each.hosts]
+        """Nodes of a slice. Empty without a slice, or if one of its nodes is gone."""
+        slices = self._inventory.resolve(self._shapes[pool], slice_) if slice_ else None
+        nodes = [host.node for part in slices or () for host in part.hosts]
         return [] if any(self._group_of.get(node) in self._out for node in nodes) else nodes
 
     def _groups(self) -> Iterator[tuple[str, Collection[str]]]:
-        """Yield name -> nodes."""
+        """Yield the name of each group with its nodes. The group is called after its first node."""
         for shape in self._shapes.values():
             for slice_ in self._inventory.slices(shape.one):
                 yield slice_.hosts[0].node, [host.node for host in slice_.hosts]
@@ -319,6 +318,6 @@ def _with_most(job: Obj, most: int) -> Obj:
 
 
 def _most_units(inventory: Inventory, shape: Shape) -> int:
-    """Return units of this shape for which the fleet has slices."""
+    """How many units of this shape would fit on the fleet's slices."""
     counts = inventory.counts(shape.one)
     return counts.total // shape.chips_per_host if counts.hosts else counts.total // shape.slots
