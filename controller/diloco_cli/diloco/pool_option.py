@@ -127,24 +127,25 @@ def _devices(text: str, word: str, kind: Accelerator, size: str, units: int) -> 
 
 
 def _with_words(text: str, pool: PoolRequest, words: Iterable[str]) -> PoolRequest:
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in words:
         field, value = _word(text, word)
-        if field in given:
-            what = f"a pool has one capacity, and {given[field]} and {value} are two" if field == "capacity" else f"{field} is there twice"
+        if field in values:
+            what = f"a pool has one capacity, and {values[field]} and {value} are two" if field == "capacity" else f"{field} is there twice"
             raise BadPool(f"--pool {text}: {what}; leave one out")
-        given[field] = value
-    numbers = {field: _number(text, field, given[field]) for field in _NUMBERS if field in given}
+        values[field] = value
+    numbers = {field: _number(text, field, values[field]) for field in _NUMBERS if field in values}
     if "hosts" in numbers and pool.kind.family is Family.TPU:
         raise BadPool(
             f"--pool {text}: the hosts of a TPU slice follow from its topology; leave hosts out, and write another topology for more: "
             f"{pool.kind.topology_rule}"
         )
-    if "name" in given and not _NAME.fullmatch(given["name"]):
+    if "name" in values and not _NAME.fullmatch(values["name"]):
         raise BadPool(f"--pool {text}: name must be of at most {MAX_POOL_NAME} characters of a-z, 0-9 and -, and begin with a letter")
     return replace(
-        pool, name=given.get("name", pool.name), hosts=numbers.get("hosts", 1), least=numbers.get("min", 0), spares=numbers.get("spares", 0),
-        capacity=_CAPACITIES[given["capacity"]] if "capacity" in given else None, autoscaler=_AUTOSCALER in given,
+        pool, name=values.get("name", pool.name), hosts=numbers.get("hosts", 1), least=numbers.get("min", 0),
+        spares=numbers.get("spares", 0), capacity=_CAPACITIES[values["capacity"]] if "capacity" in values else None,
+        autoscaler=_AUTOSCALER in values,
     )  # fmt: skip
 
 

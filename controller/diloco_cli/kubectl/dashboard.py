@@ -32,7 +32,7 @@ def dashboard(target: Target, all_namespaces: bool, port: int, browser: bool) ->
 
     async def work(client: RestClient, namespace: str) -> None:
         where = "" if all_namespaces else namespace
-        await list_jobs(client, where)  # what is wrong with the cluster or the rights is said here, and not on a page
+        await list_jobs(client, where)  # an error of cluster or rights is shown in the terminal, before there is a page
         try:
             async with serving(client, client, where, port) as served:
                 click.echo(f"Dashboard of {f'namespace {where}' if where else 'all namespaces'}: {served.url}")

@@ -19,7 +19,7 @@ from diloco_cli.unit_pods import UnitPod, of_newest_attempt, unit_pods
 from diloco_cli.view_model import JobView
 
 RETRY_SECONDS = 5.0
-"""Between two attempts of an eviction that a PodDisruptionBudget rejects, as in `kubectl drain`."""
+"""Time between two attempts of an eviction that a PodDisruptionBudget rejects, as in `kubectl drain`."""
 _TOO_MANY_REQUESTS = 429
 _BUDGET_HINT = (
     "see `kubectl get pdb`. maxUnavailable and percentages count learners of the job by its scale, and not pods: give the budget a whole "
@@ -41,8 +41,13 @@ async def drain(
     seconds: float,
     retry: float = RETRY_SECONDS,
 ) -> None:  # fmt: skip
-    """Evict every pod of the unit's newest attempt. `cordon`: cordon its nodes first. `wait`: until the unit contributes with a later
-    attempt. All of it may take `seconds`. Raises `CommandError` if there is nothing to drain or the unit does not come back."""
+    """Evict every pod of the unit's newest attempt. Raises `CommandError` if there is nothing to drain or the unit does not come back.
+
+    Args:
+        cordon: cordon the unit's nodes first.
+        wait: wait until the unit contributes with a later attempt.
+        seconds: time for everything together.
+    """
     view = JobView.of(await find_job(client, namespace, job))
     before = unit_of(view, unit)
     if view.over:
@@ -67,7 +72,7 @@ async def drain(
 
 
 def describe(unit: UnitStatus) -> str:
-    """Return `Pending (NoCapacity: every slice is in use)`."""
+    """State and reason of a unit: `Pending (NoCapacity: every slice is in use)`."""
     why = ": ".join(part for part in (unit.reason, unit.message) if part)
     return f"{unit.state} ({why})" if why else str(unit.state)
 
@@ -84,7 +89,7 @@ async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit, retry
         try:
             await client.evict(namespace, pod.name, uid=pod.uid)
         except (NotFound, Conflict):
-            return  # gone already: the operator deletes a unit's other pods as soon as one is missing
+            return  # gone already, because the operator deletes a unit's other pods as soon as one is missing
         except ApiError as error:
             if error.code != _TOO_MANY_REQUESTS:
                 raise
@@ -100,17 +105,17 @@ async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit, retry
 async def _wait_back(
     client: Client, namespace: str, job: str, unit: str, attempt: int, emit: Emit, *, deadline: float, seconds: float
 ) -> None:
-    """Wait until the unit trains in a later attempt than `attempt`. Emits every state on the way. `seconds`: the total time, for
-    messages."""
+    """Wait until the unit trains in a later attempt than `attempt`, and emit every state on the way. `seconds` is the time of the whole
+    drain, for messages."""
     last = ""
 
-    def back(view: JobView) -> bool:
+    def is_back(view: JobView) -> bool:
         nonlocal last
         if view.complete:
             return True
         if view.over or view.suspend:
             raise CommandError(f'job "{job}" {"is suspended" if view.suspend else "failed"}; unit {unit} does not come back')
-        now = next((each for each in view.status.units if each.name == unit), None)
+        now = next((status for status in view.status.units if status.name == unit), None)
         if now is None:
             raise CommandError(f"unit {unit} is no longer desired: the job asks for fewer learners now")
         text = f"unit {unit}: attempt {now.attempt}, {describe(now)}"
@@ -122,7 +127,7 @@ async def _wait_back(
         return now.attempt > attempt and now.state is UnitState.TRAINING
 
     left = max(0.0, deadline - asyncio.get_running_loop().time())
-    view = await wait_until(client, namespace, job, back, seconds=left)
+    view = await wait_until(client, namespace, job, is_back, seconds=left)
     if view is None:
         raise CommandError(f"unit {unit} does not contribute again after {format_duration(seconds)}; last seen: {last}")
     if view.complete:

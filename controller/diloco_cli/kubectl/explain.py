@@ -32,7 +32,7 @@ from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, places
 
 _MOST_EVENTS = 2000
-"""Events that are read of one job; the API server keeps them for an hour."""
+"""Most events of a job that are read. By default the API server keeps an event for an hour."""
 
 
 @click.command(short_help="Explain why a job does not have more units.")
@@ -47,19 +47,18 @@ def explain(target: Target, job: str, output: str) -> None:
     """
 
     async def work(client: RestClient, namespace: str) -> None:
-        found = await explained(client, namespace, job, time.time)
+        page = await explained(client, namespace, job, time.time)
         if output == "json":
-            click.echo(json.dumps(dataclasses.asdict(found), indent=2))
+            click.echo(json.dumps(dataclasses.asdict(page), indent=2))
         else:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-            click.echo(explanation_text(found, time.time(), width))
+            click.echo(explanation_text(page, time.time(), width))
 
     on_cluster(target, work)
 
 
 async def explained(client: Client, namespace: str, name: str, now: Callable[[], float]) -> Explanation:
-    """Return what there is to say about the job. Raises `CommandError` if there is none of this name. What the user may not read is left
-    out and named in the notes."""
+    """Explain the job from what the user may read; the explanation's notes name the rest. Raises `CommandError` if there is no such job."""
     obj = await find_job(client, namespace, name)
     view = JobView.of(obj)
     notes: list[str] = []
@@ -77,7 +76,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
 
 
 async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Place]:
-    """Return the job's place among all that wait. {}: other namespaces or priorities cannot be read, so that it is not known."""
+    """Places of the job's pools among all jobs that wait. Empty if the user may not read the jobs of other namespaces or priorities."""
     jobs = await _readable(client, DILOCO_JOBS, "", notes, "jobs of other namespaces")
     priorities = await _readable(client, PRIORITY_CLASSES, "", notes, "priority classes") if jobs is not None else None
     return places(job, jobs, priorities) if jobs is not None and priorities is not None else {}
@@ -86,7 +85,7 @@ async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Plac
 async def _readable(
     client: Client, resource: Resource, namespace: str, notes: list[str], what: str, *, selector: str = "", most: int = 0
 ) -> list[Obj] | None:
-    """Return all objects, or the first `most`; None, and a note, if the user may not list them."""
+    """List all objects, or only the first `most`. If the user may not list them, add a note and return None."""
     try:
         return await list_all(client, resource, namespace, fields=selector, most=most)
     except Forbidden:
@@ -95,18 +94,18 @@ async def _readable(
 
 
 def pool_facts(job: Obj, nodes: Sequence[Obj], now: float, slices: Sequence[Obj] = ()) -> dict[str, PoolFacts]:
-    """Return what the nodes say of each pool. Pools that cannot be read count as not there: the operator's own messages name them."""
+    """What the nodes tell about each pool. A pool that cannot be read has no facts; the operator's own messages name it."""
     inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now, slices)
     try:
         pools = load(job).spec.pools
     except InvalidJob:
         return {}
-    found = {}
+    facts = {}
     for pool in pools:
         try:
             shape = shape_of(pool)
         except ValueError:
-            continue  # a kind of the operator's catalogue file
+            continue  # its accelerator is from the operator's catalogue file, which this machine does not have
         counts = inventory.counts(shape.one)
-        found[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
-    return found
+        facts[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
+    return facts

@@ -13,17 +13,17 @@ from diloco_cli.view_text import duration, ordinal
 from diloco_cli.wrapped_text import wrapped
 
 _LABEL = 18
-"""Columns of what stands before the text of a row."""
+"""Width of the label before the text of a row, in columns."""
 _NAMED = 5
 """Units of a group that are named."""
 _ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
 """Causes that the sentence at the top tells."""
 _OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
-"""Causes that are no pool's and no unit's, so that nothing below has the operator's words."""
+"""Causes of the whole job. No pool or unit below has the operator's words for them, so the row of the cause shows them."""
 
 
 def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
-    """Render the explanation for a terminal of `width` columns; 0: lines are not wrapped, for a file or another program."""
+    """Render the explanation for a terminal of `width` columns. 0 does not wrap lines, for a file or another program."""
     lines = wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
     lines += _rows(_dominant_rows(found, now), width)
     for pool in found.pools:
@@ -59,7 +59,7 @@ def _dominant_rows(found: Explanation, now: float) -> Iterable[tuple[str, str]]:
         yield "cause", f"{main.reason}: {main.evidence}" if of_job else f"{main.reason} ({main.subject}): {main.meaning}"
     if main.next_step:
         yield "next step", main.next_step
-    following = next((each for each in found.upcoming if each.at > now), None)
+    following = next((event for event in found.upcoming if event.at > now), None)
     if following is not None:
         yield "by itself", f"in {duration(following.at - now)} {following.what}"
     if page := url_of(main.reason):
@@ -109,7 +109,7 @@ def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterabl
         when = [_since(failure.at, now)] if failure.at is not None else []
         head = ", ".join([*when, *([f"attempt {failure.attempt}"] if failure.attempt else [])])
         yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
-        if failure.attempt:  # the pods of other ends do not stay
+        if failure.attempt:  # only pods of failed attempts stay, so only they have a log
             earlier = " -p" if failure.attempt < group.attempt else ""
             yield "its log", f"kubectl diloco logs {found.name} {group.names[0]}{earlier} -n {found.namespace}"
 
@@ -119,7 +119,7 @@ def _since(moment: float, now: float) -> str:
 
 
 def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     for label, text in rows:
-        found += wrapped(text, f"  {label.ljust(_LABEL - 2)}", width)
-    return found
+        lines += wrapped(text, f"  {label.ljust(_LABEL - 2)}", width)
+    return lines

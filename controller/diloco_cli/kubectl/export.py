@@ -54,17 +54,17 @@ def export(target: Target, request: ClaimRequest, output: Path, step: int | None
 async def fetch_model(
     client: RestClient, namespace: str, wanted: ClaimRequest, output: Path, step: int | None, snapshot: str, dtype: DType
 ) -> tuple[TargetFile, Announcement] | str:
-    """Return the file that was written from the claim, and what the pod said of it. If there is no claim: the URI of the copies of its
-    snapshots, from which the caller can export. Raises CommandError, ExportError, ApiError; then there is no file."""
-    target = TargetFile(output)  # before the pod: it may refuse the path
+    """Write the model from the claim to `output`, and return the file with what the pod announced. If there is no claim, return the URI of
+    the copies of its snapshots, from which the caller can export. Raises CommandError, ExportError, ApiError; then there is no file."""
+    target = TargetFile(output)  # before the pod is made: it raises if the path cannot be written
     request = await claim_pod(client, namespace, wanted)
     if isinstance(request, str):
         return request
     options = ["--dtype", dtype, *([] if step is None else ["--step", str(step)]), *(["--snapshot", snapshot] if snapshot else [])]
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:
         with target:
-            with contextlib.ExitStack() as shown:
-                receiver = _Receiver(target, shown)
+            with contextlib.ExitStack() as progress:
+                receiver = _Receiver(target, progress)
                 await run_export(client, request, pod, options, receiver.reader)
             target.commit()
             assert receiver.announced is not None, "a complete stream begins with it"
@@ -72,7 +72,7 @@ async def fetch_model(
 
 
 class _Receiver:
-    """Writes what comes out of the pod to the file, behind a bar."""
+    """Writes what the pod sends to the file, and shows a progress bar."""
 
     def __init__(self, target: TargetFile, shown: contextlib.ExitStack) -> None:
         self.announced: Announcement | None = None

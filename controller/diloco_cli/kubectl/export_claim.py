@@ -30,17 +30,16 @@ class ClaimRequest:
     """Which claim the user wants to read, and how."""
 
     job: str
-    """"": only a claim was given."""
+    """"" if only a claim was given."""
     claim: str = ""
-    """"": that of the job."""
+    """"" for the claim of the job."""
     image: str = ""
-    """"": that of the job's syncer."""
+    """"" for the image of the job's syncer."""
     seconds: float = EXPORT.whole
 
 
 def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every command takes that reads a claim through a pod: JOB, --claim, --image and --timeout. The command gets them as
-    `request`."""
+    """Add JOB, --claim, --image and --timeout to a command that reads a claim through a pod. The command gets them as `request`."""
 
     @click.argument("job", default="")
     @click.option("--claim", metavar="NAME", default="", help="Read this claim, for instance one that was kept after its job.")
@@ -59,12 +58,12 @@ def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRequest | str:
-    """Return the pod that reads the claim, and say so. If there is no claim: the URI of the copies of its snapshots, from which the caller
-    can read. Raises CommandError, ApiError."""
+    """Describe the pod that reads the claim, and tell the user. If there is no claim, return the URI of the copies of its snapshots, from
+    which the caller can read. Raises CommandError, ApiError."""
     job = await find_job(client, namespace, kept.job) if kept.job else None
     claim = kept.claim or names.volume_claim_name(kept.job)
     try:
-        found = await client.get(names.VOLUME_CLAIMS, namespace, claim)
+        volume_claim = await client.get(names.VOLUME_CLAIMS, namespace, claim)
     except NotFound as error:
         uri = _copies(job) if job is not None and not kept.claim else ""
         if not uri:
@@ -73,14 +72,14 @@ async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRe
             ) from error
         click.echo(f"there is no claim {claim}: this machine reads the copies of its snapshots", err=True)
         return uri
-    job = job or await _job_of(client, namespace, found)
+    job = job or await _job_of(client, namespace, volume_claim)
     pods = [pod for pod in (await client.list(names.PODS, namespace)).items if mounts(pod, claim) and not has_ended(pod)]
-    node = _node_of(found, pods)
+    node = _node_of(volume_claim, pods)
     request = PodRequest(
         name=f"{claim[:50].rstrip('-.')}-export-{secrets.token_hex(3)}",
         namespace=namespace,
         claim=claim,
-        image=kept.image or await _image(client, namespace, job, found),
+        image=kept.image or await _image(client, namespace, job, volume_claim),
         python=_python(_template(job)),
         node=node,
         template=_template(job),
@@ -92,7 +91,7 @@ async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRe
 
 
 def _copies(job: Obj) -> str:
-    """Return the folder of this job below training.checkpoint.uri; "": it has none."""
+    """URI of the job's snapshots below training.checkpoint.uri, or "" if the job has none."""
     training = job["spec"].get("training") or {}
     uri = str((training.get("checkpoint") or {}).get("uri") or "")
     metadata = job["metadata"]
@@ -100,8 +99,8 @@ def _copies(job: Obj) -> str:
 
 
 def _node_of(claim: Obj, pods: list[Obj]) -> str:
-    """Return the node on which the claim is in use; "": it is not, or other nodes may mount it too. Raises CommandError if no second pod
-    may."""
+    """The only node that can mount the claim, because a pod there uses it. "" if any node can. Raises CommandError if the claim admits no
+    second pod."""
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     users = [pod for pod in pods if pod["spec"].get("nodeName")]
     if not users or "ReadWriteMany" in modes:
@@ -116,20 +115,20 @@ def _node_of(claim: Obj, pods: list[Obj]) -> str:
 
 
 def _template(job: Obj | None) -> Mapping[str, Any]:
-    """Return the spec of the syncer's pod template; empty: there is none."""
+    """Spec of the syncer's pod template. Empty if there is no job or no template."""
     syncer = (job or {}).get("spec", {}).get("syncer") or {}
-    found: Mapping[str, Any] = (syncer.get("template") or {}).get("spec") or {}
-    return found
+    template: Mapping[str, Any] = (syncer.get("template") or {}).get("spec") or {}
+    return template
 
 
 def _python(template: Mapping[str, Any]) -> str:
-    """Return the interpreter with which the template starts the syncer."""
+    """The interpreter with which the template starts the syncer. `python` if it does not say."""
     command = [str(word) for word in syncer_container(template).get("command") or []]
     return command[0] if command[1:3] == ["-m", "diloco.syncer"] else "python"
 
 
 async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
-    """Return the job whose claim it is; None: it is gone, or the user may not read it."""
+    """The job that owns the claim. None if it is gone or the user may not read it."""
     metadata = claim["metadata"]
     name = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
@@ -140,12 +139,12 @@ async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
         job = await client.get(names.DILOCO_JOBS, namespace, name)
     except (NotFound, Forbidden):
         return None
-    return job if job["metadata"]["uid"] in owners else None  # a later job may have the name
+    return job if job["metadata"]["uid"] in owners else None  # a later job may have the same name
 
 
 async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) -> str:
-    """Return what the job's syncer runs, ran, or would run: of its pod, its template, the claim, or the operator's configuration. Raises
-    CommandError where none of them says it."""
+    """The image of the job's syncer: from its pod, its template, the claim, or the operator's configuration, in this order. Raises
+    CommandError if none of them names one."""
     if job is not None:
         with contextlib.suppress(NotFound):
             pod = await client.get(names.PODS, namespace, names.syncer_pod_name(job["metadata"]["name"]))
@@ -164,13 +163,13 @@ async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) ->
 
 
 async def _configured_image(client: Client) -> str:
-    """Read the image from the ConfigMap of the operator's chart; "": there is none, or the user may not read it."""
+    """Read the image from the ConfigMap of the operator's chart. "" if there is none, if several differ, or if the user may not read it."""
     try:
-        found = await client.list(names.CONFIG_MAPS, label_selector="app.kubernetes.io/name=diloco-operator")
+        config_maps = await client.list(names.CONFIG_MAPS, label_selector="app.kubernetes.io/name=diloco-operator")
     except Forbidden:
         return ""
     images = set()
-    for config_map in found.items:
+    for config_map in config_maps.items:
         with contextlib.suppress(BadYaml, AttributeError):
             images.add(str(load((config_map.get("data") or {}).get("config.yaml") or "{}").get("syncerImage") or ""))
     return images.pop() if len(images) == 1 else ""

@@ -1,4 +1,4 @@
-"""The pod of `kubectl diloco export`: it mounts a syncer's claim read-only and does nothing until a program is run in it.
+"""The pod of `kubectl diloco export`: it mounts a syncer's claim read-only and waits until a program is executed in it.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -22,9 +22,9 @@ from diloco_cli.cluster import CommandError
 
 MODULE = ("-m", "diloco.export")
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
-"""Memory does not grow with the model. The limit is there for quotas that demand one."""
+"""Memory does not grow with the model. The limit is for namespaces whose quota demands one."""
 _FROM_TEMPLATE = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName", "serviceAccountName", "hostUsers")
-"""Fields of the syncer's template: what decides whether its pod is admitted and starts."""
+"""Fields of the syncer's template that decide whether a pod is admitted and starts."""
 _HOPELESS = ("InvalidImageName", "ImageInspectError", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
 _PULLS = ("ErrImagePull", "ImagePullBackOff")
 _GRACE = 1
@@ -33,7 +33,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What the pod is made of."""
+    """What `manifest` needs for the pod."""
 
     name: str
     namespace: str
@@ -41,14 +41,14 @@ class PodRequest:
     image: str
     python: str = "python"
     node: str = ""
-    """It must run there, because a running pod has mounted the claim there; "": anywhere."""
+    """The node on which the pod must run, because a running pod has mounted the claim there. "" if any will do."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """The spec of the syncer's pod template."""
+    """Spec of the syncer's pod template."""
     seconds: float = EXPORT.whole
 
 
 def manifest(request: PodRequest) -> Obj:
-    """Return the pod, under the restricted Pod Security profile as all pods of a job. Pure."""
+    """The pod's manifest. Like all pods of a job it satisfies the restricted Pod Security profile. Pure."""
     syncer = syncer_container(request.template)
     container = main_container(
         {
@@ -63,7 +63,7 @@ def manifest(request: PodRequest) -> Obj:
     )
     only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [request.node]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}}
-    # The mount is read-only and the volume is not: some drivers refuse to attach one volume in both ways to a node.
+    # Only the mount is read-only, not the volume: some drivers refuse to attach a volume to a node in both ways.
     claim = {"name": names.STATE_VOLUME, "persistentVolumeClaim": {"claimName": request.claim}}
     return {
         "apiVersion": names.PODS.api_version,
@@ -92,8 +92,8 @@ def manifest(request: PodRequest) -> Obj:
 async def running_pod(
     client: Client, request: PodRequest, say: Callable[[str], None], *, start: float = EXPORT.start
 ) -> AsyncIterator[str]:
-    """Yield the name of the pod, as soon as it runs. However this ends, the pod is deleted. Raises `CommandError` that says why it does not
-    run, ApiError."""
+    """Yield the pod's name once it runs, and delete the pod afterwards, also after an error. Raises ApiError, and `CommandError` that says
+    why the pod does not run."""
     await _remove_ended(client, request.namespace, request.claim)
     created = await client.create(names.PODS, manifest(request), field_manager=names.KUBECTL_PLUGIN)
     name, uid = created["metadata"]["name"], created["metadata"]["uid"]
@@ -109,7 +109,7 @@ async def running_pod(
 
 
 async def _remove_ended(client: Client, namespace: str, claim: str) -> None:
-    """Remove what commands left that could not delete their pods."""
+    """Delete ended pods of this claim that earlier commands could not delete, for instance because they were killed."""
     selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_EXPORT}"
     for pod in (await client.list(names.PODS, namespace, label_selector=selector)).items:
         if has_ended(pod) and mounts(pod, claim):
@@ -118,9 +118,9 @@ async def _remove_ended(client: Client, namespace: str, claim: str) -> None:
 
 
 def syncer_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the syncer's container of a pod, or of a template; empty: there is none."""
+    """The syncer's container in the spec of a pod or template. Empty if there is none."""
     containers = spec.get("containers") or ()
-    return next((each for each in containers if each.get("name") == names.SYNCER_CONTAINER), _NOTHING)
+    return next((container for container in containers if container.get("name") == names.SYNCER_CONTAINER), _NOTHING)
 
 
 def has_ended(pod: Obj) -> bool:
@@ -128,14 +128,13 @@ def has_ended(pod: Obj) -> bool:
 
 
 def mounts(pod: Obj, claim: str) -> bool:
-    """Return whether one of its volumes is the claim."""
     volumes = pod["spec"].get("volumes") or ()
     return any((volume.get("persistentVolumeClaim") or {}).get("claimName") == claim for volume in volumes)
 
 
 async def _until_running(client: Client, request: PodRequest, name: str, say: Callable[[str], None], start: float) -> None:
     loop = asyncio.get_running_loop()
-    late, said = loop.time() + start, ""
+    deadline, last_reason = loop.time() + start, ""
     while True:
         try:
             pod = await client.get(names.PODS, request.namespace, name)
@@ -149,19 +148,20 @@ async def _until_running(client: Client, request: PodRequest, name: str, say: Ca
         if has_ended(pod):
             raise CommandError(_ended_message(request, name, status, container))
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
-        if reason in _HOPELESS or (reason in _PULLS and said):
+        # A first failed pull may be a hiccup of the registry. If the pod has waited before, it is the second.
+        if reason in _HOPELESS or (reason in _PULLS and last_reason):
             raise CommandError(f"pod {name} cannot start: {why}. {_image_hint(request) if reason not in _HOPELESS[3:] else ''}".strip())
-        if loop.time() > late:
+        if loop.time() > deadline:
             events = await _last_events(client, request.namespace, name)
             raise CommandError(f"pod {name} does not run after {start:.0f} s: {why or 'no reason is known'}{events}")
-        if why and why != said:
+        if why and why != last_reason:
             say(f"waiting for pod {name}: {why}")
-            said = why
+            last_reason = why
         await asyncio.sleep(EXPORT.poll)
 
 
 def _waits_for(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
-    """Return what the pod says of why it does not run yet; "": nothing."""
+    """Why the pod does not run yet, by its status. "" if that does not tell."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     if waiting.get("message"):
         return f"{waiting.get('reason')}: {waiting['message']}"
@@ -173,14 +173,14 @@ def _waits_for(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
 
 def _ended_message(request: PodRequest, name: str, status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     ended = (container.get("state") or {}).get("terminated") or {}
-    said = str(ended.get("message") or status.get("message") or status.get("reason") or "").strip()
-    if no_export(said):
+    message = str(ended.get("message") or status.get("message") or status.get("reason") or "").strip()
+    if no_export(message):
         return no_syncer_image(request.image)
-    return f"pod {name} ended before the export: exit {ended.get('exitCode', '?')}: {said or 'no message'}. {_image_hint(request)}"
+    return f"pod {name} ended before the export: exit {ended.get('exitCode', '?')}: {message or 'no message'}. {_image_hint(request)}"
 
 
 def no_export(said: str) -> bool:
-    """Return whether a Python says that it has no such module."""
+    """Python's own message that it has no module `diloco`: the image is no syncer's."""
     return "No module named" in said and "diloco" in said
 
 
@@ -193,10 +193,9 @@ def _image_hint(request: PodRequest) -> str:
 
 
 async def _last_events(client: Client, namespace: str, name: str) -> str:
-    """Return what the cluster reported about the pod, such as a volume that cannot be attached; "": nothing, or the user may not read
-    it."""
+    """The last warning about the pod, such as a volume that cannot be attached. "" if there is none or the user may not read events."""
     with contextlib.suppress(ApiError):
-        found = await client.list(names.EVENTS, namespace, field_selector=f"involvedObject.name={name}")
-        told = [str(event.get("message") or "") for event in found.items if event.get("type") == "Warning"]
-        return f"; last event: {told[-1]}" if told else ""
+        events = await client.list(names.EVENTS, namespace, field_selector=f"involvedObject.name={name}")
+        warnings = [str(event.get("message") or "") for event in events.items if event.get("type") == "Warning"]
+        return f"; last event: {warnings[-1]}" if warnings else ""
     return ""

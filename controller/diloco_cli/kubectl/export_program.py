@@ -1,4 +1,4 @@
-"""Running the export in a pod that mounts a claim, and reading what it prints.
+"""Runs the export in a pod that mounts a claim, and reads what it prints.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -20,43 +20,43 @@ from diloco_cli.cluster import CommandError
 from diloco_cli.kubectl.export_pod import MODULE, PodRequest, no_export, no_syncer_image
 
 _STDERR = 4096
-"""So much of what the program in the pod says is kept."""
+"""Bytes of the program's standard error that are kept."""
 
 
 class Reader(Protocol):
-    """Takes apart what the program prints, in whatever pieces it comes."""
+    """Parses what the program prints, in pieces of any size."""
 
     @property
     def complete(self) -> bool:
-        """Everything came."""
+        """Whether everything has come."""
         ...
 
     def feed(self, piece: bytes) -> None:
-        """Raise ExportError for what the program does not print."""
+        """Take the next piece. Raises ExportError if the export would not print this."""
         ...
 
     def end(self) -> None:
-        """Note that no more will come. Raises ExportError if something is missing."""
+        """No more will come. Raises ExportError if something is missing."""
         ...
 
 
 async def run_export(client: RestClient, request: PodRequest, pod: str, arguments: Sequence[str], reader: Reader) -> None:
-    """Run `python -m diloco.export` with these arguments over the claim, until the reader has all. Raises CommandError, ExportError,
+    """Run `python -m diloco.export` with these arguments on the claim until the reader is complete. Raises CommandError, ExportError,
     ApiError."""
     command = [request.python, *MODULE, contract.MOUNT_STATE, *arguments]
     try:
-        said = await _run(client, request, pod, command, reader)
+        failure = await _run(client, request, pod, command, reader)
     except Forbidden as error:
         raise CommandError(
             f"not allowed: running the export in pod {pod} needs get and create on pods/exec in namespace {request.namespace}"
         ) from error
-    if said:
-        raise CommandError(no_syncer_image(request.image) if no_export(said) else said)
+    if failure:
+        raise CommandError(no_syncer_image(request.image) if no_export(failure) else failure)
     reader.end()
 
 
 async def _run(client: RestClient, request: PodRequest, pod: str, command: Sequence[str], reader: Reader) -> str:
-    """Feed the program's output to the reader. What it said if it failed; "" if all came, or the connection broke."""
+    """Feed the program's output to the reader. Returns what the program said if it failed; "" if all came or the connection broke."""
     errors = bytearray()
     async with client.pod_exec(request.namespace, pod, command, container=names.EXPORT_CONTAINER, silence=EXPORT.silence) as program:
         async for channel, piece in program.output():

@@ -70,8 +70,10 @@ def join_bundle(target: Target, job: str, learner: str, output: Path | None, add
 async def read_bundle(
     client: Client, namespace: str, name: str, learner: str, given: str, *, seconds: float
 ) -> tuple[dict[str, tuple[bytes, int]], Address, float]:
-    """Return content and mode of each file, the address in it, and when its certificate ends. Waits for what the operator or the cluster
-    still makes. Raises `CommandError`."""
+    """Collect the files of the bundle, and wait for what the operator or the cluster still has to make. Raises `CommandError`.
+
+    Returns content and mode of each file, the syncer's address, and when the certificate ends (seconds since the epoch).
+    """
     job = await find_job(client, namespace, name)
     spec = load(job).spec
     if learner not in spec.learners.outside:
@@ -113,14 +115,14 @@ async def _address(client: Client, namespace: str, job: str, spec: Spec, given: 
     service = await _awaited(
         client, namespace, names.SERVICES, names.external_service_name(job), seconds, lambda obj: bool(ingress_of(obj))
     )
-    found = external_address("", ingress_of(service))
-    assert found is not None, "it was awaited"
-    return found
+    address = external_address("", ingress_of(service))
+    assert address is not None, "it was awaited"
+    return address
 
 
 async def _awaited(client: Client, namespace: str, resource: Any, name: str, seconds: float, holds: Callable[[Obj], bool]) -> Obj:
-    """Return the object, once it is as it must be. Raises `CommandError` after so many seconds."""
-    late = asyncio.get_running_loop().time() + seconds
+    """Return the object once `holds` is true of it. Raises `CommandError` if it is not after `seconds`."""
+    deadline = asyncio.get_running_loop().time() + seconds
     while True:
         try:
             obj = await client.get(resource, namespace, name)
@@ -129,7 +131,7 @@ async def _awaited(client: Client, namespace: str, resource: Any, name: str, sec
             lacks = "lacks what the operator or the cluster has to add"
         except NotFound:
             lacks = "does not exist"
-        if asyncio.get_running_loop().time() > late:
+        if asyncio.get_running_loop().time() > deadline:
             raise CommandError(f"{resource.kind} {name} {lacks} after {seconds:.0f} s; kubectl diloco doctor says what keeps the job")
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -142,8 +144,8 @@ def _decoded(secret: Obj, key: str) -> bytes:
 
 
 def write_bundle(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
-    """Write or replace the files, each at once: a learner may read them at any time. The certificate comes after the authorities that its
-    peers trust. Raises `CommandError`."""
+    """Write or replace the files in their order, so that the authorities are there before the certificate. A learner may read them at any
+    time, so each is replaced as a whole. Raises `CommandError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, (content, mode) in files.items():

@@ -22,7 +22,7 @@ from diloco_cli.unit_pods import UnitPod, unit_pods
 from diloco_cli.view_model import JobView
 
 SYNCER = "syncer"
-"""Given in place of a unit's name, it means the syncer."""
+"""Stands for the syncer in place of a unit's name."""
 
 type Write = Callable[[bytes], None]
 
@@ -32,11 +32,11 @@ class UnitLogs(NamedTuple):
 
     sources: Sequence[Source]
     note: str = ""
-    """What the reader must know of them; "": nothing."""
+    """What the user should know about these logs, or ""."""
 
 
 def syncer_source(view: JobView, container: str, *, previous: bool = False) -> Source:
-    """Return the syncer restarts in its pod: `previous` is its run before the last restart there."""
+    """The syncer's log. The syncer restarts within its pod, and `previous` chooses its run before the last restart there."""
     name = syncer_pod_name(view.name)
     instead = f". {_PREVIOUS_RUN}" if previous else ""
     return Source(name, container or SYNCER_CONTAINER, previous=previous, instead=instead, no_pod=_why_no_syncer(view))
@@ -50,7 +50,7 @@ _COLLECTED = "It took its log along: older logs are where your cluster collects 
 
 
 def _why_no_syncer(view: JobView) -> str:
-    """Return why the job has no pod of a syncer, and what to do."""
+    """Why the job has no syncer pod, and what to do."""
     if view.is_suspended or view.suspend:
         return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
     if view.over:
@@ -61,8 +61,14 @@ def _why_no_syncer(view: JobView) -> str:
 def unit_logs(
     unit: str, record: UnitStatus | None, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str
 ) -> UnitLogs:
-    """Choose the logs of the newest attempt that has pods (`previous`: of those before the unit's newest), one source for each host.
-    `record`: the unit in status; None: it is not there. Raises `CommandError` that says what exists, and why not more."""
+    """Choose the logs of the newest attempt that has pods, one source for each host. Raises `CommandError` that says what exists, and why
+    not more.
+
+    Args:
+        record: the unit in the job's status, or None if it is not there.
+        host: the only host that is wanted, or None for all.
+        previous: leave out the unit's newest attempt.
+    """
     attempts = sorted({pod.attempt for pod in pods})
     if not attempts:
         raise CommandError(_why_no_pods(unit, record))
@@ -90,7 +96,7 @@ async def logs_of(client: Client, namespace: str, job: str, unit: str, *, host: 
     if unit == SYNCER:
         return UnitLogs([syncer_source(view, container, previous=previous)])
     pods = await unit_pods(client, namespace, job, unit)
-    record = next((each for each in view.status.units if each.name == unit), None)
+    record = next((status for status in view.status.units if status.name == unit), None)
     if not pods:
         unit_of(view, unit)  # a wrong name gets another message than a unit without pods
     return unit_logs(unit, record, pods, host=host, previous=previous, container=container)
@@ -118,7 +124,7 @@ def _why_no_earlier(unit: str, record: UnitStatus | None, newest: int) -> str:
 
 
 async def show_logs(client: PodLogs, namespace: str, sources: Sequence[Source], write: Write, *, follow: bool, tail: int | None) -> None:
-    """Write all logs: one after the other, or with `follow` at the same time, line by line."""
+    """Write all logs, one after the other. With `follow` write them at the same time, line by line."""
     if follow:
         await asyncio.gather(*(_show(client, namespace, source, write, follow=True, tail=tail) for source in sources))
         return

@@ -51,7 +51,8 @@ _IMPORTED_WHEN_NEEDED = {
     "validate": "diloco_cli.commands.validate",
     "crd": "diloco_cli.commands.crd",
 }
-"""Commands by module, so that the others start fast. `doctor`, `plan`, `validate` and `crd` are commands of `diloco` too."""
+"""Modules of commands that are only imported when they run, so that the others start fast. `doctor`, `plan`, `validate` and `crd` are
+commands of `diloco`, too."""
 
 
 class _Group(Program):

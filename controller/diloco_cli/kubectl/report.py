@@ -62,15 +62,15 @@ def report(target: Target, job: str, output: Path | None, logs: bool) -> None:
 
 
 async def reported(client: Client, logs: PodLogs | None, namespace: str, name: str, wall: Callable[[], float]) -> str:
-    """Return the file. `logs`: where the logs of pods are; None: without. Raises `CommandError` if there is no such job."""
+    """The HTML file as text. Without `logs` it has no logs of pods. Raises `CommandError` if there is no such job."""
     obj = await find_job(client, namespace, name)
     view, now = JobView.of(obj), wall()
-    said: list[str] = []
-    facts = facts_of(obj, await _events(client, obj, said), now)
+    gaps: list[str] = []
+    facts = facts_of(obj, await _events(client, obj, gaps), now)
     pods = await _pods(client, logs, obj, [unit.name for unit in view.status.units])
     made = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     first, *others = job_pages(facts, pods)
-    origin = [element("p", f"As the cluster had it at {made}. Times are counted from then.", class_="soft"), *notes(said)]
+    origin = [element("p", f"As the cluster had it at {made}. Times are counted from then.", class_="soft"), *notes(gaps)]
     sections = dict(first.page.sections)
     sections["head"] = [*sections["head"], *origin]
     head = first._replace(page=replace(first.page, sections=sections))

@@ -22,19 +22,19 @@ from diloco_cli.view_model import JobView
 type Emit = Callable[[str], None]
 
 _TRIES = 10
-"""The most tries of the write, while others change the job: its status is written every few seconds."""
+"""Tries of the write. Others may change the job in between: the operator writes its status every few seconds."""
 
 
 class Retry(NamedTuple):
-    """A retry that was asked for."""
+    """A retry that the operator has been asked for."""
 
     number: int
     units: tuple[str, ...]
-    """Those that were given up in a job that goes on; () of a failed job."""
+    """Units that were given up in a job that trains on. Empty if the job has failed."""
 
 
 async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Retry:
-    """Raise spec.retry by one, unless a retry is due already, and emit a line. Raises `CommandError` for a job of which nothing has
+    """Raise spec.retry by one, unless a retry is pending already, and emit a line. Raises `CommandError` if nothing of the job has
     failed."""
     for _ in range(_TRIES):
         obj = await find_job(client, namespace, name)
@@ -45,7 +45,7 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
             emit(f"{reference(name)}: retry {asked} is asked for already: {what}")
             return Retry(asked, units)
         try:
-            # With the version of the job that was looked at: of two that retry at the same time, one finds the retry of the other.
+            # With the job's version: if two users retry at the same time, the second gets a conflict and then finds the retry of the first.
             body: Obj = {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "spec": {"retry": acted + 1}}
             await client.patch(DILOCO_JOBS, namespace, name, body, field_manager=KUBECTL_PLUGIN)
         except Conflict:
@@ -58,7 +58,7 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
 
 
 def _what_starts(view: JobView, due: bool) -> str:
-    """Return what a retry of this job does. Raises `CommandError` if there is nothing to retry. `due`: a retry is asked for already."""
+    """What a retry of this job does. Raises `CommandError` if there is nothing to retry. `due` says that a retry is pending already."""
     if view.complete:
         progress = view.status.progress
         ended_by_budget = progress.token_budget is not None and progress.tokens >= progress.token_budget
@@ -80,15 +80,16 @@ def _given_up(view: JobView) -> tuple[str, ...]:
 
 
 async def wait_retried(client: Client, namespace: str, name: str, emit: Emit, retry: Retry, *, seconds: float) -> None:
-    """Wait until the operator has acted on this retry, the units train, and with them the job."""
+    """Wait until the operator has acted on this retry, then until the units train, and then until the job does. Each wait takes at most
+    `seconds`."""
 
     def units_train(view: JobView) -> bool:
         if (view.status.retry or 0) < retry.number:
             return False
-        found = {unit.name: unit for unit in view.status.units if unit.name in retry.units}
-        if lost := next((unit for unit in found.values() if unit.state is UnitState.FAILED), None):
+        units = {unit.name: unit for unit in view.status.units if unit.name in retry.units}
+        if lost := next((unit for unit in units.values() if unit.state is UnitState.FAILED), None):
             raise CommandError(f'unit {lost.name} of job "{name}" failed again: {lost.message}')
-        return view.over or all(unit.state in (UnitState.TRAINING, UnitState.COMPLETED) for unit in found.values())
+        return view.over or all(unit.state in (UnitState.TRAINING, UnitState.COMPLETED) for unit in units.values())
 
     if await wait_until(client, namespace, name, units_train, seconds=seconds) is None:
         view = JobView.of(await find_job(client, namespace, name))

@@ -1,4 +1,4 @@
-"""The command `kubectl diloco snapshots`: which snapshots a job in a cluster has, through a pod that mounts its claim.
+"""`kubectl diloco snapshots`: which snapshots a job in a cluster has, read through a pod that mounts its claim.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -34,26 +34,26 @@ def snapshots(target: Target, request: ClaimRequest, output: str, *, check: bool
       0  all are complete, or whole
       1  there are none, or one is damaged or unfinished
     """
-    found: list[SnapshotEntry] = []
+    entries: list[SnapshotEntry] = []
     copies = ""
 
     async def work(client: RestClient, namespace: str) -> None:
-        nonlocal found, copies
+        nonlocal entries, copies
         reader = await claim_pod(client, namespace, request)
         if isinstance(reader, str):
             copies = reader
         else:
-            found = await list_claim(client, reader, check=check)
+            entries = await list_claim(client, reader, check=check)
 
     with errors_of_export():
         on_cluster(target, work)
         if copies:
-            found = list(list_snapshots(copies, check=check))
-    show(found, None, output)
+            entries = list(list_snapshots(copies, check=check))
+    show(entries, None, output)
 
 
 async def list_claim(client: RestClient, request: PodRequest, *, check: bool) -> list[SnapshotEntry]:
-    """Return the snapshots on the claim. Raises CommandError, ExportError, ApiError."""
+    """List the snapshots on the claim. Raises CommandError, ExportError, ApiError."""
     reader = ListingReader()
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:
         await run_export(client, request, pod, ["--list", *(["--check"] if check else [])], reader)

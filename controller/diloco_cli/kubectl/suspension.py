@@ -68,13 +68,13 @@ async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *
 
 
 def foreign_manager_note(obj: Obj) -> str:
-    """Return a line for the user of a job that is another controller's; "" of any other."""
+    """A note for the user if another controller manages the job, else ""."""
     manager = str(obj["spec"].get("managedBy") or MANAGER)
     return "" if manager == MANAGER else f"note: spec.managedBy is {manager}, so that controller must act on it, not this operator"
 
 
 def _why(view: JobView) -> str:
-    """Return reason and message of the condition that ended the job, or of the first condition that is not True."""
+    """Reason and message of the condition that ended the job, or of the first condition that is not True."""
     ended = next((c for c in view.status.conditions if c.type == ConditionType.FAILED and c.status.value == "True"), None)
     return ended.why if ended else view.missing_condition() or "it is complete"
 

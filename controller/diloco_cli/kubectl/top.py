@@ -1,4 +1,4 @@
-"""`kubectl diloco top`: jobs and their speed on the terminal, as they change."""
+"""`kubectl diloco top`: jobs and their speed on the terminal, live."""
 
 from __future__ import annotations
 
@@ -44,7 +44,12 @@ def top(target: Target, job: str, all_namespaces: bool) -> None:
 
 
 async def show(client: Client, namespace: str, job: str, console: Console) -> None:
-    """Show the jobs of a namespace, "": of all, or one job with its units, until cancelled; once where `console` is no terminal."""
+    """Show jobs until cancelled, or once if `console` is no terminal.
+
+    Args:
+        namespace: "" for all namespaces.
+        job: show only this job, with its units; "" for all jobs.
+    """
     if job:
         await find_job(client, namespace, job)
     first = [JobView.of(obj) for obj in await list_jobs(client, namespace)]
@@ -54,7 +59,7 @@ async def show(client: Client, namespace: str, job: str, console: Console) -> No
     jobs = Reflector(client, DILOCO_JOBS, _view, rng=random.random, namespace=namespace)
 
     def now() -> RenderableType:
-        views = [held.value for held in jobs.cache] if jobs.synced else first
+        views = [cached.value for cached in jobs.cache] if jobs.synced else first
         return screen(_chosen(views, job), job, time.time(), console.width)
 
     with Live(console=console, get_renderable=now, refresh_per_second=_REFRESH_PER_SECOND, screen=True):
@@ -74,7 +79,7 @@ def _chosen(views: Sequence[JobView], job: str) -> list[JobView]:
 
 
 def screen(views: Sequence[JobView], job: str, now: float, width: int) -> RenderableType:
-    """Render the jobs, the fastest first, or one job with its units. Pure."""
+    """Render the jobs, the fastest first. With `job` render only that one, with its units. Pure."""
     if not views:
         return Text(f'job "{job}" was deleted' if job else "there are no jobs")
     if job:
