@@ -1,4 +1,4 @@
-"""PURE: what stands between jobs and a cluster. `examine(facts)` makes findings of what was read; `commands.doctor_reading` reads it.
+"""What keeps jobs from running on a cluster. PURE: `commands.doctor_reading` reads the facts, and `examine(facts)` makes findings of them.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """

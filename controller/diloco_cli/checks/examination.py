@@ -1,4 +1,4 @@
-"""Which checks there are, and in which order. Pure."""
+"""The table of all checks, in the order in which they are shown. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     check: Check
     scope: Scope
     run: Callable[[Facts], Iterable[Finding]]
-    """Raises `NotRead`. It finds something whenever it runs: nothing is passed over in silence."""
+    """May raise `NotRead`. A check always yields at least one finding, `ok` if nothing is wrong, so that the user sees that it ran."""
 
 
 CHECKS = (
@@ -51,15 +51,15 @@ CHECKS = (
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
-    """All findings, in the order of the checks. What could not be read is a finding of each check that needs it."""
+    """Run all checks. Each check that needs something which could not be read gets a finding that says so."""
     scopes = {Scope.CLUSTER: True, Scope.NAMESPACE: bool(facts.namespace), Scope.JOB: facts.job is not None}
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for row in CHECKS:
         if not scopes[row.scope]:
             continue
         try:
-            found += row.run(facts)
+            findings += row.run(facts)
         except NotRead as missing:
             what, why, remedy = missing.unreadable
-            found.append(warning(row.check, what, f"not checked: {why}", remedy))
-    return tuple(found)
+            findings.append(warning(row.check, what, f"not checked: {why}", remedy))
+    return tuple(findings)

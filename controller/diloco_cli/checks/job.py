@@ -1,4 +1,4 @@
-"""One job: what its status says, whether there are nodes for its pools, and whether its learners reach its syncer. Pure."""
+"""Checks of one job: its status, nodes for its pools, and whether learners reach its syncer. Pure."""
 
 from __future__ import annotations
 
@@ -25,27 +25,34 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def conditions(facts: Facts) -> Iterator[Finding]:
-    """Quote what the operator says of the job."""
+    """Quote the job's status."""
     assert facts.job is not None, "a check of a job"
     name, status = facts.job["metadata"]["name"], load(facts.job).status
     if status.state is None:
         yield error(Check.JOB, facts.job_name, "no operator has seen it: it has no status", "see the line about the operator")
         return
-    told = next((each for each in status.conditions if each.reason == status.reason and each.status is not ConditionStatus.UNKNOWN), None)
-    message = f"{status.state}: {status.reason}{': ' + told.message if told is not None and told.message else ''}"
+    condition = next(
+        (
+            candidate
+            for candidate in status.conditions
+            if candidate.reason == status.reason and candidate.status is not ConditionStatus.UNKNOWN
+        ),
+        None,
+    )
+    message = f"{status.state}: {status.reason}{': ' + condition.message if condition is not None and condition.message else ''}"
     if status.state in _WELL:
         yield ok(Check.JOB, facts.job_name, message)
     else:
-        find = error if status.state in _BAD else warning
-        yield find(Check.JOB, facts.job_name, message, f"kubectl diloco explain {name} -n {facts.namespace}")
+        make = error if status.state in _BAD else warning
+        yield make(Check.JOB, facts.job_name, message, f"kubectl diloco explain {name} -n {facts.namespace}")
 
 
 def pools(facts: Facts) -> Iterator[Finding]:
-    """Find whether the cluster has nodes for each pool, what keeps units from them, and what its program leaves idle of them."""
+    """Find whether the cluster has nodes for each pool, what keeps units from them, and which accelerators its template leaves idle."""
     assert facts.job is not None, "a check of a job"
     job = load(facts.job)
     inventory = inventory_of(facts.of(names.NODES), read(facts.config).disruption_signals, facts.now, facts.gpu_slices)
-    said = {pool.name: pool for pool in job.status.pools}
+    pool_status = {pool.name: pool for pool in job.status.pools}
     for pool in job.spec.pools:
         where = f"pool {pool.name}"
         try:
@@ -56,14 +63,14 @@ def pools(facts: Facts) -> Iterator[Finding]:
         if (idle := idle_accelerators(pool)) is not None:
             yield warning(Check.POOLS, where, idle.message, idle.remedy)
         counts = inventory.counts(shape.one)
-        status = said.get(pool.name)
+        status = pool_status.get(pool.name)
         if status is not None and lack_of(status.reason).of_slices:
             yield warning(
                 Check.POOLS, where, f"{status.reason}: {status.message}", "; ".join(status.remedies or ()) or "wait for other jobs"
             )
         elif not counts.total and not pool.provisioning.brings_nodes and pool.learners.max:
             devices = f", but {counts.other_devices_count} with {', '.join(counts.other_devices)}" if counts.other_devices else ""
-            odd = "; ".join(f"{each.nodes} with {each.what}" for each in counts.odd)
+            odd = "; ".join(f"{oddity.nodes} with {oddity.what}" for oddity in counts.odd)
             message = f"no node is one of {shape.one}{devices}{f' ({odd})' if odd else ''}"
             yield error(Check.POOLS, where, message, _remedy(pool, bool(counts.other_devices)))
         elif counts.unusable_count:
@@ -82,11 +89,11 @@ def _remedy(pool: Pool, other_devices: bool) -> str:
 
 
 def syncer(facts: Facts) -> Iterator[Finding]:
-    """Find whether the syncer runs, and a learner's pod reaches it."""
+    """Find whether the syncer runs and learners reach it."""
     assert facts.job is not None, "a check of a job"
     name = names.syncer_pod_name(facts.job["metadata"]["name"])
     where = f"pod {name}"
-    pod = next((each for each in facts.of(names.PODS) if each["metadata"]["name"] == name), None)
+    pod = next((candidate for candidate in facts.of(names.PODS) if candidate["metadata"]["name"] == name), None)
     if pod is None and waits_for_hardware(facts.job):
         yield ok(Check.SYNCER, where, "it comes with the first slice of the job")
         return
@@ -114,6 +121,13 @@ def syncer(facts: Facts) -> Iterator[Finding]:
 
 
 def _waiting(status: Mapping[str, Any]) -> str:
-    """Why its container does not run; "": that is not known."""
-    states = [(each.get("state") or {}).get("waiting") or {} for each in status.get("containerStatuses") or ()]
-    return next((f"{each.get('reason')}{': ' + str(each['message']) if each.get('message') else ''}" for each in states if each), "")
+    """Why the container does not run, or "" if the status does not tell."""
+    states = [(container.get("state") or {}).get("waiting") or {} for container in status.get("containerStatuses") or ()]
+    return next(
+        (
+            f"{container.get('reason')}{': ' + str(container['message']) if container.get('message') else ''}"
+            for container in states
+            if container
+        ),
+        "",
+    )

@@ -20,13 +20,13 @@ from diloco_operator.reconcile.config import OperatorConfig
 class Level(enum.StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """Some jobs will not do what they are asked for, or the doctor could not see."""
+    """Some jobs will not do what they are asked for, or the doctor could not check it."""
     ERROR = "error"
-    """A job does not start, or does not train, until a person acts."""
+    """A job does not start or does not train until a person acts."""
 
 
 class Check(enum.StrEnum):
-    """What is looked at. Programs go by these names: they stay."""
+    """What a check looks at. Programs read these names in the JSON output, so they do not change."""
 
     KUBERNETES = "kubernetes"
     CRD = "crd"
@@ -52,25 +52,25 @@ class Check(enum.StrEnum):
 
 
 class Finding(NamedTuple):
-    """One line."""
+    """One line of the doctor's output."""
 
     check: Check
     level: Level
     where: str
-    """The object that it is about: `node gpu-0`, `namespace team`, `cluster`."""
+    """The object: `node gpu-0`, `namespace team`, `cluster`."""
     message: str
-    """What is wrong, or what is well."""
+    """What is wrong, or that all is well."""
     remedy: str = ""
-    """What to do; "" for what is well."""
+    """What to do, or "" if all is well."""
 
 
 class Right(NamedTuple):
-    """What the operator or a user wants to do."""
+    """Something that the operator or a user wants to do."""
 
     verb: str
     resource: Resource
     namespace: str = ""
-    """"" for all of them, and for kinds without one."""
+    """"" for all namespaces, and for kinds without one."""
     subresource: str = ""
     name: str = ""
     """"" for every object."""
@@ -81,20 +81,20 @@ class Right(NamedTuple):
 
 
 class Review(NamedTuple):
-    """What the API server's authorizer says of a right."""
+    """Whether the API server's authorizer grants a right."""
 
     right: Right
     allowed: bool
 
 
 class Reach(NamedTuple):
-    """A connection from a learner's pod to the syncer that was tried."""
+    """A connection that was tried from a learner's pod to the syncer."""
 
     pod: str
     address: str
     """`host:port`."""
     error: str
-    """"" when it came about."""
+    """Why the connection failed, or "" if it did not."""
 
 
 ASK = "ask an administrator for the right to read this, or to run the command"
@@ -106,7 +106,7 @@ class Unreadable(NamedTuple):
     what: str
     why: str
     remedy: str = ASK
-    """What to do where it is not a right that is missing."""
+    """What to do. The default is for a missing right."""
 
 
 class NotRead(Exception):
@@ -122,32 +122,32 @@ class Facts:
     """All that was read, at one time."""
 
     namespace: str
-    """That of the command; "" where only the cluster is looked at."""
+    """The namespace of the command. "" if only the cluster is checked."""
     now: float
-    """By the API server's clock, seconds since the epoch."""
+    """Time by the API server's clock, in seconds since the epoch."""
     ahead: float
-    """The API server's clock less this machine's, seconds; 0 while they may be equal."""
+    """How far the API server's clock is ahead of this machine's, in seconds. 0 if they may be equal."""
     version: str
-    """The version of this program."""
+    """Version of this program."""
     kubernetes: Mapping[str, object]
     """The API server's version: `major`, `minor`, `gitVersion`."""
     groups: frozenset[str]
-    """API groups that it serves."""
+    """API groups that the API server serves."""
     objects: Mapping[Resource, Sequence[Obj] | Unreadable]
-    """By kind: all of those without a namespace, and of the others what the checks are about."""
+    """Objects by kind: all objects of kinds without a namespace, and those of other kinds that a check needs."""
     config: OperatorConfig | Unreadable
-    """Configuration of the operator that works on the namespace, or of the only one."""
+    """Configuration of the operator that works on the namespace, or of the only operator."""
     elections: Sequence[Obj] | Unreadable = ()
     """Leases by which the operators elect their leaders."""
     own_rights: Sequence[Review] | Unreadable = ()
     operator_rights: Sequence[Review] | Unreadable = ()
     job: Obj | None = None
     reach: Reach | Unreadable | None = None
-    """None: nothing could be tried, because no pod of a learner runs."""
+    """None if nothing could be tried, because no learner's pod runs."""
 
     @property
     def spec(self) -> Spec | None:
-        """Return the spec of the job; None: there is none, or it cannot be read."""
+        """The spec of the job. None if there is no job or its spec is not valid."""
         try:
             return load(self.job).spec if self.job is not None else None
         except InvalidJob:
@@ -155,22 +155,22 @@ class Facts:
 
     @property
     def job_name(self) -> str:
-        """`job lm`, as findings name it."""
+        """How findings name the job: `job lm`. "" if there is none."""
         return f"job {self.job['metadata']['name']}" if self.job is not None else ""
 
     def of(self, resource: Resource) -> Sequence[Obj]:
-        """Return the objects of this kind. Raises `NotRead`."""
+        """The objects of this kind. Raises `NotRead`."""
         return read(self.objects.get(resource, ()))
 
     @property
     def gpu_slices(self) -> Sequence[Obj]:
-        """Return the ResourceSlices of GPUs; none where they cannot be read, which the check of nodes says."""
-        found = self.objects.get(RESOURCE_SLICES, ())
-        return () if isinstance(found, Unreadable) else found
+        """ResourceSlices of GPUs. Empty if they cannot be read; the check of nodes tells that."""
+        slices = self.objects.get(RESOURCE_SLICES, ())
+        return () if isinstance(slices, Unreadable) else slices
 
 
 def read[T](found: T | Unreadable) -> T:
-    """Return what was read. Raises `NotRead`."""
+    """Return `found`. Raises `NotRead` if it could not be read."""
     if isinstance(found, Unreadable):
         raise NotRead(found)
     return found

@@ -1,4 +1,4 @@
-"""What a namespace does to the pods of jobs: quotas, Pod Security, and service meshes. Pure."""
+"""Checks of what a namespace does to the pods of jobs: quotas, Pod Security, and service meshes. Pure."""
 
 from __future__ import annotations
 
@@ -24,38 +24,41 @@ _INJECTS = (
     ("Linkerd", "linkerd.io/inject", "enabled", "linkerd.io/inject"),
     ("Kuma", "kuma.io/sidecar-injection", "enabled", "kuma.io/sidecar-injection"),
 )
-"""Mesh, label or annotation of a namespace, its value ("": any), and the label or annotation by which a pod stays out."""
+"""Name of the mesh; the namespace's label or annotation that turns injection on; its value ("" for any); the pod's label or annotation that
+turns injection off."""
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
 def quota(facts: Facts) -> Iterator[Finding]:
-    """Find whether quotas refuse pods because these say too little, or have no room left for them."""
-    found: list[Finding] = []
-    quotas = [each for each in facts.of(names.QUOTAS) if not _scoped(each)]
-    for each in quotas:
-        where = f"resourcequota {each['metadata']['name']}"
-        hard: Mapping[str, Any] = (each.get("spec") or {}).get("hard") or {}
-        used: Mapping[str, Any] = (each.get("status") or {}).get("used") or {}
+    """Find quotas that refuse pods of jobs, because the pods lack a request or limit or because no room is left."""
+    findings: list[Finding] = []
+    quotas = [obj for obj in facts.of(names.QUOTAS) if not _scoped(obj)]
+    for obj in quotas:
+        where = f"resourcequota {obj['metadata']['name']}"
+        hard: Mapping[str, Any] = (obj.get("spec") or {}).get("hard") or {}
+        used: Mapping[str, Any] = (obj.get("status") or {}).get("used") or {}
         for who, field, counted in _silent_pods(facts, hard):
             message = f"it counts {counted}, and {who} sets none: the API server refuses its pods"
-            found.append(error(Check.QUOTA, where, message, f"set {field}, or a LimitRange with defaults in the namespace"))
+            findings.append(error(Check.QUOTA, where, message, f"set {field}, or a LimitRange with defaults in the namespace"))
         for resource, limit in sorted(hard.items()):
             needed, what = _need(facts.spec, resource)
             left = quantity(str(limit)) - quantity(str(used.get(resource, 0)))
             if left < needed:
                 message = f"{resource}: {used.get(resource, 0)} of {limit} are used, and {what} takes {needed}"
-                found.append(warning(Check.QUOTA, where, message, f"raise the quota, or wait until others have released {resource}"))
-    yield from found or [ok(Check.QUOTA, f"namespace {facts.namespace}", f"{plural(len(quotas), 'quota')}, and none refuses a job's pods")]
+                findings.append(warning(Check.QUOTA, where, message, f"raise the quota, or wait until others have released {resource}"))
+    yield from findings or [
+        ok(Check.QUOTA, f"namespace {facts.namespace}", f"{plural(len(quotas), 'quota')}, and none refuses a job's pods")
+    ]
 
 
 def _scoped(quota: Obj) -> bool:
-    """Whether it counts only some pods: which ones is not for us to guess."""
+    """Whether the quota counts only some pods. Such quotas are not checked, since this program cannot tell which pods they count."""
     spec = quota.get("spec") or {}
     return bool(spec.get("scopes") or spec.get("scopeSelector"))
 
 
 def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Who sets too little, the field that would, and the resource that the quota counts."""
+    """Yield whose pods lack a request or limit that the quota demands, the field that sets it, and the resource that the quota counts."""
     for resource, kind, name in _counted(hard):
         if _default(facts, kind, name):
             continue
@@ -70,7 +73,7 @@ def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def _counted(hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Resources of which every pod must say something, with the part of `resources` that does so."""
+    """Yield each resource of the quota that every pod must set, with the field of `resources` (requests or limits) and its name there."""
     for resource in sorted(hard):
         kind, _, name = resource.rpartition(".")
         if name in ("cpu", "memory") and kind in ("", "requests", "limits"):
@@ -78,18 +81,19 @@ def _counted(hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _default(facts: Facts, kind: str, name: str) -> bool:
-    """Whether a LimitRange sets it for containers that do not. A default limit is the default request, too."""
-    limits = (limit for each in facts.of(names.LIMIT_RANGES) for limit in (each.get("spec") or {}).get("limits") or ())
+    """Whether a LimitRange sets it for containers that do not."""
+    limits = (limit for limit_range in facts.of(names.LIMIT_RANGES) for limit in (limit_range.get("spec") or {}).get("limits") or ())
+    # `default` is the default limit, and without a `defaultRequest` also the default request.
     parts = ("default",) if kind == "limits" else ("default", "defaultRequest")
     return any(limit.get("type") == "Container" and any(name in (limit.get(part) or {}) for part in parts) for limit in limits)
 
 
 def _set(template: Mapping[str, Any], container: str, kind: str, name: str) -> bool:
-    found = next((each for each in template.get("containers") or () if each.get("name") == container), None)
-    resources: Mapping[str, Any] = (found or {}).get("resources") or {}
-    # A limit without a request is the request, too.
+    own = next((part for part in template.get("containers") or () if part.get("name") == container), None)
+    resources: Mapping[str, Any] = (own or {}).get("resources") or {}
+    # If a container has a limit and no request, Kubernetes takes the limit as the request.
     kinds = ("requests", "limits") if kind == "requests" else ("limits",)
-    return any(name in (resources.get(each) or {}) for each in kinds)
+    return any(name in (resources.get(part) or {}) for part in kinds)
 
 
 def _of_configuration(facts: Facts, kind: str, name: str) -> bool:
@@ -100,7 +104,7 @@ def _of_configuration(facts: Facts, kind: str, name: str) -> bool:
 
 
 def _need(spec: Spec | None, resource: str) -> tuple[int, str]:
-    """Return what the next object of a job takes of a resource whose amount the job decides by itself; 0: that is not known."""
+    """How much of a resource the next object of a job takes, and which object that is. 0 and "" if that is not known."""
     if resource in ("pods", "count/pods", "persistentvolumeclaims", "secrets", "services", "configmaps"):
         return 1, "a job"
     name = resource.removeprefix("requests.")
@@ -116,7 +120,7 @@ def _need(spec: Spec | None, resource: str) -> tuple[int, str]:
 
 # --- Pod Security -----------------------------------------------------------------------------------------------------
 def pod_security(facts: Facts) -> Iterator[Finding]:
-    """Find whether the namespace admits the programs of the accelerators that there are, or that the job asks for."""
+    """Find whether the namespace admits programs on the accelerators of the job, or without a job on those of the cluster."""
     enforced = str((_namespace(facts).get("labels") or {}).get(ENFORCE) or "privileged")
     where = f"namespace {facts.namespace}"
     level = _PROFILES.index(enforced) if enforced in _PROFILES else 0
@@ -134,23 +138,23 @@ def pod_security(facts: Facts) -> Iterator[Finding]:
 
 
 def _chooses_user(pool: Pool) -> bool:
-    """Whether the template says itself who its program is."""
+    """Whether the template itself decides as which user its program runs."""
     parts = [pool.template.spec, *(pool.template.spec.get("containers") or ())]
-    contexts = [each.get("securityContext") or {} for each in parts]
+    contexts = [part.get("securityContext") or {} for part in parts]
     return any(context.get("runAsNonRoot") or "runAsUser" in context or context.get("privileged") for context in contexts)
 
 
 # --- service meshes ---------------------------------------------------------------------------------------------------
 def service_mesh(facts: Facts) -> Iterator[Finding]:
-    """Find whether a mesh puts proxies into the pods of jobs."""
+    """Find whether a service mesh puts proxies into the pods of jobs."""
     meta = _namespace(facts)
     marks = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    found = next((each for each in _INJECTS if each[1] in marks and each[2] in ("", marks[each[1]])), None)
+    injection = next((candidate for candidate in _INJECTS if candidate[1] in marks and candidate[2] in ("", marks[candidate[1]])), None)
     where = f"namespace {facts.namespace}"
-    if found is None:
+    if injection is None:
         yield ok(Check.SERVICE_MESH, where, "no mesh puts proxies into its pods")
         return
-    mesh, _, _, out = found
+    mesh, _, _, out = injection
     if facts.spec is not None and all(_stays_out(metadata, out) for metadata in _template_marks(facts.spec)):
         yield ok(Check.SERVICE_MESH, where, f"{mesh} puts proxies into its pods, and the job's templates stay out ({out})")
         return
@@ -164,10 +168,10 @@ _OUT = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled", "ku
 
 def _template_marks(spec: Spec) -> Sequence[Mapping[str, str]]:
     templates = [pool.template for pool in spec.pools]
-    own = [each.metadata for each in (*templates, *([spec.syncer.template] if spec.syncer.template else ()))]
-    found = [{**each.annotations, **each.labels} for each in own]
-    # Without a template the syncer's pod has no mark, and the mesh takes it.
-    return found if spec.syncer.template is not None else [*found, {}]
+    own = [template.metadata for template in (*templates, *([spec.syncer.template] if spec.syncer.template else ()))]
+    pod_marks = [{**template.annotations, **template.labels} for template in own]
+    # A syncer without a template has no annotation that keeps the proxy out, so it counts as one without marks.
+    return pod_marks if spec.syncer.template is not None else [*pod_marks, {}]
 
 
 def _stays_out(marks: Mapping[str, str], out: str) -> bool:
@@ -175,6 +179,6 @@ def _stays_out(marks: Mapping[str, str], out: str) -> bool:
 
 
 def _namespace(facts: Facts) -> Mapping[str, Any]:
-    """Metadata of the namespace."""
-    found = next((each for each in facts.of(names.NAMESPACES) if each["metadata"]["name"] == facts.namespace), None)
-    return found["metadata"] if found is not None else {}
+    """Metadata of the namespace. Empty if it does not exist."""
+    obj = next((candidate for candidate in facts.of(names.NAMESPACES) if candidate["metadata"]["name"] == facts.namespace), None)
+    return obj["metadata"] if obj is not None else {}

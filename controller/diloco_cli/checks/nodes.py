@@ -1,4 +1,4 @@
-"""What the nodes have: accelerators of the catalogue and others, drivers that do not run, and unknown devices. Pure."""
+"""Checks of the nodes: accelerators of the catalogue and others, drivers that do not run, and unknown devices. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ UNSEEN = "you may not list resource slices: GPUs that only DRA offers are not se
 
 
 def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float, slices: Iterable[Obj] = ()) -> Inventory:
-    """Return the fleet, as the operator has it. Nodes that cannot be read count as not there: the operator's own messages name them.
-    `slices`: see `views`."""
+    """The fleet as the operator sees it. A node that cannot be read is left out; the operator's own messages name it. For `slices` see
+    `views`."""
     inventory = Inventory(signals)
     inventory.advance(now)
     for node in views(nodes, slices):
@@ -36,7 +36,7 @@ def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float, s
 
 
 def views(nodes: Iterable[Obj], slices: Iterable[Obj] = ()) -> Iterator[NodeView]:
-    """Return the nodes that can be read. `slices`: the ResourceSlices of GPUs, by which DRA offers them."""
+    """Yield the nodes that can be read. `slices` are the ResourceSlices with which DRA offers GPUs."""
     pools = pools_of(slices)
     for node in nodes:
         try:
@@ -51,7 +51,7 @@ def _seen(facts: Facts) -> Iterator[NodeView]:
 
 
 def accelerators(facts: Facts) -> Iterator[Finding]:
-    """Count the hosts of each kind, and find the accelerators that no pool gets for naming a kind."""
+    """Count the hosts of each kind, and find accelerators that no pool gets by naming a kind."""
     if isinstance(facts.objects.get(names.RESOURCE_SLICES), Unreadable):
         yield warning(Check.NODES, _CLUSTER, UNSEEN, ASK)
     kinds: Counter[str] = Counter()
@@ -63,8 +63,8 @@ def accelerators(facts: Facts) -> Iterator[Finding]:
         elif kind is not None:
             kinds[f"{kind.accelerator} {kind.topology}".rstrip()] += 1
     if kinds or not odd:
-        there = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
-        yield ok(Check.NODES, _CLUSTER, f"hosts: {there or 'none yet'}")
+        hosts = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
+        yield ok(Check.NODES, _CLUSTER, f"hosts: {hosts or 'none yet'}")
     for why, nodes in odd.items():
         has = "have" if len(nodes) > 1 else "has"
         remedy = why.remedy or "see docs/operator.md, Further accelerators"
@@ -73,16 +73,16 @@ def accelerators(facts: Facts) -> Iterator[Finding]:
 
 
 def drivers(facts: Facts) -> Iterator[Finding]:
-    """Find nodes whose labels name an accelerator, and that offer none: a driver or plugin is missing. And NVLink domains without the
-    driver by which several hosts use them."""
+    """Find nodes whose labels name an accelerator but which offer none, because a driver or plugin is missing. Also find NVLink domains
+    without the driver that lets several hosts use them."""
     silent: dict[tuple[str, str], list[str]] = {}
     known, domains = 0, []
     for node in _seen(facts):
-        found = identify(node.kind_labels)
-        if found is None:
+        identified = identify(node.kind_labels)
+        if identified is None:
             continue
         known += 1
-        kind, _ = found
+        kind, _ = identified
         if not dict(node.devices).get(kind.resource):
             silent.setdefault((kind.name, kind.resource), []).append(node.name)
         if NVLINK_DOMAIN in node.labels:
@@ -101,24 +101,24 @@ def drivers(facts: Facts) -> Iterator[Finding]:
 
 
 def devices(facts: Facts) -> Iterator[Finding]:
-    """Find devices that keep pools without accelerators from nodes: neither of an accelerator, nor of a network."""
-    found: dict[str, list[str]] = {}
+    """Find devices that keep cpu pools from nodes, because they are neither accelerators nor known as incidental."""
+    offering: dict[str, list[str]] = {}
     for node in _seen(facts):
         kind = kind_of(node)
         if kind is not None and kind.accelerator == CPU and oddity(node, kind) is None:
             for name, _ in telling(node.devices):
-                found.setdefault(name, []).append(node.name)
-    for name, nodes in sorted(found.items()):
+                offering.setdefault(name, []).append(node.name)
+    for name, nodes in sorted(offering.items()):
         offer = plural(len(nodes), "node offers", "nodes offer")
         message = f"{offer} {name}, which is neither an accelerator nor incidental: it keeps cpu pools away"
         remedy = f"if no pod works with it, add it to incidentalResources of the chart: {name}; else request it in the pools' templates"
         yield warning(Check.DEVICES, _nodes(nodes), message, remedy)
-    if not found:
+    if not offering:
         yield ok(Check.DEVICES, _CLUSTER, "no device keeps a cpu pool from a node")
 
 
 def hosts_by_kind(facts: Facts) -> Mapping[str, int]:
-    """Hosts of each kind of accelerator."""
+    """Number of hosts of each kind of accelerator."""
     kinds = (kind_of(node) for node in _seen(facts))
     return Counter(kind.accelerator for kind in kinds if kind is not None)
 

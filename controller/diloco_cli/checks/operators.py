@@ -1,4 +1,4 @@
-"""The operator and its CustomResourceDefinition: there, of one version, and at work on the namespace. Pure."""
+"""Checks of the operator and its CustomResourceDefinition: do they exist, fit each other, and work on the namespace? Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ PART_OF = "app.kubernetes.io/part-of=diloco-operator,app.kubernetes.io/component
 _VERSION = "app.kubernetes.io/version"
 _SHOWN = 3
 _ELECTION = 10.0
-"""Seconds from the expiry of a lease within which another replica has it."""
+"""Seconds after the expiry of a lease within which another replica takes it."""
 _INSTALL = "helm install diloco-operator helm/diloco-operator --namespace diloco-system --create-namespace"
 
 
 def crd(facts: Facts) -> Iterator[Finding]:
-    """Find whether the API server knows everything that this version of a DiLoCoJob has."""
+    """Find whether the CustomResourceDefinition has all fields that this program knows."""
     where = f"customresourcedefinition {CRD_NAME}"
-    found = next((each for each in facts.of(names.CUSTOM_RESOURCES) if each["metadata"]["name"] == CRD_NAME), None)
-    if found is None:
+    definition = next((candidate for candidate in facts.of(names.CUSTOM_RESOURCES) if candidate["metadata"]["name"] == CRD_NAME), None)
+    if definition is None:
         yield error(Check.CRD, where, "the cluster does not have it: there can be no jobs", f"install the chart: {_INSTALL}")
         return
-    missing = list(missing_parts(found))
+    missing = list(missing_parts(definition))
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         message = f"it is of another version than this program ({facts.version}): it lacks {', '.join(missing[:_SHOWN])}{more}"
@@ -39,18 +39,18 @@ def crd(facts: Facts) -> Iterator[Finding]:
 
 
 def operator(facts: Facts) -> Iterator[Finding]:
-    """Find whether an operator runs, and works on the namespace."""
+    """Find whether an operator runs and works on the namespace."""
     deployments = facts.of(names.DEPLOYMENTS)
     if not deployments:
         yield error(Check.OPERATOR, "cluster", "no Deployment of the operator was found: nothing works on jobs", _INSTALL)
         return
-    working = [each for each in deployments if not facts.namespace or watches(each, facts.namespace)]
+    working = [deployment for deployment in deployments if not facts.namespace or watches(deployment, facts.namespace)]
     if not working:
         message = f"no operator watches namespace {facts.namespace}: jobs there stay without status"
         yield error(Check.OPERATOR, _named(deployments), message, f"add {facts.namespace} to watchNamespaces of the chart")
         return
-    for each in working:
-        yield from _of(each, facts.version)
+    for deployment in working:
+        yield from _of(deployment, facts.version)
     if len(working) > 1 and facts.namespace:
         message = f"{len(working)} operators watch namespace {facts.namespace}: both write for every job"
         yield error(Check.OPERATOR, _named(working), message, "leave the namespace in watchNamespaces of one of them")
@@ -59,7 +59,7 @@ def operator(facts: Facts) -> Iterator[Finding]:
 def _of(deployment: Obj, version: str) -> Iterator[Finding]:
     meta, status = deployment["metadata"], deployment.get("status") or {}
     where = _named([deployment])
-    theirs = str((meta.get("labels") or {}).get(_VERSION) or "")
+    operator_version = str((meta.get("labels") or {}).get(_VERSION) or "")
     wanted = int((deployment.get("spec") or {}).get("replicas", 1))
     if not wanted:
         yield warning(
@@ -68,21 +68,23 @@ def _of(deployment: Obj, version: str) -> Iterator[Finding]:
     elif not status.get("readyReplicas"):
         remedy = f"kubectl logs -n {meta['namespace']} deployment/{meta['name']}; its /readyz names what it waits for"
         yield error(Check.OPERATOR, where, f"0 of {wanted} replicas are ready", remedy)
-    elif theirs and theirs != version:
+    elif operator_version and operator_version != version:
         remedy = "use the program of the operator's version, or upgrade the chart"
-        yield warning(Check.OPERATOR, where, f"it is of version {theirs}, and this program of {version}", remedy)
+        yield warning(Check.OPERATOR, where, f"it is of version {operator_version}, and this program of {version}", remedy)
     else:
-        yield ok(Check.OPERATOR, where, f"{status['readyReplicas']} of {wanted} replicas are ready, version {theirs or 'unknown'}")
+        yield ok(
+            Check.OPERATOR, where, f"{status['readyReplicas']} of {wanted} replicas are ready, version {operator_version or 'unknown'}"
+        )
 
 
 def watches(deployment: Obj, namespace: str) -> bool:
-    """Whether this operator works on jobs of the namespace, by its arguments."""
+    """Whether this operator works on jobs of the namespace, according to its arguments."""
     watched = _given(deployment, "--watch-namespace")
     return not watched or namespace in watched
 
 
 def lease_of(deployment: Obj) -> tuple[str, str] | None:
-    """Return namespace and name of the Lease by which this operator elects its leader, by its arguments; None: there is no election."""
+    """Namespace and name of the Lease with which this operator elects its leader, by its arguments. None if there is no election."""
     if "--no-leader-elect" in arguments(deployment):
         return None
     own = deployment["metadata"]["namespace"]
@@ -93,18 +95,18 @@ def lease_of(deployment: Obj) -> tuple[str, str] | None:
 
 
 def leases(facts: Facts) -> Iterator[Finding]:
-    """Find who leads, for each operator that works on the namespace."""
-    found = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in read(facts.elections)}
-    working = [each for each in facts.of(names.DEPLOYMENTS) if not facts.namespace or watches(each, facts.namespace)]
-    ready = [each for each in working if (each.get("status") or {}).get("readyReplicas")]
-    if not ready:  # the line about the operator says what is wrong with that
+    """Find the leader of each operator that works on the namespace."""
+    election_leases = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in read(facts.elections)}
+    working = [item for item in facts.of(names.DEPLOYMENTS) if not facts.namespace or watches(item, facts.namespace)]
+    ready = [item for item in working if (item.get("status") or {}).get("readyReplicas")]
+    if not ready:  # nothing wrong about leases; the check of the operator tells why no replica is ready
         yield ok(Check.LEASE, "cluster", "no replica of an operator is ready, so none has to lead")
     for deployment in ready:
         key = lease_of(deployment)
         if key is None:
             yield ok(Check.LEASE, _named([deployment]), "its only replica needs no election")
         else:
-            yield _leader(deployment, "/".join(key), found.get(key), facts.now)
+            yield _leader(deployment, "/".join(key), election_leases.get(key), facts.now)
 
 
 def _leader(deployment: Obj, lease: str, obj: Obj | None, now: float) -> Finding:
@@ -125,15 +127,15 @@ def _leader(deployment: Obj, lease: str, obj: Obj | None, now: float) -> Finding
 
 
 def arguments(deployment: Obj) -> list[str]:
-    """Return the arguments of the operator."""
+    """Arguments of all containers of a Deployment."""
     containers = deployment["spec"]["template"]["spec"].get("containers") or ()
-    return [str(each) for container in containers for each in container.get("args") or ()]
+    return [str(argument) for container in containers for argument in container.get("args") or ()]
 
 
 def _given(deployment: Obj, option: str) -> list[str]:
-    """Return the values of an option among the operator's arguments."""
-    return [value for name, _, value in (each.partition("=") for each in arguments(deployment)) if name == option]
+    """All values of an option among the operator's arguments."""
+    return [value for name, _, value in (argument.partition("=") for argument in arguments(deployment)) if name == option]
 
 
 def _named(deployments: Sequence[Obj]) -> str:
-    return f"deployment {named([f'{each["metadata"]["namespace"]}/{each["metadata"]["name"]}' for each in deployments])}"
+    return f"deployment {named([f'{deployment["metadata"]["namespace"]}/{deployment["metadata"]["name"]}' for deployment in deployments])}"

@@ -1,4 +1,4 @@
-"""Who may do what: the operator, and the user of the command. Pure.
+"""Checks of rights: those of the operator, and those of the user. Pure.
 
 See docs/decisions/0105-rights-and-networks.md.
 """
@@ -83,37 +83,37 @@ COMMANDS: Mapping[str, tuple[tuple[Resource, str, str], ...]] = {
     ),
     "init": ((names.NODES, "", "list"),),
 }
-"""By command: kind, subresource and verbs. `doctor` is not here: each of its checks says what it may not read."""
+"""Kind, subresource and verbs that each command needs. `doctor` is missing, because each of its checks tells what it may not read."""
 
 
 def operator_rights(namespace: str) -> list[Right]:
-    """Return what the operator needs to work on jobs of the namespace; "": of none, only what it needs of the cluster."""
-    found = [Right(verb, resource) for resource, verbs in _CLUSTER_WIDE for verb in verbs.split()]
-    found.append(Right("get", names.CUSTOM_RESOURCES, name=CRD_NAME))
+    """Rights that the operator needs to work on jobs of the namespace. For "" only those that it needs cluster-wide."""
+    rights = [Right(verb, resource) for resource, verbs in _CLUSTER_WIDE for verb in verbs.split()]
+    rights.append(Right("get", names.CUSTOM_RESOURCES, name=CRD_NAME))
     if namespace:
-        found += [Right(verb, resource, namespace, part) for resource, part, verbs in _NAMESPACED for verb in verbs.split()]
-    return found
+        rights += [Right(verb, resource, namespace, part) for resource, part, verbs in _NAMESPACED for verb in verbs.split()]
+    return rights
 
 
 def caller_rights(namespace: str) -> list[Right]:
-    """Return what the commands need in a namespace, and of the cluster."""
+    """Rights that all commands together need in a namespace and cluster-wide."""
     return list(_purposes(namespace))
 
 
 def _purposes(namespace: str) -> dict[Right, list[str]]:
-    """Return the commands that need each right."""
-    found: dict[Right, list[str]] = {}
+    """The commands that need each right."""
+    commands: dict[Right, list[str]] = {}
     for command, needs in COMMANDS.items():
         for resource, part, verbs in needs:
             for verb in verbs.split():
-                found.setdefault(Right(verb, resource, namespace if resource.namespaced else "", part), []).append(command)
-    return found
+                commands.setdefault(Right(verb, resource, namespace if resource.namespaced else "", part), []).append(command)
+    return commands
 
 
 def of_operator(facts: Facts) -> Iterator[Finding]:
-    """Find whether the operator has its rights, in the namespace of the command."""
+    """Find whether the operator has its rights in the namespace of the command."""
     reviews = read(facts.operator_rights)
-    missing = [str(each.right) for each in reviews if not each.allowed]
+    missing = [str(review.right) for review in reviews if not review.allowed]
     where = f"namespace {facts.namespace}" if facts.namespace else "cluster"
     if missing:
         remedy = f"add {facts.namespace} to watchNamespaces of the chart" if facts.namespace else "install the chart with rbac.create: true"
@@ -129,7 +129,7 @@ def of_operator(facts: Facts) -> Iterator[Finding]:
 def of_caller(facts: Facts) -> Iterator[Finding]:
     """Find which commands the user may not use."""
     purposes = _purposes(facts.namespace)
-    missing = [each.right for each in read(facts.own_rights) if not each.allowed]
+    missing = [review.right for review in read(facts.own_rights) if not review.allowed]
     for right in missing:
         where = f"namespace {right.namespace}" if right.namespace else "cluster"
         remedy = "ask an administrator; " + (

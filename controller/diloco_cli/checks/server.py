@@ -1,4 +1,4 @@
-"""The API server and the machines around it: versions, clocks, addresses, users, and who brings nodes. Pure."""
+"""Checks of the API server and the machines around it: versions, clocks, addresses, users, and who brings nodes. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from diloco_cli.checks.model import Check, Facts, Finding, error, named, ok, rea
 from diloco_cli.checks.operators import arguments
 
 OLDEST_MINOR = 34
-"""The oldest minor version of Kubernetes 1: what the chart's kubeVersion says."""
+"""The oldest minor version of Kubernetes 1 that works, as in the chart's kubeVersion."""
 _SLACK = 10.0
-"""Seconds. Clocks that differ by less are equal: a kubelet renews its lease every 10 s."""
+"""Seconds by which clocks may differ. A kubelet renews its lease every 10 s, so smaller differences cannot be seen."""
 _SILENT = 300.0
-"""Seconds. A kubelet whose node is Ready has renewed its lease within them, whatever the API server was doing."""
+"""Seconds within which the kubelet of a Ready node has renewed its lease, however slow the API server was. An older lease means that the
+node's clock is behind."""
 _CLUSTER = "cluster"
 _SYNCHRONIZE = "synchronize its clock (chrony, systemd-timesyncd)"
 _BY_ADDRESS = ("--health-address", "--metrics-address")
@@ -30,22 +31,22 @@ _GROUPS = {"kueue.x-k8s.io": "Kueue", "karpenter.sh": "Karpenter"}
 
 def kubernetes(facts: Facts) -> Iterator[Finding]:
     """Find whether the API server is recent enough."""
-    said = str(facts.kubernetes.get("gitVersion") or "unknown")
+    version = str(facts.kubernetes.get("gitVersion") or "unknown")
     minor = "".join(character for character in str(facts.kubernetes.get("minor") or "") if character.isdecimal())  # EKS says 31+
     if minor and int(minor) < OLDEST_MINOR and facts.kubernetes.get("major") == "1":
-        yield error(Check.KUBERNETES, _CLUSTER, f"Kubernetes is {said}, and jobs need 1.{OLDEST_MINOR}", "upgrade the cluster")
+        yield error(Check.KUBERNETES, _CLUSTER, f"Kubernetes is {version}, and jobs need 1.{OLDEST_MINOR}", "upgrade the cluster")
     else:
-        yield ok(Check.KUBERNETES, _CLUSTER, f"Kubernetes {said}")
+        yield ok(Check.KUBERNETES, _CLUSTER, f"Kubernetes {version}")
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
 def clocks(facts: Facts) -> Iterator[Finding]:
-    """Find how far clocks are apart: of the API server and this machine, and of kubelets, whose leases have the time of their machine.
-    Certificates are good from an hour before they are made."""
-    found: list[Finding] = []
+    """Compare the API server's clock with this machine's, and with those of the nodes: a kubelet writes its own time into its lease. A
+    difference above an hour is an error, because certificates are valid from an hour before they are made."""
+    findings: list[Finding] = []
     if abs(facts.ahead) > _SLACK:
-        found.append(_apart("this machine", -facts.ahead))
-    leases = {each["metadata"]["name"]: each for each in facts.of(LEASES)}
+        findings.append(_apart("this machine", -facts.ahead))
+    leases = {lease["metadata"]["name"]: lease for lease in facts.of(LEASES)}
     seen = 0
     for node in facts.of(names.NODES):
         name = node["metadata"]["name"]
@@ -56,34 +57,34 @@ def clocks(facts: Facts) -> Iterator[Finding]:
             continue  # a node without a kubelet, or of a provider that keeps no leases
         seen += 1
         if ahead > _SLACK or (ahead < -_SILENT and _is_ready(node)):
-            found.append(_apart(f"node {name}", ahead))
+            findings.append(_apart(f"node {name}", ahead))
     nodes = f", and so do {plural(seen, 'node')}" if seen else "; no node has a lease that would tell"
-    yield from found or [ok(Check.CLOCKS, _CLUSTER, f"this machine and the API server agree within {_SLACK:.0f} s{nodes}")]
+    yield from findings or [ok(Check.CLOCKS, _CLUSTER, f"this machine and the API server agree within {_SLACK:.0f} s{nodes}")]
 
 
 def _apart(where: str, ahead: float) -> Finding:
-    said = f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the API server's"
+    message = f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the API server's"
     if abs(ahead) > BACKDATE:
-        return error(Check.CLOCKS, where, f"{said}: certificates of jobs are not valid there", _SYNCHRONIZE)
-    return warning(Check.CLOCKS, where, said, _SYNCHRONIZE)
+        return error(Check.CLOCKS, where, f"{message}: certificates of jobs are not valid there", _SYNCHRONIZE)
+    return warning(Check.CLOCKS, where, message, _SYNCHRONIZE)
 
 
 def _is_ready(node: Obj) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
 def address_family(facts: Facts) -> Iterator[Finding]:
-    """Find which addresses pods have, by those of the Service `kubernetes`, and whether the operator's endpoints listen on one of them."""
-    services = [each for each in facts.of(names.SERVICES) if _is_api(each)]
+    """Find the cluster's address families, by the Service `kubernetes`, and operators whose endpoints listen on another family."""
+    services = [service for service in facts.of(names.SERVICES) if _is_api(service)]
     spec = services[0]["spec"] if services else {}
     families = [str(family) for family in spec.get("ipFamilies") or [_family(str(spec.get("clusterIP") or ""))]]
     wrong = [
         (deployment, argument)
         for deployment in facts.of(names.DEPLOYMENTS)
         for argument in arguments(deployment)
-        if (heard := _listens(argument)) and heard not in families
+        if (listened := _listens(argument)) and listened not in families
     ]
     for deployment, argument in wrong:
         meta = deployment["metadata"]
@@ -102,7 +103,7 @@ def _is_api(service: Obj) -> bool:
 
 
 def _listens(argument: str) -> str:
-    """Return the family of the one address that an argument of the operator says it listens on; "" for any other argument."""
+    """Family of the address on which an argument lets the operator listen. "" if the argument names no address."""
     option, _, value = argument.partition("=")
     return _family(value.rpartition(":")[0].strip("[]")) if option in _BY_ADDRESS else ""
 
@@ -116,7 +117,7 @@ def _family(address: str) -> str:
 
 # --- users ------------------------------------------------------------------------------------------------------------
 def users(facts: Facts) -> Iterator[Finding]:
-    """Find whether the cluster assigns users to pods itself, as OpenShift does, while the operator assigns them too."""
+    """Find whether both the cluster and the operator assign users to pods. OpenShift does, and then refuses the operator's."""
     openshift = "security.openshift.io" in facts.groups
     if openshift and read(facts.config).assign_users:
         yield error(
@@ -133,8 +134,8 @@ def users(facts: Facts) -> Iterator[Finding]:
 
 # --- who brings nodes -------------------------------------------------------------------------------------------------
 def grantors(facts: Facts) -> Iterator[Finding]:
-    """Find which programs bring nodes or quota, and whether the job asks one that is not there."""
-    there = [name for group, name in _GROUPS.items() if group in facts.groups]
+    """Find which programs bring nodes or quota, and whether the job asks for one that the cluster does not have."""
+    programs = [name for group, name in _GROUPS.items() if group in facts.groups]
     missing: dict[str, dict[str, None]] = {}
     spec = facts.spec
     for pool in spec.pools if spec is not None else ():
@@ -147,4 +148,4 @@ def grantors(facts: Facts) -> Iterator[Finding]:
         message = f"the cluster has no {program} ({group}), which pool {named(list(pools))} asks for nodes or quota"
         yield error(Check.GRANTORS, facts.job_name, message, f"install {program}, or change the job")
     if not missing:
-        yield ok(Check.GRANTORS, _CLUSTER, f"the cluster has {', '.join(there)}" if there else "no Kueue or Karpenter")
+        yield ok(Check.GRANTORS, _CLUSTER, f"the cluster has {', '.join(programs)}" if programs else "no Kueue or Karpenter")

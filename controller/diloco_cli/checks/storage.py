@@ -1,4 +1,4 @@
-"""Storage of syncers: which class their claims get, and what has become of the claim of a job. Pure."""
+"""Checks of syncers' storage: the class of their claims, and the state of a job's claim. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SET_CLASS = "set storageClassName of the chart, or spec.syncer.storage.classNam
 
 
 def classes(facts: Facts) -> Iterator[Finding]:
-    """Find which StorageClass the claim of a syncer gets, and whether there is one."""
-    there = {each["metadata"]["name"]: each for each in facts.of(names.STORAGE_CLASSES)}
-    defaults = [name for name, each in there.items() if (each["metadata"].get("annotations") or {}).get(names.DEFAULT_CLASS) == "true"]
+    """Find the StorageClass that a syncer's claim gets, and whether the cluster has it."""
+    existing = {item["metadata"]["name"]: item for item in facts.of(names.STORAGE_CLASSES)}
+    defaults = [name for name, item in existing.items() if (item["metadata"].get("annotations") or {}).get(names.DEFAULT_CLASS) == "true"]
     own = facts.spec.syncer.storage.class_name if facts.spec is not None else ""
     configured = "" if isinstance(facts.config, Unreadable) else facts.config.storage_class_name
     chosen, by = (own, facts.job_name) if own else (configured, "the operator's configuration")
-    if chosen and chosen not in there:
-        known = f"there are: {', '.join(sorted(there))}" if there else "there are none"
+    if chosen and chosen not in existing:
+        known = f"there are: {', '.join(sorted(existing))}" if existing else "there are none"
         yield error(Check.STORAGE_CLASS, by, f"names StorageClass {chosen}, which the cluster does not have; {known}", _SET_CLASS)
     elif chosen:
         yield ok(Check.STORAGE_CLASS, by, f"syncers' volumes are of class {chosen}")
@@ -44,7 +44,7 @@ def volume(facts: Facts) -> Iterator[Finding]:
     assert facts.job is not None, "a check of a job"
     name = names.volume_claim_name(facts.job["metadata"]["name"])
     where = f"persistentvolumeclaim {name}"
-    claim = next((each for each in facts.of(names.VOLUME_CLAIMS) if each["metadata"]["name"] == name), None)
+    claim = next((candidate for candidate in facts.of(names.VOLUME_CLAIMS) if candidate["metadata"]["name"] == name), None)
     phase = str((claim.get("status") or {}).get("phase") or "Pending") if claim is not None else ""
     if claim is None and waits_for_hardware(facts.job):
         yield ok(Check.VOLUME, where, "it comes with the first slice of the job")
@@ -59,24 +59,29 @@ def volume(facts: Facts) -> Iterator[Finding]:
         message = "it is Pending without a StorageClass: nothing binds it, and no learner starts"
         yield error(Check.VOLUME, where, message, f"kubectl annotate storageclass NAME {names.DEFAULT_CLASS}=true; or {_SET_CLASS}")
     else:
-        said = _unscheduled(facts, facts.job["metadata"]["name"])
-        yield warning(Check.VOLUME, where, f"it is Pending{': ' + said if said else ''}", f"kubectl describe pvc {name}")
+        reason = _unscheduled(facts, facts.job["metadata"]["name"])
+        yield warning(Check.VOLUME, where, f"it is Pending{': ' + reason if reason else ''}", f"kubectl describe pvc {name}")
 
 
 def waits_for_hardware(job: Obj) -> bool:
-    """Return whether the job has no slice yet, so that nothing of it needs to be there."""
+    """Whether the job has no slice yet. Then none of its objects has to exist."""
     return load(job).status.state is JobState.QUEUED
 
 
 def _unscheduled(facts: Facts, job: str) -> str:
-    """Return what kube-scheduler says of the syncer's pod; "": nothing."""
+    """Why no node takes the syncer's pod, or "" if the scheduler does not tell."""
     pods = (each for each in facts.of(names.PODS) if each["metadata"]["name"] == names.syncer_pod_name(job))
     return next((unscheduled(pod) for pod in pods), "")
 
 
 def unscheduled(pod: Obj) -> str:
-    """Why no node takes the pod, in a scheduler's words; "": it has one, or none looked at it."""
+    """Why no node takes the pod, in the scheduler's words. "" if the pod has a node, or no scheduler has looked at it."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return next(
-        (str(each.get("message") or "") for each in conditions if each.get("type") == "PodScheduled" and each.get("status") == "False"), ""
+        (
+            str(condition.get("message") or "")
+            for condition in conditions
+            if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        ),
+        "",
     )

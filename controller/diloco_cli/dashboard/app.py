@@ -32,35 +32,34 @@ _DIGITS = 7
 
 
 class Facts(Protocol):
-    """Where pages take what they show from: `source.Source`."""
+    """What pages show. `source.Source` implements it."""
 
     def fleet(self) -> FleetFacts:
-        """Return what pages about more than one job show."""
+        """Facts for pages about more than one job."""
         ...
 
     def job(self, namespace: str, name: str) -> JobFacts | None:
-        """Return what is known of a job; None: there is none."""
+        """Facts about a job, or None if there is no such job."""
         ...
 
     def jobs(self) -> Sequence[JobFacts]:
-        """Return what is known of all jobs, by namespace and name."""
+        """Facts about all jobs, sorted by namespace and name."""
         ...
 
     def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
-        """Return the pods of a unit and the end of the log of a host, None: of the first; None: they were not read yet."""
+        """The pods of a unit, with the end of the log of a host (None for the first). Returns None if they have not been read yet."""
         ...
 
 
 class Pages:
-    """The pages by their paths below `base`."""
+    """Makes the page for a path below `base`."""
 
     def __init__(self, facts: Facts, base: str) -> None:
-        """Show what `facts` has."""
         self._facts = facts
         self.base = base
 
     def page(self, path: str) -> Page | None:
-        """Return the page; None: there is none."""
+        """The page at a path, or None if there is no such page."""
         match [unquote(part) for part in path.split("/")]:
             case ["", ""]:
                 return fleet_page(self._facts.fleet(), self.base)
@@ -80,18 +79,18 @@ class Pages:
 
     def _unit(self, namespace: str, name: str, unit: str, host: int | None) -> Page | None:
         job = self._facts.job(namespace, name)
-        if job is None or not any(each.name == unit for each in job.view.status.units):
+        if job is None or not any(status.name == unit for status in job.view.status.units):
             return None
         return unit_page(job, unit, self._facts.pods(namespace, name, unit, host), self.base)
 
     def sections(self, path: str) -> Mapping[str, str] | None:
-        """Return the HTML of the sections of a page; None: there is none."""
+        """HTML of each section of the page at a path, or None if there is no such page."""
         page = self.page(path)
         return Rendered.of(page).sections if page is not None else None
 
 
 def application(pages: Pages, updates: Updates, token: str, port: int) -> ASGIApp:
-    """Return the application, which listens on `port` of this machine."""
+    """Make the ASGI application. It answers only requests with the token, for `port` of this machine."""
 
     async def show(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii").partition("?")[0].removeprefix(pages.base)
@@ -117,8 +116,8 @@ def application(pages: Pages, updates: Updates, token: str, port: int) -> ASGIAp
 
 async def _from(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
     yield first
-    async for each in rest:
-        yield each
+    async for event in rest:
+        yield event
 
 
 def _script() -> str:

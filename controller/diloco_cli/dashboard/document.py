@@ -1,6 +1,6 @@
-"""Pages as one file that needs nothing else: what the dashboard serves, at one time. Pure.
+"""The dashboard's pages as they are at one time, in one file that needs no other. Pure.
 
-The address of a page is a fragment, and the style shows the page that it names. The policy of the file forbids every request and script.
+The address of a page is a fragment, and the style shows only the page that it names. The file's policy forbids requests and scripts.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -19,7 +19,7 @@ from diloco_cli.svg import element
 from diloco_cli.view_text import duration
 
 BASE: Final = "#"
-"""What every path begins with, in place of the token of a dashboard that is served."""
+"""Every path begins with it. In a served dashboard the token has its place."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _ONE_AT_A_TIME = """
 article { display: none; } article:target { display: block; }
@@ -32,17 +32,17 @@ class Placed(NamedTuple):
     """A page of the file."""
 
     path: str
-    """Below BASE."""
+    """The path below BASE."""
     page: Page
     name: str = ""
-    """In the navigation; "": links on other pages lead to it."""
+    """Its name in the navigation. "" if only links on other pages lead to it."""
 
 
 def whole(title: str, pages: Sequence[Placed], now: float) -> str:
-    """Return the file; the first page is the one that it opens with. `now`: when it was made, from which times are counted."""
-    links = [element("a", each.name, href=f"{BASE}{each.path}") for each in pages if each.name]
-    articles = [element("article", *_parts(each.page), id=each.path) for each in pages]
-    known = {f"{BASE}{each.path}" for each in pages}
+    """The file as text. It opens with the first page. Times are shown relative to `now` (seconds since the epoch)."""
+    links = [element("a", placed.name, href=f"{BASE}{placed.path}") for placed in pages if placed.name]
+    articles = [element("article", *_parts(placed.page), id=placed.path) for placed in pages]
+    known = {f"{BASE}{placed.path}" for placed in pages}
     for article in articles:
         _settle(article, known, now)
     head = [element("meta", http_equiv="Content-Security-Policy", content=_POLICY), element("style", STYLE + _ONE_AT_A_TIME)]
@@ -57,13 +57,13 @@ def _parts(page: Page) -> Iterator[Element]:
 
 
 def _settle(article: Element, known: set[str], now: float) -> None:
-    """Write out what a browser with the dashboard's script would count, and leave no link that leads nowhere."""
-    for each in article.iter():
-        if each.tag == "time":
-            seconds = now - datetime.fromisoformat(each.attrib["datetime"]).timestamp()
-            until = each.attrib.pop("data-kind") == "until"
-            each.attrib["title"] = each.text or ""
-            each.text = duration(max(0.0, seconds)) if not until else duration(-seconds) if seconds < 0 else NOTHING
-        elif each.tag == "a" and each.attrib["href"] not in known:
-            each.tag = "span"
-            del each.attrib["href"]
+    """Write out the times that the dashboard's script would count, and replace links to pages that the file lacks by their text."""
+    for node in article.iter():
+        if node.tag == "time":
+            seconds = now - datetime.fromisoformat(node.attrib["datetime"]).timestamp()
+            until = node.attrib.pop("data-kind") == "until"
+            node.attrib["title"] = node.text or ""
+            node.text = duration(max(0.0, seconds)) if not until else duration(-seconds) if seconds < 0 else NOTHING
+        elif node.tag == "a" and node.attrib["href"] not in known:
+            node.tag = "span"
+            del node.attrib["href"]

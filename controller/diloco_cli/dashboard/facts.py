@@ -1,4 +1,4 @@
-"""What the pages show: jobs as they are and as they were seen, and the slices of the fleet. Pure.
+"""Facts for the pages: jobs now and as the dashboard has seen them over time, and the slices of the fleet. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -24,7 +24,7 @@ from diloco_cli.waiting_line import Place
 
 _MOST_SAMPLES = 720
 _SAMPLES_APART = 5.0
-"""Seconds: the samples reach back an hour."""
+"""Seconds between two samples, so that 720 of them reach back an hour."""
 
 
 class Sample(NamedTuple):
@@ -36,24 +36,24 @@ class Sample(NamedTuple):
     contributing: int
     desired: int
     stalest: int
-    """Outer steps, of the unit that trains whose last contribution is the oldest."""
+    """Staleness of the stalest unit that trains, in outer steps."""
 
 
 @dataclass(slots=True)
 class Samples:
-    """The figures of a job over the last hour in which they were seen."""
+    """Samples of a job over the last hour."""
 
     kept: deque[Sample] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
 
     def add(self, sample: Sample) -> None:
-        """Take the newest one. The one before gives way if it came soon after its own predecessor."""
+        """Append the newest sample. It replaces the last one if that came soon after its own predecessor, so samples stay 5 s apart."""
         if len(self.kept) > 1 and self.kept[-1].at - self.kept[-2].at < _SAMPLES_APART:
             self.kept.pop()
         self.kept.append(sample)
 
 
 def sample_of(view: JobView, now: float) -> Sample:
-    """Return the figures of a job as its status has them."""
+    """Take a sample from the status of a job. `now` is in seconds since the epoch."""
     training = [unit.staleness for unit in view.status.units if unit.state is UnitState.TRAINING]
     learners, speed = view.status.learners, view.status.progress.tokens_per_second
     return Sample(now, speed, learners.contributing, learners.desired, max(training, default=0))
@@ -61,93 +61,93 @@ def sample_of(view: JobView, now: float) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One job."""
+    """What pages show of one job."""
 
     view: JobView
     spec: Mapping[str, Any]
-    """As the API server has it."""
+    """The spec as the API server has it."""
     events: Sequence[Obj]
-    """About it."""
+    """Events about the job."""
     samples: Sequence[Sample]
     history: JobHistory
     now: float
     followed: bool = True
-    """Whether the page follows the job; otherwise it shows one look at it."""
+    """Whether the page follows the job. False if it shows the job at one time."""
 
     @property
     def quorum(self) -> int:
-        """Return how many contributions an outer step waits for."""
+        """How many contributions an outer step waits for."""
         return int((self.spec.get("training") or {}).get("quorum", 1))
 
     def ranks_per_host(self, pool: str) -> int:
-        """Return how many processes units of a pool run as on each host."""
-        return next((int(each.get("processesPerHost") or 1) for each in self.spec.get("pools") or () if each["name"] == pool), 1)
+        """How many processes a unit of this pool has on each host."""
+        return next((int(spec.get("processesPerHost") or 1) for spec in self.spec.get("pools") or () if spec["name"] == pool), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """What all pages about more than one job show."""
+    """What pages about more than one job show."""
 
     jobs: Sequence[JobView]
-    """By namespace and name."""
+    """Jobs, sorted by namespace and name."""
     slices: Mapping[SlicePlace, SliceNumbers] | None
-    """None: nodes cannot be read."""
+    """None if nodes cannot be read."""
     notes: Sequence[str]
-    """What could not be read."""
+    """Sentences about what could not be read."""
     places: Mapping[JobKey, Mapping[str, Place]] = field(default_factory=dict)
-    """By job and pool, among all jobs of the cluster that wait for hardware; {}: not all of them can be read."""
+    """Place of each job and pool among all jobs of the cluster that wait for hardware. Empty if not all of these can be read."""
     sees_others: bool = False
-    """Whether the pods of others are known, and so which slices are free."""
+    """Whether pods of others can be read, so that it is known which slices are free."""
     quotas: Sequence[Allowance] = ()
     unseen: Sequence[str] = ()
-    """What could not be read of the hardware's use."""
+    """Sentences about what could not be read of the hardware's use."""
 
 
 class SlicePlace(NamedTuple):
-    """Slices that are counted together."""
+    """Slices of one kind in one zone, which are counted together."""
 
     kind: str
     zone: str
-    """The failure domain; "": nodes without the label of a zone."""
+    """The failure domain. "" for nodes without the label of a zone."""
 
 
 @dataclass(slots=True)
 class SliceNumbers:
     total: int = 0
     used: int = 0
-    """Those that units of the shown jobs have."""
+    """Slices that units of the shown jobs have."""
     others: int = 0
-    """Those that pods beside these units use."""
+    """Slices that other pods use."""
     unusable: int = 0
-    """Those of the rest that take no unit now: not ready, cordoned, or a disruption is announced."""
+    """Slices that nobody uses and that take no unit now: not ready, cordoned, or a disruption is announced."""
     avoided: int = 0
-    """Those with a host that a shown job avoids."""
+    """Slices with a host that a shown job avoids. They may be in any of the other counts, too."""
 
     @property
     def free(self) -> int:
-        """Return how many take a unit now, as far as the nodes and their pods say."""
+        """Slices that would take a unit now, as far as nodes and pods tell."""
         return self.total - self.used - self.others - self.unusable
 
 
 def slices_of(inventory: Inventory, jobs: Iterable[JobView], uses: Iterable[PodUse], now: float) -> dict[SlicePlace, SliceNumbers]:
-    """Count the slices of the fleet by kind and failure domain. `uses`: the pods that are bound to nodes."""
+    """Count the slices of the fleet by kind and failure domain. `uses` are the pods that are bound to nodes."""
     views = list(jobs)
     taken = Counter(name for view in views for unit in view.status.units for name in unit.slice.split(GROUP_SEPARATOR) if name)
     avoided = {host.node for view in views for host in view.status.hosts if host.avoided_until is not None and host.avoided_until > now}
     devices: dict[str, set[str]] = {}
     for use in uses:
         devices.setdefault(use.node, set()).update(name for name, amount in use.requests.devices if amount)
-    found: dict[SlicePlace, SliceNumbers] = {}
-    for each in inventory.every_slice():
-        kind = each.kind
+    counts: dict[SlicePlace, SliceNumbers] = {}
+    for slice_ in inventory.every_slice():
+        kind = slice_.kind
         size = f" ({kind.chips_per_host} on a host)" if kind.chips_per_host and not kind.topology else ""
-        numbers = found.setdefault(SlicePlace(f"{kind.accelerator} {kind.topology}".rstrip() + size, each.locality[0]), SliceNumbers())
+        numbers = counts.setdefault(SlicePlace(f"{kind.accelerator} {kind.topology}".rstrip() + size, slice_.locality[0]), SliceNumbers())
         numbers.total += 1
-        if each.name in taken:
+        if slice_.name in taken:
             numbers.used += 1
-        elif any(CATALOGUE[kind.accelerator].resource in devices.get(host.node, ()) for host in each.hosts):
+        elif any(CATALOGUE[kind.accelerator].resource in devices.get(host.node, ()) for host in slice_.hosts):
             numbers.others += 1
-        elif not inventory.usable(each):
+        elif not inventory.usable(slice_):
             numbers.unusable += 1
-        numbers.avoided += any(host.node in avoided for host in each.hosts)
-    return dict(sorted(found.items()))
+        numbers.avoided += any(host.node in avoided for host in slice_.hosts)
+    return dict(sorted(counts.items()))

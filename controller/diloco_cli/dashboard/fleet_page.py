@@ -1,4 +1,4 @@
-"""The page of the fleet: all jobs, and who has how much of which hardware. Pure.
+"""The page of the fleet: all jobs, how much hardware of each kind they have, and quotas. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -21,7 +21,6 @@ from diloco_cli.view_text import count
 
 
 def fleet_page(facts: FleetFacts, base: str) -> Page:
-    """Return the page; `base`: what every path begins with."""
     return Page(
         "Fleet",
         {
@@ -59,15 +58,15 @@ def _hardware(facts: FleetFacts) -> Iterator[Element]:
     slices = facts.slices
     yield from notes(facts.unseen)
     if not slices:
-        said = "You may not list the nodes." if slices is None else "No node has accelerators of the catalogue."
-        yield element("p", said, class_="soft")
+        text = "You may not list the nodes." if slices is None else "No node has accelerators of the catalogue."
+        yield element("p", text, class_="soft")
         return
     zones = sorted({place.zone for place in slices})
     head = ["KIND", *(zone or "no zone" for zone in zones)]
     kinds = sorted({place.kind for place in slices})
     rest = "what the others are" if facts.sees_others else "what is known of the others, which pods of others may use"
-    said = f"In each cell: slices that the jobs above have, of all slices; then {rest}. Avoided: attempts failed on one of its hosts."
-    yield element("p", said, class_="soft")
+    text = f"In each cell: slices that the jobs above have, of all slices; then {rest}. Avoided: attempts failed on one of its hosts."
+    yield element("p", text, class_="soft")
     yield table(
         head,
         [[kind, *(_numbers(slices.get(SlicePlace(kind, zone)), facts.sees_others) for zone in zones)] for kind in kinds],
@@ -89,8 +88,15 @@ _MOST_QUOTAS = 100
 
 def _quotas(found: Sequence[Allowance]) -> Iterator[Element]:
     rows = [
-        [each.quota, each.flavor or NOTHING, each.resource, each.used, each.allowed, NOTHING if each.waiting is None else str(each.waiting)]
-        for each in found[:_MOST_QUOTAS]
+        [
+            allowance.quota,
+            allowance.flavor or NOTHING,
+            allowance.resource,
+            allowance.used,
+            allowance.allowed,
+            NOTHING if allowance.waiting is None else str(allowance.waiting),
+        ]
+        for allowance in found[:_MOST_QUOTAS]
     ]
     yield table(("QUOTA", "FLAVOR", "RESOURCE", "USED", "ALLOWED", "WORKLOADS THAT WAIT"), rows, label="Quota", texts=TEXTS)
     if len(found) > _MOST_QUOTAS:

@@ -1,4 +1,4 @@
-"""The page of goodput: what the time of the units went into, of each job and of each kind of hardware. Pure.
+"""The page of goodput: where the time of the units went, by job and by kind of hardware. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -21,11 +21,11 @@ from diloco_cli.view_text import duration
 
 _WIDTH = 220.0
 type Shares = Mapping[Use, float]
-"""Seconds by what they went into."""
+"""Seconds of unit time by their use."""
 
 
 def goodput_page(jobs: Sequence[JobFacts], said: Sequence[str], base: str) -> Page:
-    """Return the page. `said`: what could not be read; `base`: what every path begins with."""
+    """`said` are sentences about what could not be read."""
     return Page(
         "Goodput",
         {
@@ -58,17 +58,17 @@ def _interruptions(jobs: Iterable[JobFacts]) -> Sequence[str]:
 
 
 def by_kind(jobs: Iterable[JobFacts]) -> dict[str, dict[Use, float]]:
-    """Return seconds of the last hour by kind of hardware and use, from the timelines of the units."""
-    found: dict[str, dict[Use, float]] = {}
+    """Seconds of unit time in the last hour by kind of hardware and use, from the timelines of the units."""
+    kind_seconds: dict[str, dict[Use, float]] = {}
     for job in jobs:
         kinds = {pool["name"]: f"{pool.get('accelerator', '')} {pool.get('topology', '')}".strip() for pool in job.spec.get("pools") or ()}
         pools = {unit.name: unit.pool for unit in job.view.status.units}
         for unit in job.history.units.values():
-            seconds = found.setdefault(kinds.get(pools.get(unit.name, ""), "units that left"), {})
+            seconds = kind_seconds.setdefault(kinds.get(pools.get(unit.name, ""), "units that left"), {})
             for span in unit.spans:
                 if span.phase.use is not None:
                     seconds[span.phase.use] = seconds.get(span.phase.use, 0.0) + span.seconds
-    return found
+    return kind_seconds
 
 
 def _table(first: str, rows: Sequence[tuple[Cell, Shares]], label: str, *, interruptions: Sequence[str] = ()) -> Iterator[Element]:
@@ -77,16 +77,16 @@ def _table(first: str, rows: Sequence[tuple[Cell, Shares]], label: str, *, inter
         yield element("p", "Nothing is measured yet.", class_="soft")
         return
     head = [first, "", "UNIT TIME", *(use.value.upper() for use in known), *(["INTERRUPTIONS"] if interruptions else [])]
-    made: list[list[Cell]] = []
+    table_rows: list[list[Cell]] = []
     for number, (name, shares) in enumerate(rows):
         total = sum(shares.values())
         cells = [f"{shares.get(use, 0.0) / total:.1%}" if total and shares.get(use) else NOTHING for use in known]
-        made.append([name, _bar(shares, total), duration(total), *cells, *interruptions[number : number + 1]])
-    yield table(head, made, label=label, texts=TEXTS)
+        table_rows.append([name, _bar(shares, total), duration(total), *cells, *interruptions[number : number + 1]])
+    yield table(head, table_rows, label=label, texts=TEXTS)
 
 
 def _bar(shares: Shares, total: float) -> Element:
-    """Draw the shares in the colours of their phases; the table beside it has them in numbers."""
+    """Draw the shares in the colours of their phases. It is hidden from screen readers, since the table beside it has the numbers."""
     bar = element("svg", xmlns="http://www.w3.org/2000/svg", width=_WIDTH, height=12, viewBox=f"0 0 {_WIDTH:.0f} 12", aria_hidden="true")
     x = 0.0
     for use in Use:

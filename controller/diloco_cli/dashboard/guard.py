@@ -1,7 +1,7 @@
-"""Who may ask the dashboard: only who has its token, by its own host name, and no page of another origin.
+"""Lets a request through only if it has the token, names the dashboard's own host, and comes from no page of another origin.
 
-A page of another site in the same browser can send requests to localhost. It does not know the token. One whose name resolves to 127.0.0.1
-sends its own name as Host, and one that asks across origins sends its own as Origin.
+A page of another site in the same browser can send requests to localhost, but it does not know the token. If its name resolves to
+127.0.0.1, the browser sends that name as Host. If it asks across origins, the browser sends its origin as Origin.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -28,17 +28,15 @@ _HEADERS = {
 
 
 class Guard:
-    """Passes requests on that may be answered, and gives every answer its policy."""
+    """Passes allowed requests on to `app`, and adds the security headers to every answer. `port` is the one that `app` listens on."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        """Guard `app`, which listens on `port` of this machine, by `token`."""
         self._app = app
         self._token = token
         self._hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost")}
         self._origins = {f"http://{host}" for host in self._hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
         assert scope["type"] == "http", "the server has neither lifespan nor web sockets"
 
         async def with_policy(message: Message) -> None:
@@ -51,7 +49,7 @@ class Guard:
         await app(scope, receive, with_policy)
 
     def _refused(self, scope: Scope) -> str:
-        """Return why the request gets no answer; "": it gets one."""
+        """Why the request is refused, or "" if it is not."""
         headers = Headers(scope=scope)
         if headers.getlist("host") not in [[host] for host in self._hosts]:
             return "The dashboard answers by its own address only: open the one that the command has printed."

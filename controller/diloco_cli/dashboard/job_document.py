@@ -1,4 +1,4 @@
-"""The pages of one job and of its units, for a file. Pure.
+"""The pages of a job and of its units, for a file. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -22,7 +22,7 @@ from diloco_cli.view_model import JobView
 
 
 def facts_of(obj: Obj, events: Sequence[Obj], now: float) -> JobFacts:
-    """Return what one look at a job tells."""
+    """Facts from one look at a job, in place of a history that was followed."""
     view = JobView.of(obj)
     name = f"{view.namespace}/{view.name}"
     live = LiveHistory(name)
@@ -32,7 +32,7 @@ def facts_of(obj: Obj, events: Sequence[Obj], now: float) -> JobFacts:
 
 
 def job_pages(facts: JobFacts, pods: Mapping[str, UnitPods]) -> Iterator[Placed]:
-    """Yield the pages of a job, its own first. `pods`: by unit, where they were read."""
+    """Yield the page of the job, then those of its units. `pods` has the units whose pods were read."""
     view = facts.view
     yield Placed(job_path("", view.namespace, view.name), job_page(facts, BASE), view.name)
     for unit in view.status.units:
@@ -42,5 +42,5 @@ def job_pages(facts: JobFacts, pods: Mapping[str, UnitPods]) -> Iterator[Placed]
 
 
 def goodput_of(facts: JobFacts) -> Placed:
-    """Return the page of what the time of its units went into."""
+    """The goodput page of one job."""
     return Placed("/goodput", goodput_page([facts], (), BASE), "Goodput")

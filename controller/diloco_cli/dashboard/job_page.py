@@ -1,4 +1,4 @@
-"""The page of a job: where it is, what keeps it from more, its figures over time, and its units. Pure.
+"""The page of a job: its progress, why it does not train with more units, its figures over time, and its units. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -28,7 +28,6 @@ _MOST_ENDS = 100
 
 
 def job_page(facts: JobFacts, base: str) -> Page:
-    """Return the page; `base`: what every path begins with."""
     view = facts.view
     status = view.status
     return Page(
@@ -74,21 +73,21 @@ def _figures(facts: JobFacts) -> Element:
 
 
 def _now(facts: JobFacts) -> Iterator[Element]:
-    """Yield what keeps the job from more, or how it ended, what a person can do, and what comes by itself."""
-    said = explanation(facts.view, facts.spec, facts.events, {}, {})
+    """Yield how the job ended or why it does not train with more units, what the user can do, and what happens by itself."""
+    explained = explanation(facts.view, facts.spec, facts.events, {}, {})
     yield element("h2", "How it ended" if facts.view.over else "What keeps it from more")
-    yield element("p", said.answer)
-    dominant = said.dominant
-    if dominant.evidence and dominant.evidence not in said.answer:
+    yield element("p", explained.answer)
+    dominant = explained.dominant
+    if dominant.evidence and dominant.evidence not in explained.answer:
         yield element("p", f"{dominant.subject}: {dominant.evidence}" if dominant.subject else dominant.evidence)
     if dominant.meaning:
         yield element("p", f"{dominant.reason}: {dominant.meaning}", class_="soft")
     if dominant.next_step:
         yield element("p", element("strong", "Next step: "), dominant.next_step)
-    coming = [each for each in said.upcoming if each.at > facts.now]
+    coming = [event for event in explained.upcoming if event.at > facts.now]
     if coming:
         yield element("p", element("strong", "By itself:"))
-        yield element("ul", *(element("li", f"{each.what} in ", moment(each.at, "until")) for each in coming))
+        yield element("ul", *(element("li", f"{event.what} in ", moment(event.at, "until")) for event in coming))
 
 
 def _loss(facts: JobFacts) -> Iterator[Element]:
@@ -154,7 +153,7 @@ def _line(samples: Sequence[Sample], values: Sequence[float]) -> list[tuple[floa
 
 
 def _from_zero(name: str, line: Line, *, labelled: bool = False) -> Axis:
-    """Return an axis that the line fits. `labelled`: with short numbers, such as 41.6k."""
+    """An axis from 0 that has room for the line. `labelled` gives it short numbers, such as 41.6k."""
     high = max(10.0, 1.1 * max(value for _, value in line.points))
     axis = Axis(name, 0, high)
     return Axis(name, 0, high, labels=[(value, count(value)) for value, _ in axis.marks()]) if labelled else axis
@@ -179,15 +178,15 @@ def _units(facts: JobFacts, base: str) -> Element:
 
 
 def ends_of(facts: JobFacts, unit: str = "") -> Iterator[Element]:
-    """Yield how attempts ended, of one unit or of all: each restart with its reason."""
-    found = [(name, end) for name, end in ends(facts.view.status.units, facts.events) if unit in ("", name)]
-    if not found:
+    """Yield a table of the attempts that ended and why. `unit` is "" for all units."""
+    attempt_ends = [(name, end) for name, end in ends(facts.view.status.units, facts.events) if unit in ("", name)]
+    if not attempt_ends:
         return
     yield element("h2", "Attempts that ended")
     rows: list[list[Cell]] = [
         [moment(end.at, "since") if end.at is not None else NOTHING, name, end.reason or NOTHING, end.message]
-        for name, end in found[:_MOST_ENDS]
+        for name, end in attempt_ends[:_MOST_ENDS]
     ]
     yield table(("AGO", "UNIT", "REASON", "MESSAGE"), rows, label="Attempts that ended", texts=TEXTS)
-    if len(found) > _MOST_ENDS:
-        yield element("p", f"{len(found) - _MOST_ENDS} earlier ones are not shown.", class_="soft")
+    if len(attempt_ends) > _MOST_ENDS:
+        yield element("p", f"{len(attempt_ends) - _MOST_ENDS} earlier ones are not shown.", class_="soft")

@@ -1,4 +1,4 @@
-"""A page of the dashboard: sections that are replaced one by one as they change, in a frame that stays. Pure.
+"""A page of the dashboard: a frame that stays, and sections in it that are replaced one by one when they change. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -54,7 +54,7 @@ ul { padding-left: 20px; margin: 6px 0; } li { overflow-wrap: anywhere; }
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page shows: `sections` by id, in their order."""
+    """The content of a page. `sections` are keyed by id, in the order in which they are shown."""
 
     title: str
     sections: Mapping[str, Sequence[Element]]
@@ -62,7 +62,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A page as HTML, section by section."""
+    """A page whose sections are HTML."""
 
     title: str
     sections: Mapping[str, str]
@@ -73,7 +73,7 @@ class Rendered:
 
 
 def version(html: str) -> str:
-    """Return what tells a section from its other versions."""
+    """A digest of a section's HTML, by which the browser tells whether the section has changed."""
     return hashlib.blake2b(html.encode(), digest_size=8).hexdigest()
 
 
@@ -82,7 +82,7 @@ class Link:
     """An entry of the navigation."""
 
     path: str
-    """Below the base."""
+    """The path below the base."""
     name: str
 
 
@@ -90,7 +90,7 @@ LINKS: Sequence[Link] = (Link("/", "Fleet"), Link("/waiting", "Waiting"), Link("
 
 
 def frame(page: Page, base: str, path: str) -> str:
-    """Return the whole page. `base`: what every path begins with, the token among it; `path`: of this page."""
+    """The whole page as HTML. `base` is what every path begins with, including the token. `path` is that of this page."""
     links = [
         element("a", link.name, href=f"{base}{link.path}", **({"aria_current": "page"} if link.path == path else {})) for link in LINKS
     ]
@@ -106,29 +106,26 @@ def frame(page: Page, base: str, path: str) -> str:
 
 
 def job_path(base: str, namespace: str, name: str) -> str:
-    """Return the path of the page of a job."""
     return f"{base}/jobs/{quote(namespace, safe='')}/{quote(name, safe='')}"
 
 
 def unit_path(base: str, namespace: str, job: str, unit: str) -> str:
-    """Return the path of the page of a unit."""
     return f"{job_path(base, namespace, job)}/units/{quote(unit, safe='')}"
 
 
 def host_path(base: str, namespace: str, job: str, unit: str, host: int) -> str:
-    """Return the path of the page of a unit with the log of one of its hosts."""
+    """The path of a unit's page that shows the log of this host."""
     return f"{unit_path(base, namespace, job, unit)}/hosts/{host}"
 
 
 # --- parts of pages -----------------------------------------------------------------------------------------------------
 def moment(at: float, kind: str) -> Element:
-    """Return a time that the browser shows as how long ago it is (`since`), or as what is left until it (`until`)."""
+    """A time that the browser counts: `since` shows how long ago it is, `until` how long until then. `at` is in seconds since the epoch."""
     when = datetime.fromtimestamp(at, UTC)
     return element("time", when.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=when.isoformat(timespec="seconds"), data_kind=kind)
 
 
 def cell(value: Value) -> Cell:
-    """Return a cell of a table of a job."""
     match value:
         case Since(at):
             return moment(at, "since")
@@ -145,12 +142,12 @@ TEXTS: Mapping[str, str] = {
     **dict.fromkeys(("SLICE", "SUBJECT", "PLACE"), _NAMES),
     **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "WHAT HELPS"), _WORDS),
 }
-"""The class of each column that has no numbers: the name that a row begins with; short texts; names, of which there may be many; sentences.
-Names and sentences are broken into lines, that of a row only on a narrow screen."""
+"""CSS class of each column without numbers, by heading: `name` for the name that a row begins with, `text` for short texts, `names` for
+lists of names, `words` for sentences. Lists and sentences wrap; the name of a row wraps only on a narrow screen."""
 
 
 def table_of(shown: Table, label: str, instead: Mapping[str, Sequence[Cell]] | None = None) -> Element:
-    """Return a table of a job. `instead`: what the cells of some columns show, by heading."""
+    """Render a table. `instead` replaces the cells of some columns, by heading."""
     columns = dict(instead or {})
     rows = [
         [columns[name][number] if name in columns else cell(value) for name, value in zip(shown.head, row, strict=True)]
@@ -160,7 +157,7 @@ def table_of(shown: Table, label: str, instead: Mapping[str, Sequence[Cell]] | N
 
 
 def unit_state(unit: UnitStatus) -> Element:
-    """Return the state of a unit beside the colour of its phase."""
+    """The state of a unit, with a mark in the colour of its phase."""
     phase = phase_of(unit)
     box = element("rect", width=10, height=10, rx=2, fill=LOOKS[phase].colour)
     mark = element("svg", box, xmlns="http://www.w3.org/2000/svg", width=10, height=10, viewBox="0 0 10 10", aria_hidden="true")

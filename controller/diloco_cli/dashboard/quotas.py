@@ -13,33 +13,33 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import Fields, clip, fields, objects, string, whole_number
 
 _AMOUNT = 40
-"""Characters of a quantity."""
+"""Most characters of a quantity that are shown."""
 _REQUESTS = "requests."
 _ACCELERATORS = {each.resource for each in CATALOGUE.values() if each.resource}
 
 
 class Allowance(NamedTuple):
-    """What one quota says of one resource."""
+    """How much of one resource a quota allows, and how much is used."""
 
     quota: str
     """`ResourceQuota team/gpus`, `ClusterQueue research`."""
     flavor: str
-    """The flavor of Kueue; "": the quota has none."""
+    """Kueue's flavor, or "" for a ResourceQuota."""
     resource: str
     used: str
-    """As a Kubernetes quantity."""
+    """`used` and `allowed` are Kubernetes quantities."""
     allowed: str
     waiting: int | None = None
-    """Workloads that wait in the queue; None: nothing queues for it."""
+    """Workloads that wait in the queue, or None for a ResourceQuota, which has no queue."""
 
 
 def in_order(found: Iterable[Allowance]) -> list[Allowance]:
-    """Return accelerators before all else, then by name."""
+    """Sort accelerators first, then by name."""
     return sorted(found, key=lambda each: (each.resource.removeprefix(_REQUESTS) not in _ACCELERATORS, each[:3]))
 
 
 def of_quota(obj: Obj) -> tuple[Allowance, ...]:
-    """Return what a ResourceQuota says. Raises MalformedField."""
+    """One entry for each resource of a ResourceQuota. Raises MalformedField."""
     meta = fields(obj, "metadata")
     name = f"ResourceQuota {string(meta, 'namespace')}/{string(meta, 'name')}"
     hard, used = fields(fields(obj, "spec"), "hard", "spec"), fields(fields(obj, "status"), "used", "status")
@@ -47,7 +47,7 @@ def of_quota(obj: Obj) -> tuple[Allowance, ...]:
 
 
 def of_queue(obj: Obj) -> tuple[Allowance, ...]:
-    """Return what a ClusterQueue of Kueue says. Raises MalformedField."""
+    """One entry for each flavor and resource of a ClusterQueue. Raises MalformedField."""
     status, name = fields(obj, "status"), f"ClusterQueue {string(fields(obj, 'metadata'), 'name')}"
     used = {
         (string(flavor, "name"), string(resource, "name")): _amount(resource, "total")
@@ -65,5 +65,5 @@ def of_queue(obj: Obj) -> tuple[Allowance, ...]:
 
 
 def _amount(holder: Fields, resource: str) -> str:
-    """Return a quantity, which YAML may have made a number."""
+    """A quantity as text. YAML may have made it a number."""
     return clip(str(holder.get(resource) or 0), _AMOUNT)

@@ -24,33 +24,36 @@ from diloco_cli.pod_logs import PodLogs
 
 ADDRESS = "127.0.0.1"
 _GRACE = 1
-"""Seconds that answers get at the end."""
+"""Seconds that open answers get to finish when the server ends."""
 
 
 class PortTaken(Exception):
-    """The port cannot be had. The message says why and what to do."""
+    """The dashboard cannot listen on the port. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A dashboard that is served."""
+    """A running dashboard."""
 
     url: str
-    """With the token."""
+    """Its address, with the token."""
     source: Source
 
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command."""
-        yield
+        yield  # uvicorn would install handlers of its own; the command handles Ctrl-C
 
 
 @asynccontextmanager
 async def serving(client: Client, logs: PodLogs, namespace: str, port: int = 0) -> AsyncIterator[Dashboard]:
-    """Serve while the context lasts: the jobs of a namespace, "": of all. `logs`: where the logs of pods are. `port`: 0 is any that is
-    free. Raises PortTaken."""
+    """Serve the dashboard while the context lasts. Raises PortTaken.
+
+    Args:
+        namespace: "" for all namespaces.
+        port: 0 for any free one.
+    """
     listening = _listen(port)
     with listening:
         token = secrets.token_urlsafe(24)

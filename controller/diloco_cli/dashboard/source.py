@@ -1,4 +1,4 @@
-"""What the dashboard has seen so far: it follows jobs, Events and nodes with the rights of the person who runs the command.
+"""Follows jobs, Events and nodes with the user's rights, and keeps what the dashboard has seen of them so far.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -46,12 +46,12 @@ from diloco_cli.waiting_line import Place, all_places
 
 _BY_JOB = "job"
 _CHART_SECONDS = 5.0
-"""Charts move on so often, and not with every change: a page is the same until then."""
+"""Charts advance in steps of this length. Between two steps a chart that has no new data renders the same, so nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A job as its API object has it."""
+    """A job's API object, and the view of it."""
 
     obj: Obj
     view: JobView
@@ -62,7 +62,7 @@ def _read(obj: Obj, _previous: _Read | None) -> _Read:
 
 
 def _event(obj: Obj, _previous: Obj | None) -> Obj:
-    """Keep of an Event what explanations read."""
+    """Keep only what explanations read of an Event."""
     kept: Obj = {key: obj[key] for key in ("reason", "type", "message", "lastTimestamp", "eventTime", "firstTimestamp") if key in obj}
     annotations = obj["metadata"].get("annotations") or {}
     return {**kept, "metadata": {"annotations": annotations}, "about": (obj.get("involvedObject") or {}).get("uid", "")}
@@ -90,7 +90,7 @@ def _said(missing: Sequence[tuple[str, str]]) -> list[str]:
 
 @dataclass(slots=True)
 class _Watched:
-    """What was seen of one job since the dashboard began."""
+    """What the dashboard has seen of a job since it began."""
 
     uid: str
     live: LiveHistory
@@ -99,10 +99,9 @@ class _Watched:
 
 
 class Source:
-    """Follows a cluster. `wall` and `monotonic` are clocks, in seconds."""
+    """Follows the jobs of a namespace ("" for all) and their cluster. `wall` and `monotonic` are clocks, in seconds."""
 
     def __init__(self, client: Client, logs: PodLogs, namespace: str, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
-        """Follow the jobs of a namespace, "": of all."""
         self._wall, self._monotonic = wall, monotonic
         self._changed: Callable[[], None] = lambda: None
         self._watched: dict[JobKey, _Watched] = {}
@@ -137,12 +136,12 @@ class Source:
             reflector.on_rights_change(lambda: self._changed())
 
     def on_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler` at every change from now on."""
+        """Call `handler` at every change from now on. It replaces an earlier one."""
         self._changed = handler
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow while the context lasts. It begins once all has been read that may be."""
+        """Follow the cluster while the context lasts. The context begins once everything that the user may read has been read."""
         tasks = [asyncio.create_task(reflector.run()) for reflector in self._all]
         try:
             await asyncio.gather(
@@ -155,10 +154,10 @@ class Source:
             await asyncio.gather(*tasks, self._units.close(), return_exceptions=True)
 
     def add(self, *lines: Line) -> None:
-        """Take what the record of `diloco up` says of a job that its status does not."""
+        """Take lines of the record of `diloco up`. They tell more of a job than its status."""
         for line in lines:
             if not isinstance(line, (Merged, Figures, FaultFired)):
-                continue
+                continue  # the status has it, and the recorder of the job takes it from there
             namespace, _, name = line.job.partition("/")
             watched = self._watched.get((namespace, name))
             if watched is not None:
@@ -167,18 +166,17 @@ class Source:
 
     # --- what pages ask for -------------------------------------------------------------------------------------------
     def fleet(self) -> FleetFacts:
-        """Return what pages about more than one job show."""
         now = self._wall()
-        held = sorted(self._jobs.cache, key=lambda each: each.key)
-        views = [each.value.view for each in held]
+        held = sorted(self._jobs.cache, key=lambda cached: cached.key)
+        views = [cached.value.view for cached in held]
         self._inventory.advance(now)
-        uses = (each.value for each in self._uses.cache)
+        uses = (cached.value for cached in self._uses.cache)
         slices = None if self._nodes.missing else slices_of(self._inventory, views, uses, now)
         places: dict[JobKey, Mapping[str, Place]] = {}
         if not self._jobs.namespace and not self._priorities.missing:
-            found = all_places((each.value.obj for each in held), (each.value for each in self._priorities.cache))
-            places = {each.key: found[each.uid] for each in held if each.uid in found}
-        quotas = in_order(each for reflector in (self._quotas, self._queues) for held in reflector.cache for each in held.value)
+            job_places = all_places((cached.value.obj for cached in held), (cached.value for cached in self._priorities.cache))
+            places = {cached.key: job_places[cached.uid] for cached in held if cached.uid in job_places}
+        quotas = in_order(cached for reflector in (self._quotas, self._queues) for held in reflector.cache for cached in held.value)
         unseen = [
             (self._uses.missing, "Slices in other use are not told from free ones"),
             (self._quotas.missing, "ResourceQuotas are not shown"),
@@ -186,12 +184,10 @@ class Source:
         return FleetFacts(views, slices, self._notes(), places, not self._uses.missing, quotas, _said(unseen))
 
     def jobs(self) -> Sequence[JobFacts]:
-        """Return what is known of all jobs, by namespace and name."""
         keys = sorted(held.key for held in self._jobs.cache)
-        return [found for key in keys if (found := self.job(*key)) is not None]
+        return [facts for key in keys if (facts := self.job(*key)) is not None]
 
     def job(self, namespace: str, name: str) -> JobFacts | None:
-        """Return what is known of a job; None: there is none of this name."""
         held, watched = self._jobs.cache.get(namespace, name), self._watched.get((namespace, name))
         if held is None or watched is None:
             return None
@@ -201,14 +197,14 @@ class Source:
         return JobFacts(held.value.view, held.value.obj["spec"], events, list(watched.samples.kept), history, now)
 
     def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
-        """Return the pods of a unit as they were last read, and have them read again while its page is open; None: not read yet."""
+        """See `app.Facts`. As long as the page of the unit asks, the pods are read again from time to time."""
         held = self._jobs.cache.get(namespace, name)
         return self._units.look(Looked(namespace, name, unit, held.uid, host)) if held is not None else None
 
     def _notes(self) -> list[str]:
-        said = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]
-        said.append((self._nodes.missing, "The hardware is not shown"))
-        return _said(said)
+        missing = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]
+        missing.append((self._nodes.missing, "The hardware is not shown"))
+        return _said(missing)
 
     # --- what the cluster says ----------------------------------------------------------------------------------------
     def _on_job(self, old: CachedObject[_Read] | None, new: CachedObject[_Read] | None) -> None:

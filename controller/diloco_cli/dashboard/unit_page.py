@@ -1,4 +1,4 @@
-"""The page of a unit: where it is, its speed beside the others of its pool, what it did, and how its attempts ended. Pure.
+"""The page of a unit: its state, its speed compared with its pool, its timeline, and how its attempts ended. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -26,9 +26,9 @@ from diloco_cli.view_text import count, figure_cells, figure_headings
 
 
 def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> Page | None:
-    """Return the page; None: the job has no such unit. `pods`: as they were read; None: not yet."""
+    """The page, or None if the job has no such unit. `pods` is None if they have not been read yet."""
     view = facts.view
-    unit = next((each for each in view.status.units if each.name == name), None)
+    unit = next((status for status in view.status.units if status.name == name), None)
     if unit is None:
         return None
     job = element("a", view.name, href=job_path(base, view.namespace, view.name))
@@ -64,11 +64,11 @@ def _figures(facts: JobFacts, unit: UnitStatus) -> Element:
 
 
 def _norm(facts: JobFacts, unit: UnitStatus) -> Iterator[tuple[str, Cell]]:
-    """Yield the speed beside what units of its kind have: now, and as the pool was measured."""
+    """Yield the unit's speed as a share of the pool's other units now, and of the pool's measured mean."""
     others = [
-        each.tokens_per_second
-        for each in facts.view.status.units
-        if each.pool == unit.pool and each.name != unit.name and each.state is UnitState.TRAINING and each.tokens_per_second
+        other.tokens_per_second
+        for other in facts.view.status.units
+        if other.pool == unit.pool and other.name != unit.name and other.state is UnitState.TRAINING and other.tokens_per_second
     ]
     if others and (middle := median(others)):
         yield "of the pool's other units", f"{unit.tokens_per_second / middle:.0%}"
@@ -91,18 +91,18 @@ def _now(unit: UnitStatus) -> Iterator[Element]:
 
 def _timeline(facts: JobFacts, unit: UnitStatus) -> Iterator[Element]:
     history = facts.history
-    mine = history.units.get(unit.name)
-    if mine is None or not mine.spans:
+    unit_history = history.units.get(unit.name)
+    if unit_history is None or not unit_history.spans:
         return
     faults = [fault for fault in history.faults if fault.unit == unit.name]
     yield element("h2", "Timeline")
     yield element("p", "0:00 was ", moment(facts.now - history.end, "since"), " ago.", class_="soft")
-    charts = history_charts(replace(history, units={unit.name: mine}, merges=[], traffic=[], faults=faults))
+    charts = history_charts(replace(history, units={unit.name: unit_history}, merges=[], traffic=[], faults=faults))
     yield scrolled(charts, "Timeline")
 
 
 def _totals(unit: UnitStatus) -> Element:
-    """Return the figures that tables of units have, but those of the page's head; of all attempts where a sum is meant."""
+    """The figures of tables of units, without those at the head of the page. Sums are over all attempts of the unit."""
     named = {
         **dict(zip(figure_headings(), figure_cells(unit), strict=True)),
         **dict(zip(figure_headings(wide=True), figure_cells(unit, wide=True), strict=True)),
@@ -112,12 +112,12 @@ def _totals(unit: UnitStatus) -> Element:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the page of a unit shows of its pods: hosts and ranks, for which of them the others wait, and the end of a log.
+# What the page shows of the unit's pods: hosts and ranks, for which hosts the others wait, and the end of a log.
 _RANKS_HEAD = ("HOST", "RANKS", "STATE", "SINCE", "RESTARTS", "NODE", "POD", "MESSAGE")
 
 
 def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -> Iterator[Element]:
-    """Yield the hosts of the unit with their ranks, and for which of them the others wait."""
+    """Yield the hosts of the unit with their ranks, and tell for which hosts the others wait."""
     if pods is None or not pods.hosts:
         return
     view, hosts = facts.view, pods.hosts
@@ -128,8 +128,8 @@ def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -
     waits = waited_for(hosts)
     if waits:
         named = ", ".join(f"{host.index} (ranks {ranks_text(host.index, per_host)})" for host in waits)
-        some = f"host{'' if len(waits) == 1 else 's'} {named}"
-        yield element("p", element("strong", f"The others wait for {some} to run."), " A unit trains once all of its ranks have met.")
+        hosts_text = f"host{'' if len(waits) == 1 else 's'} {named}"
+        yield element("p", element("strong", f"The others wait for {hosts_text} to run."), " A unit trains once all of its ranks have met.")
     rows: list[list[Cell]] = [
         [
             element("a", str(host.index), href=host_path(base, view.namespace, view.name, unit.name, host.index)),
@@ -147,7 +147,7 @@ def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -
 
 
 def log(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None) -> Iterator[Element]:
-    """Yield the end of the log of one host, and how to have all of it."""
+    """Yield the end of the log of one host, and the command that prints all of it."""
     if not facts.followed and (pods is None or not (pods.log or pods.note)):
         return
     yield element("h2", f"Log of host {pods.shown}" if pods is not None and pods.hosts else "Log")

@@ -1,4 +1,4 @@
-"""The hosts of a unit as its pods show them, with their ranks, and for which of them the others wait. Pure.
+"""The hosts of a unit as its pods show them, with their ranks, and for which hosts the others wait. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -15,31 +15,31 @@ from diloco_operator.kube.fields import controller_uid, fields, moment, objects,
 from diloco_cli.unit_pods import UnitPod, of_newest_attempt
 
 LOG_LINES = 200
-"""Lines of the end of a log that are shown."""
+"""Lines that are shown of the end of a log."""
 LOG_BYTES = 64 << 10
-"""Bytes of these lines that are shown at most."""
+"""Most bytes of these lines that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One pod of the newest attempt that has pods."""
+    """A pod of the newest attempt that has pods."""
 
     index: int
     pod: str
     node: str
     attempt: int
     state: str
-    """What its container that trains does, as the kubelet says it: `Running`, or why it does not run."""
+    """What the kubelet says of the training container: `Running`, or why it does not run."""
     message: str
     runs: bool
     ended: bool
     restarts: int
     since: float | None
-    """When it began to run or ended, seconds since the epoch; None: it does neither."""
+    """When the container began to run or ended, in seconds since the epoch. None if it did neither."""
 
     @property
     def starts(self) -> bool:
-        """Whether it is yet to run."""
+        """Whether the host has still to begin."""
         return not self.runs and not self.ended
 
 
@@ -48,29 +48,29 @@ class UnitPods:
     """What the page of a unit shows of its pods."""
 
     hosts: Sequence[Host] = ()
-    """By their index."""
+    """Hosts, sorted by index."""
     shown: int = 0
-    """The host whose log is shown."""
+    """Index of the host whose log is shown."""
     log: str = ""
     note: str = ""
-    """Why there is no log, or no pod; what a reader has to know of the log."""
+    """Why there is no log or no pod, or what the reader should know about the log."""
 
 
 def hosts_of(pods: Iterable[Obj], job: str) -> list[Host]:
-    """Return the hosts of the newest attempt, by their index. `job`: uid of the job. A pod that only has the labels of its pods is left
-    out: every user who may create pods can write them. Raises MalformedField."""
-    ours = {}
+    """Hosts of the newest attempt, sorted by index. `job` is the job's uid. A pod with the right labels that the job does not own is left
+    out, since every user who may create pods can write labels. Raises MalformedField."""
+    owned = {}
     for pod in pods:
         labels, meta = fields(fields(pod, "metadata"), "labels", "metadata"), fields(pod, "metadata")
         if controller_uid(meta) == job and all(str(labels.get(label, "")).isdecimal() for label in (LABEL_ATTEMPT, LABEL_HOST)):
-            ours[string(meta, "name")] = pod
-    newest = of_newest_attempt([UnitPod.of(pod) for pod in ours.values()])
-    return sorted((_host(pod, ours[pod.name]) for pod in newest), key=lambda host: host.index)
+            owned[string(meta, "name")] = pod
+    newest = of_newest_attempt([UnitPod.of(pod) for pod in owned.values()])
+    return sorted((_host(pod, owned[pod.name]) for pod in newest), key=lambda host: host.index)
 
 
 def _host(pod: UnitPod, obj: Obj) -> Host:
     status = fields(obj, "status")
-    container = next((each for each in objects(status, "containerStatuses") if each.get("name") == LEARNER_CONTAINER), {})
+    container = next((entry for entry in objects(status, "containerStatuses") if entry.get("name") == LEARNER_CONTAINER), {})
     now = fields(container, "state")
     running, ended, waiting = (fields(now, kind) for kind in ("running", "terminated", "waiting"))
     state, message, since = text(status, "phase") or "Pending", text(status, "message"), None
@@ -82,7 +82,7 @@ def _host(pod: UnitPod, obj: Obj) -> Host:
     elif waiting:
         state, message = text(waiting, "reason") or state, text(waiting, "message") or message
     elif not pod.node:
-        unplaced = next((each for each in objects(status, "conditions") if each.get("type") == "PodScheduled"), {})
+        unplaced = next((entry for entry in objects(status, "conditions") if entry.get("type") == "PodScheduled"), {})
         state, message = text(unplaced, "reason") or state, text(unplaced, "message") or message
     runs = not pod.ended and (bool(running) or (not now and state == "Running"))
     leaves = ", is being deleted" if "deletionTimestamp" in obj["metadata"] else ""
@@ -93,19 +93,19 @@ def _host(pod: UnitPod, obj: Obj) -> Host:
 
 
 def waited_for(hosts: Sequence[Host]) -> list[Host]:
-    """Return the hosts that are yet to run while others do: a unit trains when all of its ranks have met."""
+    """Hosts that have still to begin while others already run. The others wait, because a unit trains once all its ranks have met."""
     return [host for host in hosts if host.starts] if any(host.runs for host in hosts) else []
 
 
 def ranks_text(host: int, per_host: int) -> str:
-    """Return `0`, or `8 to 15`."""
+    """Numbers of the ranks on a host: `0`, or `8 to 15`."""
     first = host * per_host
     return str(first) if per_host == 1 else f"{first} to {first + per_host - 1}"
 
 
 def end_of(log: bytes) -> str:
-    """Return the last lines of a log, from the beginning of a line."""
+    """The last lines of a log, whole ones."""
     lines = log.decode(errors="replace").splitlines()
     if len(log) >= LOG_BYTES and len(lines) > 1:
-        lines = lines[1:]
+        lines = lines[1:]  # the log was cut at LOG_BYTES, so its first line may lack its beginning
     return "\n".join(lines[-LOG_LINES:])

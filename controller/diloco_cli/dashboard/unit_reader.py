@@ -1,4 +1,4 @@
-"""Reads the pods of a unit and the end of a log while the page of the unit is open.
+"""Reads the pods of a unit and the end of a log while the unit's page is open.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -23,17 +23,17 @@ from diloco_cli.unit_pods import unit_selector
 _log = logging.getLogger(__name__)
 
 _APART = 5.0
-"""Seconds between the readings for one page."""
+"""Seconds between two readings for one page."""
 _KEPT = 30.0
-"""Seconds after the last look at a page until what was read for it is forgotten."""
+"""Seconds without a look at a page after which its reading is forgotten."""
 _MOST_READ = 4 << 20
-"""Bytes that are read of a log: its last lines may be long."""
+"""Most bytes of a log that are read, since its last lines may be long."""
 _PATIENCE = 20.0
-"""Seconds that a reading may take: the API server asks the node."""
+"""Seconds that a reading may take. It may be slow, because the API server gets the log from the node."""
 
 
 class Looked(NamedTuple):
-    """A page of a unit that is open."""
+    """An open page of a unit."""
 
     namespace: str
     job: str
@@ -41,7 +41,7 @@ class Looked(NamedTuple):
     uid: str
     """The uid of the job."""
     host: int | None
-    """The host whose log is shown; None: the first one."""
+    """The host whose log is shown, or None for the first."""
 
 
 @dataclass(slots=True)
@@ -53,26 +53,24 @@ class _Page:
 
 
 class UnitReader:
-    """Keeps what open pages show of pods. `changed` is called when one of them has something new to show."""
+    """Keeps what open pages show of pods. It calls `changed` if a page has something new to show. `monotonic` is a clock, in seconds."""
 
     def __init__(self, client: Client, logs: PodLogs, monotonic: Callable[[], float], changed: Callable[[], None]) -> None:
-        """Read with the caller's rights. `monotonic`: a clock, in seconds."""
         self._client, self._logs, self._monotonic, self._changed = client, logs, monotonic, changed
         self._pages: dict[Looked, _Page] = {}
 
     def look(self, at: Looked) -> UnitPods | None:
-        """Return what was read last for this page, and have it read again if that is some seconds ago. None: nothing was read yet."""
+        """Return the last reading for this page, or None if there is none yet. If it is some seconds old, start a new one."""
         now = self._monotonic()
         page = self._pages.setdefault(at, _Page(now))
         page.looked = now
         if page.task is None and now - page.read >= _APART:
             page.task = asyncio.create_task(self._read(at, page))
-        for old in [key for key, each in self._pages.items() if now - each.looked > _KEPT and each.task is None]:
+        for old in [key for key, kept in self._pages.items() if now - kept.looked > _KEPT and kept.task is None]:
             del self._pages[old]
         return page.pods
 
     async def close(self) -> None:
-        """End all readings."""
         tasks = [page.task for page in self._pages.values() if page.task is not None]
         for task in tasks:
             task.cancel()
@@ -82,11 +80,11 @@ class UnitReader:
         try:
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    found = await read_unit(self._client, self._logs, at)
+                    pods = await read_unit(self._client, self._logs, at)
             except TimeoutError:
-                found = UnitPods(note=f"The cluster did not answer within {_PATIENCE:.0f} s.")
-            if found != page.pods:
-                page.pods = found
+                pods = UnitPods(note=f"The cluster did not answer within {_PATIENCE:.0f} s.")
+            if pods != page.pods:
+                page.pods = pods
                 self._changed()
         except Exception:  # noqa: BLE001 - one page shows what it had; an unforeseen error must not end the dashboard
             _log.exception("the pods of %s could not be read", "/".join(at[:3]))
@@ -95,7 +93,7 @@ class UnitReader:
 
 
 async def read_unit(client: Client, logs: PodLogs | None, at: Looked) -> UnitPods:
-    """Return the pods of a unit, and the end of the log of one of them. `logs`: where logs are; None: they are left out."""
+    """Read the pods of a unit, and the end of the log of one of them. Without `logs` leave the log out."""
     try:
         listed = await client.list(PODS, at.namespace, label_selector=unit_selector(at.job, at.unit))
     except Forbidden as error:
@@ -113,7 +111,7 @@ async def read_unit(client: Client, logs: PodLogs | None, at: Looked) -> UnitPod
 
 
 async def _end_of_log(logs: PodLogs, namespace: str, host: Host) -> tuple[str, str]:
-    """Return the end of the log, and what a reader has to know of it."""
+    """Read the end of the log, and return it with a note for the reader ("" for none)."""
     source = Source(host.pod, LEARNER_CONTAINER, no_pod="it has just ended or was replaced")
     end, read = b"", 0
     try:

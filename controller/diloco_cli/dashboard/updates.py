@@ -1,4 +1,4 @@
-"""Updates of open pages. A browser that reads slowly loses updates, and costs no memory: of each section only the newest version waits.
+"""Sends updates to open pages. A browser that reads slowly costs no memory: only the newest version of each section waits for it.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -18,36 +18,36 @@ _log = logging.getLogger(__name__)
 MOST_STREAMS = 64
 """Pages that may be open at once."""
 _SILENCE = 15.0
-"""Seconds after which a stream without an update says that it is there."""
+"""Seconds without an update after which a stream sends a comment, to keep the connection open."""
 _TICK = 5.0
-"""Seconds after which charts move on, though nothing changed."""
+"""Seconds after which pages are rendered again although nothing changed, because charts move on."""
 
 
 class TooManyStreams(Exception):
-    """No further page may be kept up to date."""
+    """MOST_STREAMS pages are open already."""
 
 
 class _Stream:
-    """What one open page waits for."""
+    """The updates of one open page."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, str] = {}
-        """By section its newest HTML."""
+        """Newest HTML of each section that is to be sent."""
         self.sent: dict[str, str] = {}
-        """By section the version that was sent or waits."""
+        """Version of each section that was sent or waits."""
         self.ready = asyncio.Event()
 
     def offer(self, sections: Mapping[str, str]) -> None:
-        """Have the sections that changed sent."""
+        """Let the sections that changed wait to be sent."""
         for key, html in sections.items():
-            if self.sent.get(key) != (found := version(html)):
-                self.sent[key] = found
+            if self.sent.get(key) != (current := version(html)):
+                self.sent[key] = current
                 self.waiting[key] = html
         if self.waiting:
             self.ready.set()
 
     def take(self) -> str:
-        """Return all that waits, as one event of the stream."""
+        """Take all waiting sections, as one server-sent event."""
         sections = {key: {"version": self.sent[key], "html": html} for key, html in self.waiting.items()}
         self.waiting = {}
         self.ready.clear()
@@ -55,10 +55,10 @@ class _Stream:
 
 
 class Updates:
-    """Renders each open page at most once in `interval` seconds, however many browsers show it and however often something changes."""
+    """Renders each open page at most once in `interval` seconds, however many browsers show it and however often something changes.
+    `render` gives the sections of the page at a path, or None if there is no such page any more."""
 
     def __init__(self, render: Callable[[str], Mapping[str, str] | None], interval: float = 1.0) -> None:
-        """Render by `render`: from the path of a page to its sections; None: there is no such page any more."""
         self._render = render
         self._interval = interval
         self._streams: dict[str, set[_Stream]] = {}
@@ -66,7 +66,7 @@ class Updates:
         self._closed = False
 
     def changed(self) -> None:
-        """Note that pages may show something else from now on."""
+        """Tell that pages may have something new to show."""
         self._dirty.set()
 
     async def run(self) -> None:
@@ -80,14 +80,14 @@ class Updates:
             await asyncio.sleep(self._interval)
 
     def close(self) -> None:
-        """End all streams: the server ends."""
+        """End all streams, because the server ends."""
         self._closed = True
         for streams in self._streams.values():
             for stream in streams:
                 stream.ready.set()
 
     async def stream(self, path: str) -> AsyncIterator[str]:
-        """Yield the updates of the page at `path`, all its sections first. Raises TooManyStreams before the first one."""
+        """Yield the updates of the page at `path`, all its sections first. Raises TooManyStreams before it yields anything."""
         if sum(map(len, self._streams.values())) >= MOST_STREAMS:
             raise TooManyStreams
         stream = _Stream()
@@ -110,7 +110,7 @@ class Updates:
                 del self._streams[path]
 
     def offer_now(self) -> None:
-        """Render every open page, and have the sections that changed sent."""
+        """Render every open page, and offer its sections to the streams."""
         for path, streams in self._streams.items():
             try:
                 sections = self._render(path)

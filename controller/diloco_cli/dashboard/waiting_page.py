@@ -1,4 +1,4 @@
-"""The page of what waits: of each job the one thing that most keeps it from more, and what would help. Pure.
+"""The page of waiting jobs: the main cause why each does not train with more units, and what would help. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -25,10 +25,9 @@ _CONTENT = (Cause.OVER, Cause.NOTHING)
 
 
 def waiting_page(facts: FleetFacts, base: str) -> Page:
-    """Return the page; `base`: what every path begins with."""
-    rows = [list(_row(facts, view, found, base)) for view in facts.jobs if (found := dominant(view)).cause not in _CONTENT]
-    said: list[Element] = [table(_HEAD, rows, label="Waiting", texts=TEXTS)] if rows else [element("p", "No job waits.", class_="soft")]
-    return Page("Waiting", {"head": [element("h1", "Waiting"), *notes(facts.notes)], "jobs": said})
+    rows = [list(_row(facts, view, main, base)) for view in facts.jobs if (main := dominant(view)).cause not in _CONTENT]
+    content: list[Element] = [table(_HEAD, rows, label="Waiting", texts=TEXTS)] if rows else [element("p", "No job waits.", class_="soft")]
+    return Page("Waiting", {"head": [element("h1", "Waiting"), *notes(facts.notes)], "jobs": content})
 
 
 def _row(facts: FleetFacts, view: JobView, found: Dominant, base: str) -> Iterator[Cell]:

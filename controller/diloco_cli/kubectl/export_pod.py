@@ -134,7 +134,7 @@ def mounts(pod: Obj, claim: str) -> bool:
 
 async def _until_running(client: Client, request: PodRequest, name: str, say: Callable[[str], None], start: float) -> None:
     loop = asyncio.get_running_loop()
-    deadline, last_reason = loop.time() + start, ""
+    deadline, shown = loop.time() + start, ""
     while True:
         try:
             pod = await client.get(names.PODS, request.namespace, name)
@@ -148,15 +148,15 @@ async def _until_running(client: Client, request: PodRequest, name: str, say: Ca
         if has_ended(pod):
             raise CommandError(_ended_message(request, name, status, container))
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
-        # A first failed pull may be a hiccup of the registry. If the pod has waited before, it is the second.
-        if reason in _HOPELESS or (reason in _PULLS and last_reason):
+        # A pull that fails once may succeed at the kubelet's next try, so it is hopeless only after an earlier reason was shown.
+        if reason in _HOPELESS or (reason in _PULLS and shown):
             raise CommandError(f"pod {name} cannot start: {why}. {_image_hint(request) if reason not in _HOPELESS[3:] else ''}".strip())
         if loop.time() > deadline:
             events = await _last_events(client, request.namespace, name)
             raise CommandError(f"pod {name} does not run after {start:.0f} s: {why or 'no reason is known'}{events}")
-        if why and why != last_reason:
+        if why and why != shown:
             say(f"waiting for pod {name}: {why}")
-            last_reason = why
+            shown = why
         await asyncio.sleep(EXPORT.poll)
 
 
