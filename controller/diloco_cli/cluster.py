@@ -1,4 +1,4 @@
-"""The cluster and namespace of a command, by kubectl's flags; and human-readable errors."""
+"""Connects a command to the cluster and namespace that kubectl's flags name, and turns the cluster's errors into messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diloco_operator.kube.rest.transport import OnDate
 
 DEFAULT_NAMESPACE = "default"
 EXIT_INTERRUPTED = 130
-"""As shells report SIGINT."""
+"""Exit status after SIGINT, as shells report it."""
 
 
 class CommandError(click.ClickException):
@@ -26,19 +26,19 @@ class CommandError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The flags as given; "" for each that was not."""
+    """The flags as the user gave them. "" for a flag that was not given."""
 
     kubeconfig: str = ""
     context: str = ""
     namespace: str = ""
 
     def over(self, other: Target) -> Target:
-        """Return these flags, and those of `other` where these are empty."""
+        """These flags, with those of `other` in place of empty ones."""
         return Target(self.kubeconfig or other.kubeconfig, self.context or other.context, self.namespace or other.namespace)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add -n, --context and --kubeconfig, before or after the command's name. The command gets them as `target`."""
+    """Add -n, --context and --kubeconfig to a command, which gets them as `target`. They may stand before or after the command's name."""
 
     @click.option("-n", "--namespace", metavar="NAME", default="", help="Namespace. Default: that of the context, else `default`.")
     @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")
@@ -53,7 +53,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]], *, on_date: OnDate | None = None) -> None:
-    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message. `on_date`: see `OnDate`."""
+    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message. For `on_date` see `OnDate`."""
     try:
         config = load_config(target.kubeconfig, target.context)
     except ConfigError as error:
@@ -72,7 +72,7 @@ def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]
 
 @contextlib.contextmanager
 def cluster_errors(source: str) -> Iterator[None]:
-    """Raise `CommandError` for the errors of a cluster and its configuration, which came from `source`."""
+    """Turn errors of a cluster and its configuration into `CommandError`. `source` names the kubeconfig in messages."""
     try:
         yield
     except ConfigError as error:
@@ -90,7 +90,7 @@ def note_on_stderr(text: str) -> None:
 
 
 def no_such_resource() -> CommandError:
-    """Say that the cluster has no CRD for DiLoCoJobs."""
+    """The error that the cluster has no CRD for DiLoCoJobs."""
     return CommandError(
         f"this cluster has no {DILOCO_JOBS.plural}.{DILOCO_JOBS.group}: install the operator first (helm install), or check --context"
     )

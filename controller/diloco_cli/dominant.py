@@ -1,7 +1,7 @@
-"""The one cause that most keeps a job from what it asks for, and what comes next. Pure.
+"""The main cause why a job does not have what it asks for, and what comes next. Pure.
 
-Several things may be wrong at once. Causes have a fixed precedence, that of `Cause`: what stops the whole job comes before what stops a
-unit, what a person must do before what time solves, a minimum before growth. The first that holds is told.
+Several things may be wrong at once, and only the first in a fixed precedence is told. What stops the whole job comes before what stops a
+unit; what a person must do, before what time solves; what keeps the job below its minimum, before what keeps it from growing.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -25,7 +25,7 @@ from diloco_cli.view_model import JobView
 
 
 class Cause(enum.StrEnum):
-    """In order of precedence."""
+    """What may keep a job from what it asks for, in order of precedence."""
 
     OVER = "Ended"
     NOT_SEEN = "NotSeen"
@@ -48,15 +48,15 @@ class Cause(enum.StrEnum):
 class Dominant:
     cause: Cause
     reason: str
-    """As in status."""
+    """The reason as in status."""
     subject: str
-    """Condition, pool or units that it is about."""
+    """The condition, pool or units that have the reason."""
     evidence: str
-    """The operator's words."""
+    """The operator's message."""
     meaning: str
     """What the reason means in general."""
     next_step: str
-    """What a person can do; "": nothing needs to be done."""
+    """What a person can do, or "" if nothing needs to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ _STARTING = (UnitState.STARTING, UnitState.JOINING)
 
 
 def dominant(view: JobView) -> Dominant:
-    """Return the first cause that holds."""
+    """The first cause that holds, in the order of `_PRECEDENCE`."""
     for find in _PRECEDENCE:
-        if (found := find(view)) is not None:
-            return found
+        if (cause := find(view)) is not None:
+            return cause
     return Dominant(Cause.NOTHING, view.status.reason, "", "", "", "")
 
 
@@ -93,7 +93,7 @@ def _over(view: JobView) -> Dominant | None:
 def _not_seen(view: JobView) -> Dominant | None:
     if view.state is not None:
         return None
-    return Dominant(Cause.NOT_SEEN, "", "", "", "", "")  # the sentence about it says what to do
+    return Dominant(Cause.NOT_SEEN, "", "", "", "", "")  # the job's headline says what to do
 
 
 def _refused(view: JobView) -> Dominant | None:
@@ -164,12 +164,11 @@ _PRECEDENCE: Sequence[Callable[[JobView], Dominant | None]] = (
 
 # --- from what status has ----------------------------------------------------------------------------------------------
 def _condition(view: JobView, kind: ConditionType) -> Condition | None:
-    return next((each for each in view.status.conditions if each.type == kind), None)
+    return next((condition for condition in view.status.conditions if condition.type == kind), None)
 
 
 def _concerning(view: JobView, concern: Concern) -> Condition | None:
-    """Return the first condition that is about this."""
-    return next((each for each in view.status.conditions if concern_of(each.reason) is concern), None)
+    return next((condition for condition in view.status.conditions if concern_of(condition.reason) is concern), None)
 
 
 def _of_condition(cause: Cause, condition: Condition | None, step: str) -> Dominant:
@@ -179,7 +178,7 @@ def _of_condition(cause: Cause, condition: Condition | None, step: str) -> Domin
 
 
 def _of_units(cause: Cause, units: Sequence[UnitStatus], step: str) -> Dominant | None:
-    """Return about those that have the reason of the first."""
+    """The cause of the first unit, and of all others with the same reason."""
     if not units:
         return None
     same = [unit.name for unit in units if unit.reason == units[0].reason]
@@ -187,7 +186,8 @@ def _of_units(cause: Cause, units: Sequence[UnitStatus], step: str) -> Dominant 
 
 
 def _of_pools(cause: Cause, view: JobView, pools: Sequence[PoolStatus]) -> Dominant | None:
-    """Tell about the one that a person can do something about, or else the first. What was asked of a grantor is a cause of its own."""
+    """The cause of one pool. Pools that do not wait for a grantor come first, and among these the ones with a remedy. What keeps a job from
+    growing is never a grantor: that has a cause of its own, `GRANTS`."""
     if not pools:
         return None
     pool = min(pools, key=lambda each: (lack_of(each.reason) is Lack.GRANT, not each.remedies))
@@ -202,7 +202,7 @@ def _short(view: JobView) -> list[PoolStatus]:
 
 
 _MEANINGS: Mapping[str, str] = {row.value: row.meaning for row in all_reasons() if row.subject != "Event"}
-"""By reason. Where several things have the same one, a pool's meaning comes first, then a unit's, then that of the last condition."""
+"""Meaning of each reason. If several things have the same reason, a pool's meaning wins, then a unit's, then that of the last condition."""
 
 
 def _meaning(reason: str) -> str:
@@ -220,19 +220,24 @@ def _log(view: JobView, unit: UnitStatus) -> str:
 
 # --- what comes by itself -----------------------------------------------------------------------------------------------
 def upcoming(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
-    """Return what happens by itself at a known time, the soonest first; times that have passed are among them."""
-    found: dict[tuple[float, str], list[str]] = {}
+    """What happens by itself at a known time, the soonest first. It includes times that have passed."""
+    unit_names: dict[tuple[float, str], list[str]] = {}
     for unit in view.status.units:
         if unit.not_before is not None and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF):
-            found.setdefault((unit.not_before, "may start again"), []).append(unit.name)
+            unit_names.setdefault((unit.not_before, "may start again"), []).append(unit.name)
         if unit.paused_until is not None:
-            found.setdefault((unit.paused_until, "must be over with its pause"), []).append(unit.name)
-    actions = [Upcoming(at, f"{', '.join(names)} {what}") for (at, what), names in found.items()]
+            unit_names.setdefault((unit.paused_until, "must be over with its pause"), []).append(unit.name)
+    actions = [Upcoming(at, f"{', '.join(names)} {what}") for (at, what), names in unit_names.items()]
     actions += [Upcoming(host.avoided_until, f"units start on {host.node} again") for host in view.status.hosts if host.avoided_until]
     end = next(
-        (each for kind in (ConditionType.COMPLETE, ConditionType.FAILED) if (each := _condition(view, kind)) and view.holds(kind)), None
+        (
+            condition
+            for kind in (ConditionType.COMPLETE, ConditionType.FAILED)
+            if (condition := _condition(view, kind)) and view.holds(kind)
+        ),
+        None,
     )
     ttl = spec.get("ttlSecondsAfterFinished")
     if end is not None and ttl is not None:
         actions.append(Upcoming(end.last_transition_time + ttl, "the job is deleted"))
-    return tuple(sorted(actions, key=lambda each: (each.at, each.what)))
+    return tuple(sorted(actions, key=lambda action: (action.at, action.what)))

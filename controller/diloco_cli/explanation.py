@@ -1,4 +1,4 @@
-"""What `kubectl diloco explain` has to say about a job, from its status, its Events and the nodes. Pure."""
+"""The content of `kubectl diloco explain`, from a job's status, its Events and the nodes. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place
 
 _NAMED = 3
-"""Units that a sentence names one by one."""
+"""Most units or pools that a sentence names one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """What the nodes of the cluster say of a pool's hardware."""
+    """What the cluster's nodes tell about a pool's hardware."""
 
     shape: str
     total: int
-    """Slices, or accelerators where units share hosts."""
+    """Slices, or accelerators if units share hosts."""
     hosts: int
-    """0: `total` counts slices."""
+    """Hosts that units share. 0 if they do not; then `total` counts slices."""
     unusable: int
     why_unusable: tuple[str, ...]
 
@@ -42,20 +42,20 @@ class PoolFacts:
 class PoolExplained:
     name: str
     hardware: str
-    """As the spec asks for it."""
+    """What the spec asks for."""
     placed: int
     contributing: int
     min: int
     max: int | None
-    """None: the spec has no such pool any more."""
+    """None if the spec has no such pool any more."""
     reason: str
     why: str
     help: tuple[str, ...]
     waiting_since: float | None
     nodes: str
-    """What the nodes say now; "": they were not read."""
+    """What the nodes tell now. "" if they were not read, or the pool does not lack slices."""
     place: Place | None
-    """Among the jobs that wait for the same hardware; None: it does not wait, or other jobs could not be read."""
+    """Place among the jobs that wait for the same hardware. None if the pool does not wait, or other jobs could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,16 @@ class Failure:
     """How an attempt ended."""
 
     at: float | None
-    """Seconds since the epoch; None: not known."""
+    """Seconds since the epoch, or None if not known."""
     reason: str
     message: str
     attempt: int
-    """The one that failed; 0: the end was no failure, or it is not known."""
+    """Number of the failed attempt. 0 if the end was no failure, or the number is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitsExplained:
-    """Units that do not train, for the same reason since the same time."""
+    """Units that do not train for the same reason."""
 
     names: tuple[str, ...]
     state: str
@@ -83,7 +83,7 @@ class UnitsExplained:
     slice: str
     restarts: int
     attempt: int
-    """The newest one; 0: none yet."""
+    """Number of the newest attempt, or 0 if there was none yet."""
     last_failure: Failure | None
 
 
@@ -100,9 +100,9 @@ class Explanation:
     name: str
     state: str
     answer: str
-    """One sentence."""
+    """The explanation in one sentence."""
     dominant: Dominant
-    """What most keeps it from more."""
+    """The main cause why the job does not train with more units."""
     upcoming: tuple[Upcoming, ...]
     """What happens by itself at a known time, the soonest first."""
     pools: tuple[PoolExplained, ...]
@@ -122,11 +122,17 @@ def explanation(
     line: Mapping[str, Place],
     notes: Sequence[str] = (),
 ) -> Explanation:
-    """Explain a job from its view and its spec, as the API server has it, and from the events about it. `events`: about it. `facts` and
-    `line` (see `places`): by pool."""
-    asked = {pool["name"]: pool for pool in spec.get("pools") or ()}
+    """Explain a job.
+
+    Args:
+        spec: the spec as the API server has it.
+        events: Events about the job.
+        facts: by pool.
+        line: place in line by pool, see `places`.
+    """
+    pool_specs = {pool["name"]: pool for pool in spec.get("pools") or ()}
     content = _content(view)
-    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
+    pools = tuple(_pool(pool, pool_specs.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
     units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
     came_back = (unit for unit in view.status.units if unit.state is UnitState.TRAINING and unit.restarts and unit.began_with)
     beginnings = tuple((unit.name, unit.began_with or "") for unit in came_back)
@@ -139,7 +145,7 @@ def explanation(
 
 
 def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
-    if view.over:  # its message has what a page about it is read for: how it ended, and where the model is
+    if view.over:  # the message of a job that is over says how it ended, and where the model is
         reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
         return f"{view.state}{reason}: {view.why()}"
     if view.state is None or view.suspend or view.state is JobState.SUSPENDED:
@@ -152,11 +158,11 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
     short = [pool.name for pool in pools if lack_of(pool.reason).of_slices]
     if short:
         parts.append(f"{'pool' if len(short) == 1 else 'pools'} {_several(short)} {'waits' if len(short) == 1 else 'wait'} for slices")
-    # Units whose pool says why are not counted a second time in one sentence.
-    unsaid = (
+    # The sentence already has the pools, so units whose pool tells why they wait are left out.
+    remaining = (
         group for group in units if not follows(group.reason, Follows.POOL_SAYS_WHY) and not follows(group.reason, Follows.NOT_WANTED)
     )
-    other = [name for group in unsaid for name in group.names]
+    other = [name for group in remaining for name in group.names]
     if other:
         parts.append(f"{'unit' if len(other) == 1 else 'units'} {_several(other)} {'does' if len(other) == 1 else 'do'} not train")
     if len(parts) == 1 and view.state is not JobState.TRAINING:
@@ -170,7 +176,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _content(view: JobView) -> str:
-    """Return why a pool that nothing is said of has no more."""
+    """Why a pool without a reason in status has not more units."""
     if view.over:
         return "the job is over and needs no hardware"
     if view.suspend or view.state is JobState.SUSPENDED:
@@ -179,7 +185,7 @@ def _content(view: JobView) -> str:
 
 
 def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, place: Place | None, content: str) -> PoolExplained:
-    """Explain a pool: `content` says why it has no more, if its status does not say."""
+    """Explain a pool. If its status has no reason, `content` tells why it has not more units."""
     learners = (spec or {}).get("learners") or {}
     return PoolExplained(
         name=status.name,
@@ -217,16 +223,16 @@ def _nodes(facts: PoolFacts) -> str:
 
 
 def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:
-    """Return those that do not train; what is the same of several is said once."""
+    """Explain the units that do not train. Units of a pool with the same state, reason, message and next attempt are one group."""
     groups: dict[tuple[Any, ...], list[UnitStatus]] = {}
     for unit in units:
-        rests = unit.state is UnitState.TRAINING and not unit.reason
-        if rests or unit.state is UnitState.COMPLETED:
+        trains = unit.state is UnitState.TRAINING and not unit.reason
+        if trains or unit.state is UnitState.COMPLETED:
             continue
-        # Its slice or its failure is shown, so it cannot stand for others.
+        # A unit whose slice or failure is shown gets a group of its own.
         alone = unit.name if unit.slice or unit.name in failures else ""
         groups.setdefault((unit.pool, unit.state, unit.reason, unit.message, unit.not_before, alone), []).append(unit)
-    return [_group(found, failures) for found in groups.values()]
+    return [_group(group, failures) for group in groups.values()]
 
 
 def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> UnitsExplained:
@@ -246,40 +252,41 @@ def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> Unit
 
 
 def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[str, Failure]:
-    """Return by unit what is on its record; or what an Event tells of a later end that was no failure, such as a lost node, or of a failure
-    of which the record has no words."""
-    found = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
+    """The last failure of each unit, from its status. An Event replaces it if it is not older and tells of an end that was no failure, such
+    as a lost node, or if status has no words for the failure."""
+    failures = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
     names = {unit.name for unit in units}
-    for told, name, end in _ends(events):
-        at, known = end.at, found.get(name)
+    for kind, name, end in _ends(events):
+        at, known = end.at, failures.get(name)
         if name not in names or at is None or (known is not None and known.at is not None and at < int(known.at)):
             continue  # Events have whole seconds
-        if known is None or not known.reason or told is Told.OTHER_END:
-            failed = known.attempt if known is not None and told is Told.FAILURE else 0
-            found[name] = Failure(at, end.reason, end.message, failed)
-    return found
+        if known is None or not known.reason or kind is Told.OTHER_END:
+            failed = known.attempt if known is not None and kind is Told.FAILURE else 0
+            failures[name] = Failure(at, end.reason, end.message, failed)
+    return failures
 
 
 def _ends(events: Iterable[Obj]) -> Iterator[tuple[Told, str, Failure]]:
-    """Yield what Events tell of the end of an attempt, with the unit's name."""
+    """Yield the ends of attempts that Events tell about, each with its kind and the unit's name."""
     for event in events:
         reason, marks = str(event.get("reason") or ""), event["metadata"].get("annotations") or {}
-        name, message, told = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), told_by(reason)
-        if told is not Told.NO_END and name and message:
-            yield told, str(name), Failure(_moment(event), reason, str(message), 0)
+        name, message, kind = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), told_by(reason)
+        if kind is not Told.NO_END and name and message:
+            yield kind, str(name), Failure(_moment(event), reason, str(message), 0)
 
 
 def ends(units: Iterable[UnitStatus], events: Iterable[Obj]) -> list[tuple[str, Failure]]:
-    """Return how attempts ended, each with the unit's name, the newest first: what Events tell, and what is on the record of units of which
-    no Event is left."""
-    found = [(name, end) for _, name, end in _ends(events)]
-    told = {name for name, _ in found}
-    found += [(unit.name, known) for unit in units if unit.name not in told and (known := _recorded(unit)) is not None]
-    return sorted(found, key=lambda each: (-(each[1].at or 0.0), each[0]))
+    """How attempts ended, each with the unit's name, the newest first. Events tell it. For a unit of which no Event is left, the status
+    tells its last failure."""
+    attempt_ends = [(name, end) for _, name, end in _ends(events)]
+    with_events = {name for name, _ in attempt_ends}
+    attempt_ends += [(unit.name, known) for unit in units if unit.name not in with_events and (known := _recorded(unit)) is not None]
+    return sorted(attempt_ends, key=lambda item: (-(item[1].at or 0.0), item[0]))
 
 
 def _recorded(unit: UnitStatus) -> Failure | None:
-    """Return the last failure in the record of the unit. A status without room for the words has only its time and attempt."""
+    """The last failure in the unit's status, or None if it has none. If status had no room for the words, only time and attempt are
+    known."""
     attempt = unit.failed_attempt or 0
     if not attempt and not unit.failures:
         return None

@@ -1,4 +1,4 @@
-"""Pools whose program leaves accelerators of its pods idle, as far as the job tells it. Pure.
+"""Finds pools whose program leaves accelerators of its pods idle, as far as the job tells. Pure.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -18,7 +18,7 @@ from diloco_operator.reconcile.observe.template import main_container
 _LAUNCHERS = re.compile(r"\b(diloco-launch|torchrun)\b")
 _CHOSEN = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
 _TORCH_TRAINER = re.compile(r"\bdiloco\.trainers\.\w+_torch\b")
-"""Our own, of which a process computes on one GPU."""
+"""The reference trainers in torch, a process of which computes on one GPU."""
 
 
 class Idle(NamedTuple):
@@ -32,8 +32,11 @@ class Idle(NamedTuple):
 
 
 def idle_accelerators(pool: Pool) -> Idle | None:
-    """Return what a pool leaves idle: its processes have one accelerator each, unless it says with both `acceleratorsPerHost` and
-    `processesPerHost` that they share more, or its program is one of ours. None: nothing, or the shape of its units cannot be told."""
+    """Which accelerators of a pool stay idle. None if none do, or if the shape of its units is not known.
+
+    A process is taken to use one accelerator. If the pool sets both `acceleratorsPerHost` and `processesPerHost`, the user has decided
+    how many each process uses, unless the program is a reference trainer in torch, of which it is known to be one.
+    """
     try:
         accelerators = pool.shape.accelerators_per_host
     except ValueError:
@@ -61,13 +64,13 @@ def idle_accelerators(pool: Pool) -> Idle | None:
 
 
 def idle_pools(pools: Sequence[Pool]) -> Iterator[tuple[int, Pool, Idle]]:
-    """Yield the pools that leave accelerators idle, with their places in the job."""
+    """Yield the pools that leave accelerators idle, with their index in the job."""
     for index, pool in enumerate(pools):
         if (idle := idle_accelerators(pool)) is not None:
             yield index, pool, idle
 
 
 def _words(pool: Pool) -> str:
-    """Return command and arguments of the learner, as one text."""
+    """Command and arguments of the learner as one text."""
     container = main_container(pool.template.spec, LEARNER_CONTAINER) or {}
     return " ".join(str(word) for field in ("command", "args") for word in container.get(field) or ())

@@ -1,4 +1,4 @@
-"""The tables of a job, as a terminal and a page show them alike. Pure.
+"""The tables of a job, for terminals and pages alike. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -18,14 +18,14 @@ from diloco_cli.view_text import count, duration, figure_cells, figure_headings,
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A cell with the time that has gone since `at`, in seconds since the epoch."""
+    """A cell with the time since `at`, which is in seconds since the epoch."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A cell with the time that is left until `at`, in seconds since the epoch; nothing once it has come."""
+    """A cell with the time until `at`, which is in seconds since the epoch. `NOTHING` afterwards."""
 
     at: float
 
@@ -36,11 +36,10 @@ type Value = str | Since | Until
 @dataclass(frozen=True, slots=True)
 class Table:
     head: Sequence[str]
-    """In capitals, as kubectl has them."""
+    """Headings in capitals, as in kubectl."""
     rows: Sequence[Sequence[Value]]
 
     def without(self, *names: str) -> Table:
-        """Return the table without these columns."""
         kept = [number for number, name in enumerate(self.head) if name not in names]
         return Table([self.head[number] for number in kept], [[row[number] for number in kept] for row in self.rows])
 
@@ -50,7 +49,7 @@ NOTHING = "-"
 
 
 def cell_text(value: Value, now: float) -> str:
-    """Return a cell as a terminal shows it."""
+    """A cell as a terminal shows it. `now` is in seconds since the epoch."""
     match value:
         case Since(at):
             return duration(max(0.0, now - at))
@@ -61,7 +60,7 @@ def cell_text(value: Value, now: float) -> str:
 
 
 def jobs_table(views: Sequence[JobView]) -> Table:
-    """Return a row for each job: its state, progress and speed, and why it is in this state."""
+    """A row for each job: its state, progress and speed, and why it is in this state."""
     head = ("NAMESPACE", "JOB", "STATE", "TOKENS/S", "UNITS", "STEP", "LOSS", "GOODPUT", "ENDS IN", "WHY")
     return Table(head, [_job(view) for view in views])
 
@@ -84,13 +83,15 @@ def _job(view: JobView) -> Sequence[Value]:
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:
-    """Return what holds of the job, and why."""
-    rows = [(each.type, each.status.value, each.reason, Since(each.last_transition_time), each.message) for each in conditions]
+    rows = [
+        (condition.type, condition.status.value, condition.reason, Since(condition.last_transition_time), condition.message)
+        for condition in conditions
+    ]
     return Table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), rows)
 
 
 def units_table(units: Sequence[UnitStatus], *, wide: bool = False) -> Table:
-    """Return where each unit is, its figures, and why it does not train; `wide` adds its totals."""
+    """A row for each unit: its state and slice, its figures, and why it does not train. `wide` adds its totals."""
     more = (*figure_headings(wide=True), "RECOVERED IN") if wide else ()
     header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", *figure_headings(), *more, "WHY")
     return Table(header, [_unit(unit, wide=wide) for unit in units])
@@ -105,7 +106,7 @@ def _unit(unit: UnitStatus, *, wide: bool) -> Sequence[Value]:
 
 
 def pools_table(pools: Sequence[PoolStatus]) -> Table:
-    """Return what each pool has, and why it has no more."""
+    """A row for each pool: its units and their speed, and why it has not more units."""
     return Table(("POOL", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), [_pool(pool) for pool in pools])
 
 
@@ -118,7 +119,7 @@ def _pool(pool: PoolStatus) -> Sequence[Value]:
 
 
 def hosts_table(hosts: Sequence[HostStatus]) -> Table:
-    """Return the hosts on which attempts failed."""
+    """A row for each host on which attempts failed."""
     return Table(("HOST", "FAILURES", "LAST", "AVOIDED FOR", "LAST FAILURE"), [_host(host) for host in hosts])
 
 
@@ -129,5 +130,5 @@ def _host(host: HostStatus) -> Sequence[Value]:
 
 
 def reason_and_message(reason: str, message: str) -> str:
-    """Return `Reason: message`, or what there is of it."""
+    """`Reason: message`, or only one of them if the other is ""."""
     return ": ".join(part for part in (reason, message) if part)

@@ -1,4 +1,4 @@
-"""Find jobs and units by name, and follow a job's status until a condition holds."""
+"""Finds jobs and units by name, and follows a job's status until a condition holds."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from diloco_cli.view_model import JobView
 
 _WATCH_SECONDS = 300.0
 _RETRY_SECONDS = 1.0
-"""Between two watches, at least: a proxy may end each of them at once."""
+"""Least time between the beginnings of two watches. Some proxies end every watch at once."""
 _SHOWN = 10
-"""How many names a message lists."""
+"""Most names that a message lists."""
 
 
 async def find_job(client: Client, namespace: str, name: str) -> Obj:
-    """Raise `CommandError` that names the jobs that exist."""
+    """Return the job. If there is none, raises `CommandError` that names the existing jobs."""
     try:
         return await client.get(DILOCO_JOBS, namespace, name)
     except NotFound as error:
-        found = [obj["metadata"]["name"] for obj in await list_jobs(client, namespace)]
-        there = f"there are: {_listed(found)}" if found else "there are none in it; choose another namespace with -n"
-        raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {there}') from error
+        job_names = [obj["metadata"]["name"] for obj in await list_jobs(client, namespace)]
+        existing = f"there are: {_listed(job_names)}" if job_names else "there are none in it; choose another namespace with -n"
+        raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {existing}') from error
 
 
 def reference(name: str) -> str:
-    """Return the job as kubectl writes it."""
+    """How kubectl writes the job: `dilocojob.GROUP/NAME`."""
     return f"{DILOCO_JOBS.kind.lower()}.{DILOCO_JOBS.group}/{name}"
 
 
 async def list_jobs(client: Client, namespace: str) -> list[Obj]:
-    """Return the jobs of a namespace, "": of all, sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
+    """The jobs of a namespace ("" for all), sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
     try:
         items = (await client.list(DILOCO_JOBS, namespace)).items
     except NotFound as error:
@@ -45,13 +45,13 @@ async def list_jobs(client: Client, namespace: str) -> list[Obj]:
 
 
 def unit_of(view: JobView, name: str) -> UnitStatus:
-    """Raise `CommandError` that names the job's units."""
+    """Return the unit. If there is none, raises `CommandError` that names the job's units."""
     for unit in view.status.units:
         if unit.name == name:
             return unit
     units = [unit.name for unit in view.status.units]
-    there = f"its units are: {_listed(units)}" if units else "it has none yet"
-    raise CommandError(f'job "{view.name}" has no unit "{name}"; {there}')
+    existing = f"its units are: {_listed(units)}" if units else "it has none yet"
+    raise CommandError(f'job "{view.name}" has no unit "{name}"; {existing}')
 
 
 def _listed(names: list[str]) -> str:
@@ -60,14 +60,14 @@ def _listed(names: list[str]) -> str:
 
 
 async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:
-    """Yield what a job shows, as `follow_object` does."""
+    """Like `follow_object`, but yields views."""
     async with contextlib.aclosing(follow_object(client, namespace, name)) as objects:  # type: ignore[type-var]
         async for obj in objects:
             yield JobView.of(obj)
 
 
 async def follow_object(client: Client, namespace: str, name: str) -> AsyncIterator[Obj]:
-    """Yield the job now, and again after every change. It survives restarts of the API server. Raises `CommandError` when the job is
+    """Yield the job now, and again after every change, also across restarts of the API server. Raises `CommandError` if the job is
     deleted."""
     obj = await find_job(client, namespace, name)
     yield obj
@@ -103,14 +103,14 @@ async def follow_object(client: Client, namespace: str, name: str) -> AsyncItera
 
 
 async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:
-    """Return what the job shows as soon as `holds` is true for it, as `wait_for_object` does."""
-    obj = await wait_for_object(client, namespace, name, lambda found: holds(JobView.of(found)), seconds=seconds)
+    """Like `wait_for_object`, but for views."""
+    obj = await wait_for_object(client, namespace, name, lambda candidate: holds(JobView.of(candidate)), seconds=seconds)
     return None if obj is None else JobView.of(obj)
 
 
 async def wait_for_object(client: Client, namespace: str, name: str, holds: Callable[[Obj], bool], *, seconds: float | None) -> Obj | None:
-    """Return the job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up. `seconds`: None
-    is without end."""
+    """Return the job once `holds` is true of it, or None if it is not within `seconds`. `seconds` is None to wait without end. `holds` may
+    raise to give up."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), contextlib.aclosing(follow_object(client, namespace, name)) as objects:  # type: ignore[type-var]
             async for obj in objects:

@@ -1,4 +1,4 @@
-"""Manifests from files. All problems of all files are collected first, each with its place and what to do."""
+"""Reads manifests from files. It collects the problems of all files before it reports them, each with its place and what to do."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from diloco_cli.readable_spec import readable_spec
 STDIN = "-"
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-# What `kubectl get -o yaml` prints must be taken again.
+# All fields that `kubectl get -o yaml` prints, because its output must be valid input.
 _METADATA = [
     *("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "generateName", "uid", "resourceVersion"),
     *("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"),
 ]
 
 _LONGEST = 4000
-"""Characters of a problem: names and values in it are the file's, and may be of any length."""
+"""Most characters of a problem. It quotes names and values of the file, which may have any length."""
 _MOST_UNKNOWN = 100
-"""So many unknown fields of an object are shown, each with the nearest name."""
+"""Most unknown fields of an object that are shown, each with the nearest name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Manifest:
     document: int
     """Number of the YAML document in the file, from 1."""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """Line of every field path, from 1."""
+    """Line of each field path in the file, from 1."""
 
     @property
     def name(self) -> str:
@@ -58,11 +58,11 @@ class Manifest:
         return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
     def line(self, path: str) -> int:
-        """Return the line of a field, or of the nearest enclosing field in the file; 0 if not known."""
+        """The line of a field, or of the nearest enclosing field that the file has. 0 if not known."""
         return self.lines.get(self._nearest(path), 0)
 
     def in_order(self, causes: Iterable[Cause]) -> list[Cause]:
-        """Return them as their fields stand in the file; those of missing fields come with the nearest enclosing one."""
+        """Sort causes as their fields stand in the file. A missing field has the place of the nearest enclosing one."""
         order = {place: index for index, place in enumerate(self.lines)}
         return sorted(causes, key=lambda cause: (self.line(cause.field), order.get(self._nearest(cause.field), 0)))
 
@@ -74,18 +74,18 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error, human-readable."""
+    """One error in a file, for people."""
 
     file: str
     message: str
     document: int = 0
-    """0: the file as a whole."""
+    """Number of the YAML document, or 0 for the whole file."""
     line: int = 0
-    """0: not known."""
+    """0 if not known."""
     name: str = ""
-    """The name of the object, if it has one."""
+    """Name of the object, if it has one."""
     field: str = ""
-    """Path as Kubernetes writes it; "": the object as a whole."""
+    """Path of the field as Kubernetes writes it, or "" for the whole object."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -101,28 +101,31 @@ class ManifestError(Exception):
     def __init__(self, problems: Sequence[Problem], manifests: Sequence[Manifest] = ()) -> None:
         self.problems = tuple(problems)
         self.manifests = list(manifests)
-        """The objects of a known kind and version, so that their fields can be checked too."""
+        """Objects of a known kind and version. The caller can check their fields, too, and report all problems together."""
         super().__init__("\n".join(map(str, problems)))
 
 
 def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,), *, beside: Collection[str] = ()) -> list[Manifest]:
-    """Return every object in the files, in order; `-` is standard input, a `kind: List` counts as its items.
+    """Read all objects of the files, in order. `-` is standard input. A `kind: List` stands for its items.
 
-    Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, empty files, objects of other kinds than
-    `kinds`, objects without a name, the same object twice. Fields are not checked here, see `validate_jobs`. `beside`: kinds that a file
-    may have beside them.
+    Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, empty files, wrong kinds, objects without a name,
+    the same object twice. `validate_jobs` checks the fields.
+
+    Args:
+        kinds: kinds of which each file must have an object.
+        beside: kinds that a file may have in addition.
     """
     problems: list[Problem] = []
     manifests: list[Manifest] = []
     for path in paths:
-        found = _read(str(path), problems)
-        if found and all(manifest.obj.get("kind") in beside for manifest in found):
+        file_manifests = _read(str(path), problems)
+        if file_manifests and all(manifest.obj.get("kind") in beside for manifest in file_manifests):
             problems.append(Problem(str(path), f"contains no {' or '.join(kinds)}"))
-        manifests += found
+        manifests += file_manifests
     good = [manifest for manifest in manifests if _check_kind(manifest, kinds, problems, beside)]
     seen: dict[tuple[str, str, str], Manifest] = {}
-    for manifest in (each for each in good if each.name):
-        # As it will be created: of two objects of one name the second would overwrite the first.
+    for manifest in (item for item in good if item.name):
+        # Compared as they will be created: if two objects had one name, the second would overwrite the first.
         namespace = str(manifest.obj["metadata"].get("namespace") or "default")
         first = seen.setdefault((manifest.obj["kind"], namespace, manifest.name), manifest)
         if first is not manifest:
@@ -136,7 +139,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
 
 
 def check_text(text: str, name: str) -> None:
-    """Check the jobs in a text, which problems call `name`. Raises `ManifestError`."""
+    """Check the jobs in a text. Raises `ManifestError`, whose problems name `name` as the file."""
     problems: list[Problem] = []
     manifests = [manifest for manifest in _documents(name, text, problems) if _check_kind(manifest, (KIND,), problems)]
     if problems:
@@ -147,7 +150,7 @@ def check_text(text: str, name: str) -> None:
 def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     """Return the jobs with the defaults of the CRD filled in. Raises `ManifestError` with every wrong field of every job.
 
-    Strict, as `kubectl apply` is: a field that the CRD does not have is an error; the message suggests the nearest name.
+    It is as strict as `kubectl apply`: a field that the CRD does not have is an error, and the message suggests the nearest name.
     """
     schema, structural = _schema()
     problems: list[Problem] = []
@@ -155,11 +158,11 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     for manifest in manifests:
         obj = structural.apply_defaults(manifest.obj)
         unknown = _unknown_fields(schema, manifest.obj)
-        found = [*itertools.islice(unknown, _MOST_UNKNOWN), *structural.validate(obj)]
+        causes = [*itertools.islice(unknown, _MOST_UNKNOWN), *structural.validate(obj)]
         if next(unknown, None) is not None:
-            found.append(Cause("", f"has more than {_MOST_UNKNOWN} unknown fields, of which these are the first"))
-        found += _beyond_schema(obj, found)
-        problems += [problem_of(manifest, cause.field, cause.message) for cause in manifest.in_order(found)]
+            causes.append(Cause("", f"has more than {_MOST_UNKNOWN} unknown fields, of which these are the first"))
+        causes += _beyond_schema(obj, causes)
+        problems += [problem_of(manifest, cause.field, cause.message) for cause in manifest.in_order(causes)]
         jobs.append(replace(manifest, obj=obj))
     if problems:
         raise ManifestError(problems)
@@ -167,12 +170,12 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 
 def _beyond_schema(obj: Obj, found: Sequence[Cause]) -> list[Cause]:
-    """Return what the operator would refuse besides what was found: of wrong fields, all that can be judged without them."""
+    """What the operator would refuse beyond the schema's rules. If `found` has wrong fields, only what can be judged without them."""
     try:
         spec = readable_spec(obj.get("spec")) if found else load(obj).spec
     except InvalidJob as error:
         return list(error.causes)
-    # The schema has the rules for built-in kinds.
+    # Only other kinds than the built-in ones, for which the schema has the rules.
     others = ((index, pool) for index, pool in enumerate(spec.pools) if pool.accelerator not in BUILT_IN)
     causes = [cause for index, pool in others for cause in kind_problems(pool, f"spec.pools[{index}]")]
     known = {cause.field for cause in found}
@@ -186,13 +189,12 @@ def _schema() -> tuple[Schema, Structural]:
 
 
 def problem_of(manifest: Manifest, path: str, message: str) -> Problem:
-    """Return a problem of a field of this object."""
     return Problem(manifest.file, message, manifest.document, manifest.line(path), manifest.name, path)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def _read(path: str, problems: list[Problem]) -> list[Manifest]:
-    """Return the objects of one file. Its errors are added to `problems`."""
+    """Read the objects of one file, and add its errors to `problems`."""
     try:
         text = decoded(sys.stdin.buffer) if path == STDIN else read_text(Path(path))
     except FileNotFoundError:
@@ -238,8 +240,8 @@ def _objects(content: Any, node: yaml.Node, path: str, document: int, problems: 
         problems.append(Problem(path, "must be a list of objects", document, lines.get("items", 0), field="items"))
         return
     [nodes] = [value.value for key, value in node.value if key.value == "items"]
-    for item, its_node in zip(items, nodes, strict=True):
-        yield Manifest(item, path, document, _lines_of(its_node))
+    for item, item_node in zip(items, nodes, strict=True):
+        yield Manifest(item, path, document, _lines_of(item_node))
 
 
 def _noun(value: Any) -> str:
@@ -269,7 +271,8 @@ def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 # --- what it must be --------------------------------------------------------------------------------------------------
 def _check_kind(manifest: Manifest, kinds: Collection[str], problems: list[Problem], beside: Collection[str] = ()) -> bool:
-    """Add to `problems` what is wrong with kind, version and name of the object. True: kind and version are known, and so its fields."""
+    """Add to `problems` what is wrong with kind, version and name of the object. True if kind and version are known, so that its fields can
+    be checked."""
     obj, known = manifest.obj, False
     kind = obj.get("kind")
     if kind not in kinds and kind not in beside:
@@ -337,7 +340,7 @@ def _unknown_in(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    lowered = {each.lower(): each for each in known}
+    lowered = {field.lower(): field for field in known}
     near = difflib.get_close_matches(name.lower(), list(lowered), 1, cutoff=0.6)
     hint = f"did you mean {lowered[near[0]]}?" if near else f"the fields here are {', '.join(known)}" if known else "it has no fields"
     return f"unknown field; {hint}"

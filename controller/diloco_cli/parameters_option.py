@@ -1,4 +1,4 @@
-"""Numbers on the command line: none is NaN or infinite. `7B`, `350M`: numbers of parameters."""
+"""Types of options for numbers: finite ones, numbers of parameters such as `7B`, and Kubernetes quantities."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NUMBER: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([kMGBT]?)", re.ASCI
 
 
 class Finite(click.FloatRange):
-    """A number of a range; click lets NaN into every one."""
+    """A finite number in a range. click would let NaN into every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found: float = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value!r} is no finite number", param, ctx)
-        return found
+        return number
 
 
 class Parameters(click.ParamType[int]):
@@ -36,7 +36,7 @@ class Parameters(click.ParamType[int]):
 
 
 class Quantity(click.ParamType[str]):
-    """A quantity of Kubernetes above 0, as it was written."""
+    """A Kubernetes quantity above 0, kept as it was written."""
 
     name = "quantity"
 

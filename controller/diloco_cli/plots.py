@@ -1,4 +1,4 @@
-"""Plots of figures: lines, marks and bars over axes, side by side in one SVG. The same figures give the same bytes. Pure.
+"""Plots: lines, marks and bars over axes, side by side in one SVG. The same figures give the same bytes. Pure.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -19,29 +19,27 @@ _WIDTH, _HEIGHT = 760.0, 420.0
 _LEFT, _RIGHT, _BOTTOM = 60.0, 16.0, 52.0
 _LEGEND_ROW = 20.0
 _PER_CHARACTER = 6.3
-"""Width of text of 11 pixels, at most."""
+"""Most pixels of width of a character in text of 11 pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of values."""
-
     name: str
     low: float
     high: float
     logarithmic: bool = False
     labels: Sequence[tuple[float, str]] | None = None
-    """Where there is a label, and which; None: at round values."""
+    """Values that have a label, with its text. None labels round values."""
 
     def scale(self, start: float, end: float) -> Callable[[float], float]:
-        """From values to pixels."""
+        """The function from values to pixels, from `start` to `end`."""
         if not self.logarithmic:
             return Scale(self.low, self.high, start, end)
         log = Scale(math.log10(self.low), math.log10(self.high), start, end)
         return lambda value: log(math.log10(value))
 
     def marks(self) -> Sequence[tuple[float, str]]:
-        """Its labels."""
+        """The labels: values and texts."""
         if self.labels is not None:
             return self.labels
         if self.logarithmic:
@@ -51,23 +49,23 @@ class Axis:
 
 
 class Series(Protocol):
-    """Something on a plot that has an entry in the legend, if it has a name."""
+    """Something on a plot. It has an entry in the legend if it has a name."""
 
     @property
     def name(self) -> str: ...
 
     def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
-        """Its elements."""
+        """Yield its elements. `x` and `y` scale values to pixels."""
         ...
 
     def sample(self, x: float, y: float) -> Iterator[Element]:
-        """Yield what stands for it in the legend, 22 pixels wide, from x on."""
+        """Yield its symbol in the legend, 22 pixels wide, from pixel `x` on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Pixels of a plot's inside."""
+    """Edges of a plot's inside, in pixels."""
 
     left: float
     right: float
@@ -77,13 +75,13 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points, with marks where these are few."""
+    """A line through points. `marks` marks each point, for lines with few."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
     dashes: str = ""
-    """As in `stroke-dasharray`; "": none."""
+    """Value of `stroke-dasharray`, or "" for a solid line."""
     marks: bool = False
 
     def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
@@ -103,7 +101,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Points without a line: what was published."""
+    """Points without a line, such as published results."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -142,15 +140,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar for each value of x, from the axis up. `shift`: of its middle, and `width`, both in values of x. `whiskers`: for each bar, from
-    where to where its value lies."""
+    """A bar for each value of x, from the axis up."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
     shift: float = 0.0
+    """How far the middle of a bar is from its x. Like `width` in values of x, not in pixels."""
     width: float = 0.8
     whiskers: Sequence[tuple[float, float]] = ()
+    """Range of the value of each bar."""
 
     def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
         for a, b in self.points:
@@ -166,8 +165,6 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One plot."""
-
     title: str
     x: Axis
     y: Axis
@@ -175,15 +172,15 @@ class Plot:
 
 
 def picture(*plots: Plot) -> Element:
-    """Return the drawing of the plots with its style, as a file needs it."""
+    """`drawing` with its style, for a file of its own."""
     svg = drawing(*plots)
     svg.insert(0, element("style", STYLE))
     return svg
 
 
 def drawing(*plots: Plot, height: float = _HEIGHT) -> Element:
-    """Return one SVG with the plots side by side, for a page that has the style of charts, and one legend above them: series with the same
-    name are drawn alike."""
+    """One SVG with the plots side by side, for a page that has the style of charts. The legend above them has each name once, so series
+    with the same name must look alike."""
     named: dict[str, Series] = {}
     for plot in plots:
         for series in plot.series:
@@ -194,10 +191,10 @@ def drawing(*plots: Plot, height: float = _HEIGHT) -> Element:
     svg = canvas(_WIDTH, height, "; ".join(plot.title for plot in plots))
     for number, row in enumerate(rows):
         svg.extend(_legend(row, 46.0 + _LEGEND_ROW * number))
-    each = _WIDTH / len(plots)
+    plot_width = _WIDTH / len(plots)
     for number, plot in enumerate(plots):
-        area = Area(each * number + _LEFT, each * (number + 1) - _RIGHT, top, height - _BOTTOM)
-        svg.append(element("text", plot.title, x=each * number + 14, y=24, class_="title"))
+        area = Area(plot_width * number + _LEFT, plot_width * (number + 1) - _RIGHT, top, height - _BOTTOM)
+        svg.append(element("text", plot.title, x=plot_width * number + 14, y=24, class_="title"))
         svg.extend(_axes(plot, area))
         x, y = plot.x.scale(area.left, area.right), plot.y.scale(area.bottom, area.top)
         for series in plot.series:
@@ -225,12 +222,12 @@ def _axes(plot: Plot, area: Area) -> Iterator[Element]:
 def _legend_rows(series: Sequence[Series]) -> list[list[Series]]:
     rows: list[list[Series]] = []
     used = _WIDTH
-    for each in series:
-        width = _entry_width(each)
+    for item in series:
+        width = _entry_width(item)
         if used + width > _WIDTH - _RIGHT:
             rows.append([])
             used = _LEFT
-        rows[-1].append(each)
+        rows[-1].append(item)
         used += width
     return rows
 

@@ -1,4 +1,4 @@
-"""The log of one container of a pod, and why there is none.
+"""Reads the log of a pod's container, or tells why there is none.
 
 See docs/decisions/0040-learner-pods.md.
 """
@@ -29,22 +29,22 @@ class Source:
     pod: str
     container: str
     prefix: str = ""
-    """Printed before every line if there are several hosts."""
+    """Text before every line, which tells several hosts apart."""
     previous: bool = False
     """Take the container's run before its last restart in the same pod."""
     instead: str = ""
-    """What to do if there is no log yet."""
+    """What the message adds if there is no log, such as what to do instead."""
     no_pod: str = "see `kubectl diloco status`"
-    """What to say if there is no pod."""
+    """What the message adds if there is no pod."""
 
 
 async def log_pieces(client: PodLogs, namespace: str, source: Source, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
-    """Yield a log as it comes: whole lines where they have a prefix. Raises `CommandError` that says why there is none."""
+    """Yield a log in pieces as they come, or in whole lines if they have a prefix. Raises `CommandError` that says why there is no log."""
     lines = LineSplitter()
     prefix = source.prefix.encode()
-    found = client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail))
+    stream = client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail))
     try:
-        async with contextlib.aclosing(found) as pieces:  # type: ignore[type-var]
+        async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 if not prefix:
                     yield piece
@@ -60,7 +60,7 @@ async def log_pieces(client: PodLogs, namespace: str, source: Source, *, follow:
     except ApiError as error:
         if error.code != _INTERNAL_ERROR:
             raise
-        # The API server asks the node's kubelet, and answers this if the kubelet does not.
+        # The API server gets logs from the node's kubelet. It answers with this status if the kubelet does not answer.
         raise CommandError(f"the node of pod {source.pod} does not give its log: {error.message}") from error
     if lines.rest:
         yield prefix + lines.rest + b"\n"

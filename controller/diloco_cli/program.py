@@ -1,4 +1,4 @@
-"""What both programs do with their standard output where it is full or closed."""
+"""How both programs end if their standard output is full or closed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import click
 
 
 class Program(click.Group):
-    """Commands that fail when what they print cannot be written."""
+    """A group of commands that exits with 1 if its output cannot be written."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        # Python has no such streams where a shell closed them (>&-), and libraries expect them.
+        # If a shell closed the streams (>&-), Python sets them to None, but libraries expect them.
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
                 setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open as long as the program
         if sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, io.TextIOWrapper):
-            return super().main(*args, **kwargs)  # of a test, or closed
+            return super().main(*args, **kwargs)  # a test captures the output, or it was closed
         usual, output = sys.stdout, _Output(sys.stdout.fileno(), "w", closefd=False)
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(output), usual.encoding, usual.errors, line_buffering=usual.line_buffering, write_through=usual.write_through
@@ -30,7 +30,7 @@ class Program(click.Group):
             return super().main(*args, **kwargs)
         except (OSError, SystemExit):
             output.flush_all(sys.stdout)
-            # Of a pipe whose reader has gone, nothing is said: `| head` is no error.
+            # A pipe whose reader has gone, as after `| head`, is no error to report.
             if output.lost is None or output.lost.errno == errno.EPIPE:
                 raise
         click.echo(f"Error: standard output cannot be written: {output.lost.strerror}", err=True)
@@ -38,13 +38,13 @@ class Program(click.Group):
 
 
 class _Output(io.FileIO):
-    """Remembers why the operating system took no more."""
+    """Remembers the error with which the operating system refused output."""
 
     lost: OSError | None = None
 
     def write(self, data: Any, /) -> int:
         if self.lost is not None:
-            return len(memoryview(data).cast("B"))  # Python tries once more at its end
+            return len(memoryview(data).cast("B"))  # as if written: the interpreter flushes once more at its exit
         try:
             return super().write(data)
         except OSError as error:
@@ -52,7 +52,7 @@ class _Output(io.FileIO):
             raise
 
     def flush_all(self, text: io.TextIOBase) -> None:
-        """Write what `text` still holds. What fails is in `lost`."""
+        """Write what `text` still buffers. An error goes to `lost`."""
         try:
             text.flush()
         except OSError:

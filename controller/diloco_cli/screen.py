@@ -1,4 +1,4 @@
-"""What `diloco up` and `kubectl diloco top` show on a terminal: rich renderables from views. Pure.
+"""Rich renderables from views, for `diloco up` and `kubectl diloco top` on a terminal. Pure.
 
 See docs/decisions/0138-job-state.md.
 """
@@ -24,9 +24,9 @@ from diloco_cli.view_model import JobView, Line, seconds_left
 from diloco_cli.view_text import count, duration, goodput_text, plain, shortly
 
 _WIDE = 120
-"""Columns from which the table of units has one for messages: the figures take some 80 of them."""
+"""Width of the terminal, in characters, from which the table of units has a column for messages. The figures take some 80 of them."""
 _TEXTS = ("NAMESPACE", "JOB", "UNIT", "STATE", "SLICE")
-"""Columns that have no numbers."""
+"""Columns without numbers, which are aligned to the left."""
 _WHY = "WHY"
 """The column that takes the rest of the width."""
 STATE_STYLES = {
@@ -42,7 +42,7 @@ STATE_STYLES = {
 
 
 def title(view: JobView, why: str) -> Text:
-    """Render name, state, and `why` it is in this state."""
+    """Render the job's name and state, and `why` it is in this state."""
     if view.state is None:
         return Text.assemble((view.name, "bold"))
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
@@ -66,7 +66,7 @@ def header(view: JobView, now: float) -> RenderableType:
 
 
 def live_table(shown: Table, now: float, styles: Sequence[str] = (), *, cut: bool = False) -> Grid:
-    """Render a table of a job. `styles`: of each row's state. `cut`: the reason keeps to one line."""
+    """Render a table. `styles` are those of the state in each row. `cut` cuts the reason to one line."""
     grid = Grid(box=None, pad_edge=False, header_style="dim", expand=_WHY in shown.head)
     for name in shown.head:
         if name == _WHY:
@@ -75,7 +75,7 @@ def live_table(shown: Table, now: float, styles: Sequence[str] = (), *, cut: boo
             grid.add_column(name, no_wrap=True, justify="left" if name in _TEXTS else "right")
     state = shown.head.index("STATE")
     for number, row in enumerate(shown.rows):
-        # A text is no markup, whatever is in it.
+        # Wrapped in Text, because rich would read markup in a plain string.
         cells = [Text(cell_text(value, now)) for value in row]
         cells[state].stylize(styles[number] if styles else "")
         grid.add_row(*cells)
@@ -83,8 +83,7 @@ def live_table(shown: Table, now: float, styles: Sequence[str] = (), *, cut: boo
 
 
 def live_units(units: Sequence[UnitStatus], now: float, width: int) -> RenderableType:
-    """Render the table of units. Where `width` leaves the column of reasons too little, they stand below the figures, and times are left
-    out."""
+    """Render the table of units. If `width` has no room for the column of reasons, they stand below the figures, and times are left out."""
     shown, styles = units_table(units), [LOOKS[phase_of(unit)].style for unit in units]
     if width >= _WIDE:
         return live_table(shown, now, styles)
@@ -100,7 +99,7 @@ def live_units(units: Sequence[UnitStatus], now: float, width: int) -> Renderabl
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The whole screen, nothing of it cut at its width. Lines that find no room under the jobs leave it, the oldest first."""
+    """The whole screen. Long lines wrap and are not cut. If lines find no room under the jobs, the oldest leave first."""
 
     views: Sequence[JobView]
     lines: Sequence[tuple[datetime, Line]]
@@ -125,7 +124,7 @@ class Screen:
 
 
 def summary(view: JobView) -> RenderableType:
-    """Return the summary at the end: state, held-out loss, and a row for each unit."""
+    """Render the summary at the end: state, figures, and a row for each unit."""
     progress = view.status.progress
     rows = [
         (

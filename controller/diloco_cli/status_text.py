@@ -1,4 +1,4 @@
-"""Output of `kubectl diloco status` and `units`: human-readable text, or JSON. Pure; times are seconds since the epoch."""
+"""Output of `kubectl diloco status` and `units` as text or JSON. Pure. Times are in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_SEEN = (
 
 
 def as_json(view: JobView) -> dict[str, Any]:
-    """Return the job as JSON, with names and figures as in the API."""
+    """The job as JSON, with the names of the API."""
     status = view.status
     return {
         **result([view])[0],
@@ -35,7 +35,7 @@ def as_json(view: JobView) -> dict[str, Any]:
 
 
 def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
-    """Return the whole report of a job: headline, figures, loss curve (on `paper`, if there is one), conditions, units and pools."""
+    """The whole report of a job: headline, figures, loss curve, conditions, units and pools. Without `paper` it has no curve."""
     status = view.status
     lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
     if not status.conditions:
@@ -52,7 +52,7 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
 
 
 def headline(view: JobView) -> str:
-    """Return the state of the job in one sentence."""
+    """The state of the job in one sentence."""
     if view.state is None:
         return _NOT_SEEN.format(view.namespace)
     if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
@@ -78,12 +78,12 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         yield ", ".join(figures)
     if status.model is not None and not view.over:
         yield _snapshot(status.model)
-    elif status.model is not None:  # its message says where the model is
+    elif status.model is not None:  # the message of a job that is over already says where the model is
         what = "the model" if view.complete else "the parameters of the last snapshot"
         yield f"{what} as one file: kubectl diloco export {view.name} -n {view.namespace} -o model.safetensors"
     if status.goodput is not None and status.goodput.unit_seconds.total:
         yield goodput_text(status.goodput)
-    if not learners.max:  # the operator has not begun to look after the job
+    if not learners.max:  # the operator has not written these numbers yet
         return
     yield (
         f"{plural(learners.contributing, 'learner contributes', 'learners contribute')}, {learners.placed} placed, "
@@ -99,17 +99,17 @@ def _snapshot(model: ModelStatus) -> str:
 
 
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
-    """Return a table; `wide` adds totals of each unit."""
+    """The table of units as lines. `wide` adds the totals of each unit."""
     return lines_of(units_table(units, wide=wide), now)
 
 
 def lines_of(shown: Table, now: float) -> list[str]:
-    """Return a table of a job as aligned columns."""
+    """A table as lines with aligned columns."""
     return table(shown.head, ([cell_text(value, now) for value in row] for row in shown.rows))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str] = ()) -> list[str]:
-    """Return aligned columns, as in kubectl, nothing truncated. `numbers`: headings of columns that are aligned to the right."""
+    """Align columns as kubectl does, without truncating. Columns whose heading is in `numbers` are aligned to the right."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = [">" if name in numbers else "<" for name in header]

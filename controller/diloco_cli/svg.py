@@ -1,4 +1,4 @@
-"""SVG as a tree of elements, which escapes every text when it is written, and the scales of a chart. Pure.
+"""SVG as a tree of elements, and the scales of charts. Every text is escaped when the tree is written. Pure.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -15,12 +15,12 @@ _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010fff
 
 
 def clean(text: str) -> str:
-    """Return `text` without characters that XML does not have."""
+    """Replace characters that XML does not allow."""
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def element(tag: str, *children: Element | str, **attributes: object) -> Element:
-    """Return an element. In an attribute's name `_` becomes `-`, and at its end it goes (`class_`); numbers are rounded to a tenth of a
+    """Make an element. In the name of an attribute `_` becomes `-`; a `_` at the end goes (`class_`). Floats are rounded to a tenth of a
     pixel."""
     made = Element(tag, {name.rstrip("_").replace("_", "-"): _value(value) for name, value in attributes.items()})
     for child in children:
@@ -38,12 +38,12 @@ def _value(value: object) -> str:
 
 
 def as_file(svg: Element) -> str:
-    """Return a whole SVG file."""
+    """The content of an SVG file."""
     return tostring(svg, encoding="unicode") + "\n"
 
 
 def canvas(width: float, height: float, label: str) -> Element:
-    """Return an SVG of this size, pixels, for a page that has the style of charts. `label`: what it shows, for those who do not see it."""
+    """An SVG of this size in pixels, for a page that has the style of charts. `label` tells people who cannot see it what it shows."""
     return element(
         "svg",
         element("rect", x=0, y=0, width=width, height=height, class_="paper"),
@@ -59,7 +59,7 @@ def canvas(width: float, height: float, label: str) -> Element:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to pixels."""
+    """Maps values to pixels. Values beyond `low` and `high` are clipped."""
 
     low: float
     high: float
@@ -73,7 +73,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round values from `low` to `high`, at most so many and one."""
+    """Round values from `low` to `high`, at most `most` + 1."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -86,36 +86,36 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14
 
 
 def time_ticks(seconds: float, most: int) -> list[int]:
-    """Return round times from 0 to `seconds`, at most so many and one."""
+    """Round times from 0 to `seconds`, in seconds, at most `most` + 1."""
     days = math.ceil(seconds / most / 86400) * 86400
     step = next((step for step in _TIME_STEPS if seconds / step <= most), days)
     return list(range(0, int(seconds) + 1, step))
 
 
 def clock_text(seconds: float) -> str:
-    """Return `1:05`, `2:00:00`."""
+    """Write seconds as `1:05` or `2:00:00`."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def polyline(points: Iterable[tuple[float, float]], **attributes: object) -> Element:
-    """Return a line through these pixels."""
+    """A line through these pixels."""
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return element("polyline", points=text, fill="none", **attributes)
 
 
 def thinned(points: Iterable[tuple[float, float]], seconds: float, most: int, *, largest: bool) -> Iterator[tuple[float, float]]:
-    """Yield the points with ascending times up to `seconds`: of each of so many equal times the one with the largest value, or the last
-    one."""
+    """Yield at most `most` of the points (time, value), which must be in the order of time. The time up to `seconds` is divided into `most`
+    equal parts; each part keeps its last point, or with `largest` the one with the largest value."""
     chosen: tuple[float, float] | None = None
-    place = -1
+    previous_part = -1
     for at, value in points:
-        now = min(most - 1, int(at / seconds * most)) if seconds > 0 else 0
-        if chosen is not None and now != place:
+        part = min(most - 1, int(at / seconds * most)) if seconds > 0 else 0
+        if chosen is not None and part != previous_part:
             yield chosen
             chosen = None
-        place = now
+        previous_part = part
         if chosen is None or not largest or value >= chosen[1]:
             chosen = (at, value)
     if chosen is not None:

@@ -1,4 +1,4 @@
-"""What `diloco up` shows of a job, and the lines that it prints for changes. Pure."""
+"""The view of a job that all commands show, and lines about its changes. Pure."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _DECIDING = (
     ConditionType.DEGRADED,
     ConditionType.TRAINING,
 )
-"""Conditions that can decide a job's state. Several can have one reason: the first is the one that explains it."""
+"""Conditions that can decide a job's state. If several have its reason, the first in this order explains it."""
 _PROGRESS_LINES = 20
-"""Number of progress lines from the first to the last step."""
+"""Progress lines from the first to the last step."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job, as in its status."""
+    """One job, as its status has it."""
 
     namespace: str
     name: str
     suspend: bool
     status: Status
     state: JobState | None = None
-    """None: the operator has not seen it."""
+    """None if the operator has not seen the job."""
 
     @classmethod
     def of(cls, obj: Obj) -> JobView:
@@ -51,13 +51,16 @@ class JobView:
         )
 
     def holds(self, type: str) -> bool:
-        """Return whether the condition is True."""
         return any(condition.type == type and condition.status.value == "True" for condition in self.status.conditions)
 
     def refused(self) -> Condition | None:
-        """Return the condition Accepted where it is False: the operator cannot act on the spec, and its message says why."""
-        found = (each for each in self.status.conditions if each.type == ConditionType.ACCEPTED and each.status is ConditionStatus.FALSE)
-        return next(found, None)
+        """The condition Accepted if it is False, else None. Then the operator cannot act on the spec, and the message says why."""
+        refusals = (
+            condition
+            for condition in self.status.conditions
+            if condition.type == ConditionType.ACCEPTED and condition.status is ConditionStatus.FALSE
+        )
+        return next(refusals, None)
 
     @property
     def over(self) -> bool:
@@ -69,43 +72,47 @@ class JobView:
 
     @property
     def failed_at_end(self) -> bool:
-        """A program failed once the job was done."""
+        """Whether a program failed once the job was done."""
         return any(follows(unit.reason, Follows.JOB_WAS_DONE) for unit in self.status.units)
 
     @property
     def is_suspended(self) -> bool:
-        """Nothing of it runs, though it has not ended."""
+        """Whether nothing of the job runs any more although it has not ended. `suspend` is only what the spec asks for."""
         return self.holds(ConditionType.SUSPENDED)
 
     def why(self) -> str:
-        """Return why it is in its state: the message of the condition that decides it."""
-        found = {condition.type: condition for condition in self.status.conditions}
+        """Why the job is in its state: the message of the condition that decides the state."""
+        conditions = {condition.type: condition for condition in self.status.conditions}
         reason = self.status.reason
         concern = concern_of(reason)
-        if concern is Concern.HARDWARE and ConditionType.PLACED in found:
-            return found[ConditionType.PLACED].message
+        if concern is Concern.HARDWARE and ConditionType.PLACED in conditions:
+            return conditions[ConditionType.PLACED].message
         if concern is Concern.QUORUM and (missing := self._who_is_missing()):
             return missing
         by_state = ConditionType(self.state.value) if self.state is not None and self.state.value in set(ConditionType) else None
-        deciding = [found[kind] for kind in _DECIDING if kind in found and (found[kind].reason == reason if reason else kind is by_state)]
+        deciding = [
+            conditions[kind]
+            for kind in _DECIDING
+            if kind in conditions and (conditions[kind].reason == reason if reason else kind is by_state)
+        ]
         return deciding[0].message if deciding else self.missing_condition()
 
     def message(self, condition: Condition) -> str:
-        """Return the condition's message for a line of its own. Where learners are missing, Degraded names them and Training only refers to
-        it."""
+        """The condition's message for a line of its own. If learners are missing, Training only refers to Degraded, so this is Degraded's
+        message."""
         quorum = condition.type == ConditionType.TRAINING and concern_of(condition.reason) is Concern.QUORUM
         return (self._who_is_missing() if quorum else "") or condition.message
 
     def _who_is_missing(self) -> str:
-        """Return what Degraded says where it does not deny that learners are missing; "": it does."""
-        degraded = next((each for each in self.status.conditions if each.type == ConditionType.DEGRADED), None)
+        """The message of Degraded, or "" if Degraded is False or missing."""
+        degraded = next((condition for condition in self.status.conditions if condition.type == ConditionType.DEGRADED), None)
         return degraded.message if degraded is not None and degraded.status is not ConditionStatus.FALSE else ""
 
     def missing_condition(self) -> str:
-        """Return why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""
-        found = {condition.type: condition for condition in self.status.conditions}
+        """Why the job is not Complete: the first condition on the way there that is not True, with reason and message. "" if it is."""
+        conditions = {condition.type: condition for condition in self.status.conditions}
         for step in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.TRAINING, ConditionType.COMPLETE):
-            condition = found.get(step)
+            condition = conditions.get(step)
             if condition is None:
                 return f"{step} is not known yet"
             if condition.status.value != "True":
@@ -120,10 +127,10 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One change."""
+    """A line about one change."""
 
     kind: str
-    """condition, unit, pool, progress, event, fault, log or note."""
+    """`condition`, `unit`, `pool`, `progress`, `event`, `fault`, `log` or `note`."""
     job: str
     text: str
     warning: bool = False
@@ -135,7 +142,7 @@ class Line:
 
 
 def changes(old: JobView | None, new: JobView) -> list[Line]:
-    """Return a line for everything that changed, in the order of cause: conditions, pools, units, progress."""
+    """A line for everything that changed. Causes come before effects: conditions, pools, units, progress."""
     before = old.status if old else Status()
     return [
         *_condition_changes(before, new),
@@ -153,10 +160,10 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
             continue
         true = condition.status is ConditionStatus.TRUE
         if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
-            continue  # every job begins like this
+            continue  # every job begins without these conditions
         reason = _reason(condition)
         if reason is not None and (reason.severity is Severity.SILENT or reason.concern is Concern.SUSPENSION):
-            continue  # another condition says it, or it belongs to every start
+            continue  # another condition tells this, or it is so at every start
         text = f"{condition.type}={condition.status.value} {condition.reason}"
         warning = _is_alarm(condition, old, reason)
         message = new.message(condition)
@@ -164,13 +171,14 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
 
 
 def _reason(condition: Condition) -> ConditionReason | None:
-    """Look the reason up in the table; None: another release has this reason."""
+    """Look up the condition's reason. None if this release does not know it, because the operator is of another release."""
     reasons = CONDITION_REASONS[ConditionType(condition.type)] if condition.type in set(ConditionType) else ()
     return next((reason for reason in reasons if reason.value == condition.reason), None)
 
 
 def _is_alarm(condition: Condition, old: Condition | None, reason: ConditionReason | None) -> bool:
-    """Judge a change as its Event does: what is no change for the worse is no alarm. A job that starts does not train yet."""
+    """Whether the change is one for the worse, by the severity that its Event has. Training=False is one only if the job trained before: a
+    job that starts does not train yet."""
     if condition.type == ConditionType.TRAINING:
         return old is not None and old.status is ConditionStatus.TRUE and (reason is None or reason.severity is Severity.WARNING)
     if reason is not None:
@@ -197,12 +205,12 @@ def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:
         where = f" on {unit.slice}" if unit.slice else ""
         attempt = f", attempt {unit.attempt}" if unit.attempt else ""
         why = f": {unit.reason}" + (f": {unit.message}" if unit.message else "") if unit.reason else ""
-        came = f" (was {old.state})" if old and old.state != unit.state else ""
+        previous = f" (was {old.state})" if old and old.state != unit.state else ""
         recovered = ""
         if unit.state is UnitState.TRAINING and old and old.ended_at is not None and unit.recover_seconds is not None:
             began = f", with {unit.began_with}" if unit.began_with else ""
             recovered = f", recovered in {unit.recover_seconds:.1f} s{began}"
-        yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _is_warning(unit), unit.name)
+        yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{previous}{recovered}{why}", _is_warning(unit), unit.name)
     for name in sorted(known.keys() - {unit.name for unit in new.status.units}):
         yield Line("unit", new.name, f"{name} is no longer desired", unit=name)
 
@@ -223,14 +231,15 @@ def _progress(before: Status, new: JobView) -> Iterator[Line]:
 
 
 def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus, str]]:
-    """Return units whose newest attempt has just failed, with the name of its first pod, so that the end of its log can be shown."""
+    """Units whose newest attempt has just failed, each with the name of its first pod, whose log can be shown."""
     before = {unit.name: unit for unit in old.status.units} if old else {}
 
     def just_failed(unit: UnitStatus) -> bool:
-        was = before.get(unit.name)
-        if was is not None and was.state is UnitState.COMPLETED and unit.state is UnitState.FAILED:  # once the job was done
+        previous = before.get(unit.name)
+        # The program failed once the job was done: the attempt had ended before.
+        if previous is not None and previous.state is UnitState.COMPLETED and unit.state is UnitState.FAILED:
             return True
-        return unit.ended_attempt > (was.ended_attempt if was is not None else 0)
+        return unit.ended_attempt > (previous.ended_attempt if previous is not None else 0)
 
     return [
         (unit, learner_pod_name(new.name, unit.name, unit.ended_attempt, 0))
@@ -240,7 +249,6 @@ def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus,
 
 
 def event_line(event: Obj) -> Line:
-    """Return a Kubernetes Event as a line."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     text = f"{event.get('reason', '')}: {event.get('message') or event.get('note', '')}"
     return Line("event", about.get("name", ""), text, event.get("type") == "Warning")
@@ -250,16 +258,16 @@ _SAID = re.compile(rf"^(?:{EventReason.POOL_CHANGED}: |\w+: (?:[a-z0-9-]+-\d+: |
 
 
 def repeats_status(event: Line) -> bool:
-    """Return whether the event is about one unit, pool or condition, whose change of status is a line already."""
+    """Whether the event tells of a change of one unit, pool or condition, for which `changes` has a line already."""
     return bool(_SAID.match(event.text))
 
 
 type Speeds = Mapping[tuple[str, str], float]
-"""(job, unit) -> tokens/s while it last trained."""
+"""Tokens/s of each (job, unit) when it last trained."""
 
 
 def remember(speeds: Speeds, view: JobView) -> Speeds:
-    """Return the speeds, updated for units that train now. They are kept because all fall to 0 at the end of a job."""
+    """Update the speeds of units that train now. They are remembered because all fall to 0 at the end of a job."""
     progress = view.status.progress
     training = {
         (view.name, unit.name): unit.tokens_per_second
@@ -270,7 +278,7 @@ def remember(speeds: Speeds, view: JobView) -> Speeds:
 
 
 def with_speeds(view: JobView, speeds: Speeds) -> JobView:
-    """Return the view, with the speed of every unit from when it last trained."""
+    """The view, with the speed that each unit had when it last trained."""
     units = []
     for unit in view.status.units:
         speed = speeds.get((view.name, unit.name), unit.tokens_per_second)
@@ -279,13 +287,13 @@ def with_speeds(view: JobView, speeds: Speeds) -> JobView:
 
 
 def seconds_left(view: JobView, now: float) -> float | None:
-    """Estimate the seconds until the last step at the present speed; None: not known. `now` is in seconds since the epoch."""
+    """Seconds until the last step at the present speed, or None if not known. `now` is in seconds since the epoch."""
     when = view.status.progress.estimated_completion
     return max(0.0, when - now) if when is not None and not view.over else None
 
 
 def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
-    """Return the jobs at the end, as JSON."""
+    """The jobs at the end of a run as JSON."""
     return [
         {
             "namespace": view.namespace,

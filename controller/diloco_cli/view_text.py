@@ -1,4 +1,4 @@
-"""Words and numbers of a job for people: times, counts, the figures of a unit, lines of changes. Pure."""
+"""Texts of a job for people: times, counts, the figures of a unit, lines of changes. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from diloco_operator.api.unit_figures import FIGURES, Figure
 from diloco_cli.view_model import Line
 
 _HEADLINE = 160
-"""Characters of a message that a headline says in full."""
+"""Most characters of a message that a headline shows in full."""
 
 
 def duration(seconds: float) -> str:
-    """Return `45s`, `3m20s`, `1h05m`, `2d03h`."""
+    """Write seconds as `45s`, `3m20s`, `1h05m` or `2d03h`."""
     whole = round(seconds)
     days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
     if days:
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """Return `812`, `41.6k`, `1.31M`: three digits."""
+    """Write a number with three digits: `812`, `41.6k`, `1.31M`."""
     for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")):
         if abs(number) < limit or unit == "T":
             scaled = number / (limit / 1e3)
@@ -36,36 +36,36 @@ def count(number: float) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return `1st`, `12th`, `23rd`."""
+    """Write `1st`, `12th`, `23rd`."""
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
 def shortly(why: str) -> str:
-    """Return the beginning of a long message, where the rest of it stands below."""
+    """The first part of a long message, for a headline above the whole message."""
     first, more, _ = why.partition("; ")
     return f"{first}; …" if more and len(why) > _HEADLINE else why
 
 
 def goodput_text(goodput: GoodputStatus) -> str:
-    """Say where the time of the units went: `goodput 93.1 % of 2h05m of unit time; recovery 4.0 %, start 2.9 %; 2 interruptions`."""
+    """Tell where the time of the units went: `goodput 93.1 % of 2h05m of unit time; recovery 4.0 %, start 2.9 %; 2 interruptions`."""
     lost = ", ".join(f"{use.value} {100 * share:.1f} %" for use, share in goodput.badput.items() if round(100 * share, 1))
     text = f"goodput {100 * goodput.productive_share:.1f} % of {duration(goodput.unit_seconds.total)} of unit time"
     return f"{text}{'; ' if lost else ''}{lost}; {plural(goodput.interruptions, 'interruption')}"
 
 
 def weight(unit: UnitStatus) -> str:
-    """Return its share of the recent merges. A unit that has just left still has one: the shares sum to 100 %."""
+    """The unit's share of the recent merges. A unit that has just left still has one, because the shares sum to 100 %."""
     return f"{unit.weight:.0%}" if unit.weight or unit.state is UnitState.TRAINING else "-"
 
 
 def figure_headings(*, wide: bool = False) -> tuple[str, ...]:
-    """Return the headings of the figures of a unit that every table has, or of those that only wide ones have."""
+    """Headings of the figures of a unit that every table has, or with `wide` of those that only wide tables have."""
     return tuple(figure.heading for figure in FIGURES.values() if figure.heading and figure.wide is wide)
 
 
 def figure_cells(unit: UnitStatus, *, wide: bool = False) -> tuple[str, ...]:
-    """Return the cells below `figure_headings`."""
+    """The cells below `figure_headings`."""
     return tuple(_cell(unit, name, figure) for name, figure in FIGURES.items() if figure.heading and figure.wide is wide)
 
 
@@ -85,11 +85,10 @@ def _cell(unit: UnitStatus, name: str, figure: Figure) -> str:
 
 
 def stamp(when: datetime) -> str:
-    """Return the time of day as a line shows it."""
     return when.strftime("%H:%M:%S")
 
 
 def plain(when: datetime, line: Line) -> str:
-    """Return `22:51:03 bytes-lm: Placed=True …`."""
+    """Write a line as `22:51:03 bytes-lm: Placed=True …`."""
     job = f"{line.job}: " if line.job else ""
     return f"{stamp(when)} {'! ' if line.warning else ''}{job}{line.text}"
