@@ -1,4 +1,4 @@
-"""How every chart looks, of a run and of figures, on light and dark pages.
+"""Colours and CSS of all charts, for light and dark pages.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 UNIT_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
-"""Those of Okabe and Ito: people who do not tell red from green can tell them apart."""
+"""Most are from Okabe and Ito's palette, so that people who do not tell red from green can tell them apart."""
 
 STYLE: Final = """
 .chart { --ink: #1d2329; --soft: #66707a; --line: #e3e6e9; --paper: #ffffff; --fault: #c4261d; --main: #0b62a8; }

@@ -14,7 +14,7 @@ from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.status import Progress
 
 FEWEST_POINTS = 3
-"""With fewer there is no curve to see."""
+"""Fewer points make no curve."""
 _ROWS = 7
 _MOST_COLUMNS = 100
 _FEWEST_COLUMNS = 20
@@ -22,21 +22,20 @@ _FEWEST_COLUMNS = 20
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """What the terminal, or the file behind a pipe, can show."""
+    """What the terminal or the file behind a pipe can show."""
 
     width: int
     """Columns of a line."""
     unicode: bool
-    """False: ASCII only."""
+    """False if only ASCII can be shown."""
 
     @classmethod
     def of(cls, width: int, encoding: str, environment: Mapping[str, str]) -> Paper:
-        """Return `encoding` of the output. The locale counts too: Python writes UTF-8 in the locale C, and a terminal of that locale is
-        ASCII."""
-        found = {key: value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))}
-        if found.get("LC_CTYPE") == "C.UTF-8" and found.get("LANG", "C") in ("C", "POSIX"):
-            del found["LC_CTYPE"]  # Python itself sets it in the locale C (PEP 538)
-        locale = next(iter(found.values()), "")
+        """`encoding` is that of the output. The locale counts, too: with locale C Python writes UTF-8, but the terminal shows only ASCII."""
+        locales = {key: value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))}
+        if locales.get("LC_CTYPE") == "C.UTF-8" and locales.get("LANG", "C") in ("C", "POSIX"):
+            del locales["LC_CTYPE"]  # Python itself sets it in the locale C (PEP 538)
+        locale = next(iter(locales.values()), "")
         names = [name.lower().replace("-", "").replace("_", "") for name in (encoding, locale)]
         return cls(width, all("utf8" in name for name in names) and environment.get("TERM") not in _ASCII_TERMINALS)
 
@@ -45,11 +44,12 @@ class Paper:
 
 
 _ASCII_TERMINALS = ("dumb", "linux", "vt100", "vt102", "vt220")
-"""The console of Linux reads UTF-8, but its font has no such dots."""
+"""The console of Linux (`linux`) reads UTF-8, but its font lacks the dots of Braille."""
 
 
 def curve_lines(progress: Progress, paper: Paper) -> list[str]:
-    """Return training loss as a line, held-out loss as marks, over outer steps, as wide as `paper` within limits; [] for too few points."""
+    """Draw training loss as a line and held-out loss as marks, over outer steps, as wide as `paper` within limits. Empty if there are fewer
+    than FEWEST_POINTS."""
     training, held_out = progress.losses or (), progress.held_out_losses or ()
     if len(training) < FEWEST_POINTS:
         return []
@@ -79,7 +79,7 @@ def _title(training: Sequence[LossPoint], held_out: Sequence[LossPoint], style: 
 
 
 def _steps_line(steps: _Range, columns: int) -> str:
-    """Return first, middle and last step below their columns; the middle only where there is room."""
+    """First, middle and last step below their columns. The middle is left out if there is no room."""
     first, last = f"{steps.low:.0f}", f"{steps.high:.0f}"
     line = first.ljust(columns - len(last)) + last
     middle_step = round((steps.low + steps.high) / 2)
@@ -103,19 +103,19 @@ class _Range:
 
     @property
     def half(self) -> float:
-        """Half of its size: the whole of it may be more than a float can be."""
+        """Half of the size, because the whole may overflow a float."""
         return self.high / 2 - self.low / 2
 
     def at(self, share: float) -> float:
         return self.low * (1 - share) + self.high * share
 
     def position(self, value: float, places: int) -> int:
-        """Return 0 for `low`, places - 1 for `high`."""
+        """Place of a value: 0 for `low`, `places` - 1 for `high`."""
         return round((value / 2 - self.low / 2) / self.half * (places - 1))
 
 
 def _number(value: float, axis: _Range) -> str:
-    """Write a number with as many digits as tell two labels of the axis from each other."""
+    """Write a number with enough digits to tell two labels of the axis apart."""
     if max(abs(axis.low), abs(axis.high)) >= 1e6 or axis.half < 1e-5:
         return f"{value:.3e}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(2 * axis.half)))}f}"
@@ -134,7 +134,7 @@ class _Style:
     bottom: str
 
     def line(self, points: Sequence[LossPoint], steps: _Range, losses: _Range, columns: int) -> list[list[str]]:
-        """Return rows of characters, from the top."""
+        """Draw the points as a line: rows of characters, from the top."""
         wide, high = columns * self.across, _ROWS * self.down
         dots = [[0] * columns for _ in range(_ROWS)]
         for x, y in _polyline([(steps.position(p.step, wide), high - 1 - losses.position(p.loss, high)) for p in points]):
@@ -148,13 +148,13 @@ class _Style:
 
 
 _BRAILLE = (0x01, 0x02, 0x04, 0x40, 0x08, 0x10, 0x20, 0x80)
-"""Unicode's bit of each dot, down the left column, then down the right one."""
+"""Bit of each dot in a Braille character of Unicode: down the left column, then down the right one."""
 _UNICODE = _Style(2, 4, mark="◆", axis="│", tick="┤", corner="└", bottom="─")
 _ASCII = _Style(1, 2, mark="o", axis="|", tick="+", corner="+", bottom="-")
 
 
 def _polyline(corners: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the dots of straight lines from corner to corner."""
+    """Yield the dots on the straight lines from corner to corner."""
     for (x0, y0), (x1, y1) in itertools.pairwise(corners):
         length = max(abs(x1 - x0), abs(y1 - y0), 1)
         for i in range(length + 1):

@@ -1,4 +1,4 @@
-"""The fleet of simulated nodes in the file of `--fleet`."""
+"""Reads the simulated nodes from the file of `--fleet`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diloco_cli.manifests import ManifestError, load_manifests
 
 
 class BadFleet(Exception):
-    """All problems of the file, one sentence each."""
+    """The file cannot be used. `sentences` has one for each problem."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = tuple(sentences)
@@ -20,7 +20,8 @@ class BadFleet(Exception):
 
 
 def load_fleet(file: str | None) -> list[Obj]:
-    """Return the Node manifests in `file`, completed as a kubelet would. None: this machine as cpu nodes. Raises BadFleet."""
+    """Read the Node manifests in `file`, and complete them as a kubelet would. If `file` is None, this machine is the fleet, as cpu nodes.
+    Raises BadFleet."""
     if file is None:
         return [complete(node) for node in this_machine()]
     try:

@@ -1,4 +1,4 @@
-"""The ResourceSlices by which DRA offers GPUs, for commands that work without them, too."""
+"""Lists the ResourceSlices with which DRA offers GPUs, for commands that also work without them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diloco_cli.checks.nodes import UNSEEN
 
 
 async def gpu_slices(client: Client, note: Callable[[str], object]) -> list[Obj]:
-    """Return them; none if the user may not list them, and `note` is told so."""
+    """List the ResourceSlices of GPUs. If the user may not, tell `note` and return none."""
     try:
         return await list_optional(client, RESOURCE_SLICES, fields=GPU_SLICES)
     except Forbidden:

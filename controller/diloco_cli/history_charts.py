@@ -22,16 +22,22 @@ from diloco_cli.view_text import count, duration
 WIDTH = 860
 _LEFT, _RIGHT = 96, 20
 _POINTS = 400
-"""The most points of a line: what is shown of more is said at `thinned`."""
+"""Most points of a line. `thinned` chooses them."""
 
 type Draw = Callable[[Chart], Iterator[Element]]
 
 
 class Chart:
-    """One chart: a title, an area with the axis of time, and what `draw` adds."""
+    """A chart: a title, an area with the axis of time, and what a `Draw` adds."""
 
     def __init__(self, job: JobHistory, title: str, height: float, top: float = 0.0, *, names_faults: bool = True) -> None:
-        """Begin a chart of `height` at `top` in its SVG; `names_faults`: whether it says what the line of a fault is."""
+        """Begin a chart.
+
+        Args:
+            height: of the area, in pixels.
+            top: where the chart begins in its SVG.
+            names_faults: write beside the line of a fault what it is.
+        """
         self._names_faults = names_faults
         self.job = job
         self.seconds = max(job.end, 1.0)
@@ -42,25 +48,24 @@ class Chart:
         self.x = Scale(0.0, self.seconds, _LEFT, WIDTH - _RIGHT)
 
     def parts(self, draw: Draw) -> Iterator[Element]:
-        """Yield everything, the lowest layer first."""
+        """Yield all elements, the lowest layer first."""
         yield element("text", self._title, x=_LEFT - 84, y=self.top - 26, class_="title")
         yield from self._time_axis()
         yield from draw(self)
         yield from self._marks()
 
     def y(self, low: float, high: float) -> Scale:
-        """Return the scale of values."""
         return Scale(low, high, self.bottom, self.top)
 
     def value_axis(self, scale: Scale, values: Sequence[float], text: Callable[[float], str]) -> Iterator[Element]:
-        """Yield lines and labels at these values."""
+        """Yield a line and a label at each value."""
         for value in values:
             y = scale(value)
             yield element("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
             yield element("text", text(value), x=_LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
 
     def legend(self, entries: Sequence[tuple[str, str]], x: float = 200.0) -> Iterator[Element]:
-        """Yield (text, colour) side by side, right of the title."""
+        """Yield a legend right of the title. `entries` are texts with their colours, `x` is where the first one begins."""
         for text, colour in entries:
             yield element("rect", x=x, y=self.top - 36, width=11, height=11, rx=2, fill=colour)
             yield element("text", text, x=x + 16, y=self.top - 26, class_="soft")
@@ -89,8 +94,7 @@ class Chart:
 
 
 def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
-    """Return one SVG with charts below each other, for a page that has the style of charts. `label`: what it shows, for those who do not
-    see it."""
+    """One SVG with charts below each other, for a page that has the style of charts. For `label` see `canvas`."""
     height = max(chart.bottom for chart, _ in charts) + 30
     svg = canvas(WIDTH, height, label)
     for chart, draw in charts:
@@ -99,7 +103,7 @@ def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
 
 
 def loss(chart: Chart) -> Iterator[Element]:
-    """Yield training loss as a line; the held-out loss as a mark at the end."""
+    """Draw the training loss as a line, and the held-out loss as a mark at the end."""
     points = [(merge.at, merge.loss) for merge in chart.job.merges if merge.loss is not None]
     if not points:
         yield element("text", "no loss on record", x=_LEFT + 8, y=chart.top + 20, class_="soft")
@@ -108,7 +112,7 @@ def loss(chart: Chart) -> Iterator[Element]:
     values = [value for _, value in points] + ([held_out] if held_out is not None else [])
     low, high = min(values), max(values)
     room = (high - low) * 0.06 or max(abs(high), 1.0) / 10
-    low, high = low - (3 * room if held_out is not None else room), high + room  # the mark's text is below it
+    low, high = low - (3 * room if held_out is not None else room), high + room  # more room below, where the mark has its text
     scale = chart.y(low, high)
     yield from chart.value_axis(scale, ticks(low, high, 5), lambda value: f"{value:g}")
     yield polyline(((chart.x(at), scale(value)) for at, value in thinned(points, chart.seconds, _POINTS, largest=False)), class_="main")
@@ -120,19 +124,19 @@ def loss(chart: Chart) -> Iterator[Element]:
 
 _ROW = 26.0
 MOST_ROWS = 64
-"""Units with a row of their own."""
+"""Most units that get a row."""
 
 
 def units_height(job: JobHistory) -> float:
-    """Return the height of the area of `units`."""
+    """Height that the chart `units` needs, in pixels."""
     return _ROW * max(1, min(len(job.units), MOST_ROWS)) + 4
 
 
 def units(chart: Chart) -> Iterator[Element]:
-    """Yield a bar for each unit, in the colour of what it does."""
+    """Draw a row for each unit, with bars in the colours of its phases."""
     shown = _by_name(chart.job)[:MOST_ROWS]
-    there = {span.phase for unit in shown for span in unit.spans if span.start < chart.seconds}
-    yield from chart.legend([(phase.value, LOOKS[phase].colour) for phase in Phase if phase in there])
+    phases = {span.phase for unit in shown for span in unit.spans if span.start < chart.seconds}
+    yield from chart.legend([(phase.value, LOOKS[phase].colour) for phase in Phase if phase in phases])
     for row, unit in enumerate(shown):
         y = chart.top + 4 + row * _ROW
         yield element("text", unit.name, x=_LEFT - 8, y=y + 14, text_anchor="end")
@@ -141,9 +145,9 @@ def units(chart: Chart) -> Iterator[Element]:
             width = max(1.0, chart.x(min(span.end, chart.seconds)) - x)
             if span.start >= chart.seconds:
                 continue
-            said = f"{unit.name}: {span.phase.value}, attempt {span.attempt}, {clock_text(span.start)} to {clock_text(span.end)}"
+            text = f"{unit.name}: {span.phase.value}, attempt {span.attempt}, {clock_text(span.start)} to {clock_text(span.end)}"
             bar = element("rect", x=x, y=y, width=width, height=_ROW - 6, fill=LOOKS[span.phase].colour)
-            bar.append(element("title", f"{said}, {duration(span.seconds)}"))
+            bar.append(element("title", f"{text}, {duration(span.seconds)}"))
             yield bar
         yield from _kills(chart, unit, y)
 
@@ -158,7 +162,7 @@ def _kills(chart: Chart, unit: UnitHistory, y: float) -> Iterator[Element]:
 
 
 def contributions(chart: Chart) -> Iterator[Element]:
-    """Yield how many units each merge has contributions of: the mean as bars, of times with several merges."""
+    """Draw how many units contributed to the merges, as bars. A bar is the mean of the merges in its part of the time."""
     most = max([len(chart.job.units), *(len(merge.units) for merge in chart.job.merges)], default=1)
     scale = chart.y(0, max(1, most))
     yield from chart.value_axis(scale, ticks(0, most, min(most, 5)), lambda value: f"{value:g}")
@@ -166,8 +170,8 @@ def contributions(chart: Chart) -> Iterator[Element]:
     number = 160
     for merge in chart.job.merges:
         buckets.setdefault(min(number - 1, int(merge.at / chart.seconds * number)), []).append(len(merge.units))
-    for place, counts in sorted(buckets.items()):
-        start, end = place * chart.seconds / number, (place + 1) * chart.seconds / number
+    for bucket, counts in sorted(buckets.items()):
+        start, end = bucket * chart.seconds / number, (bucket + 1) * chart.seconds / number
         mean, x = sum(counts) / len(counts), chart.x(start)
         y = scale(mean)
         bar = element("rect", x=x, y=y, width=max(1.0, chart.x(end) - x - 0.5), height=max(0.5, chart.bottom - y), class_="bar")
@@ -176,7 +180,7 @@ def contributions(chart: Chart) -> Iterator[Element]:
 
 
 def steps(chart: Chart) -> Iterator[Element]:
-    """Yield the longest local step of each unit, of times with several, waits included."""
+    """Draw the local steps of each unit as a line, waits included. A part of the time with several steps has the longest of them."""
     shown = [unit for unit in _by_name(chart.job) if unit.gaps][: len(UNIT_COLOURS)]
     lines = {unit.name: list(thinned(((gap.end, gap.seconds) for gap in unit.gaps), chart.seconds, 200, largest=True)) for unit in shown}
     high = max((value for points in lines.values() for _, value in points), default=1.0) * 1.05
@@ -187,7 +191,7 @@ def steps(chart: Chart) -> Iterator[Element]:
     for unit in shown:
         line: list[tuple[float, float]] = []
         for point in lines[unit.name]:
-            if line and any(line[-1][0] < at <= point[0] for at in unit.first_steps):  # another attempt
+            if line and any(line[-1][0] < at <= point[0] for at in unit.first_steps):  # a new attempt gets a line of its own
                 yield _line(chart, scale, line, colours[unit.name])
                 line = []
             line.append(point)
@@ -199,13 +203,13 @@ def _line(chart: Chart, scale: Scale, points: Sequence[tuple[float, float]], col
 
 
 def traffic(chart: Chart) -> Iterator[Element]:
-    """Yield bytes a second of all exchanges, in both directions."""
+    """Draw the bytes a second of all exchanges, a line for each direction."""
     rates = [
         (after.at, (after.received - before.received) / (after.at - before.at), (after.sent - before.sent) / (after.at - before.at))
         for before, after in pairwise(_spread(chart))
         if after.at > before.at
     ]
-    high = max(10.0, 1.05 * max((max(received, sent) for _, received, sent in rates), default=0.0))  # an axis in whole bytes
+    high = max(10.0, 1.05 * max((max(received, sent) for _, received, sent in rates), default=0.0))  # at least 10, for whole bytes
     scale = chart.y(0.0, high)
     yield from chart.value_axis(scale, ticks(0.0, high, 4), lambda value: f"{count(value)}B/s")
     colours = {"to the syncer": UNIT_COLOURS[0], "from the syncer": UNIT_COLOURS[1]}
@@ -215,16 +219,16 @@ def traffic(chart: Chart) -> Iterator[Element]:
 
 
 def _spread(chart: Chart) -> Iterator[Traffic]:
-    """Yield the counts at times that are far enough from each other for a rate."""
+    """Yield counts that are far enough apart in time for a rate."""
     spacing, last = max(1.0, chart.seconds / 150), float("-inf")
-    for each in chart.job.traffic:
-        if each.at - last >= spacing:
-            last = each.at
-            yield each
+    for counts in chart.job.traffic:
+        if counts.at - last >= spacing:
+            last = counts.at
+            yield counts
 
 
 def unit_colours(job: JobHistory) -> dict[str, str]:
-    """Return the colour of each unit's lines, the same in all charts."""
+    """The colour of each unit's lines, the same in all charts."""
     return {unit.name: UNIT_COLOURS[number % len(UNIT_COLOURS)] for number, unit in enumerate(_by_name(job))}
 
 
@@ -233,7 +237,7 @@ def _by_name(job: JobHistory) -> list[UnitHistory]:
 
 
 def picture(job: JobHistory) -> Element:
-    """Return loss and units over time, for a page that shows the run."""
+    """Loss and units over time as one SVG with its style, for a file of its own."""
     first = Chart(job, "Training loss", 170)
     second = Chart(job, "Units", units_height(job), top=first.full_height, names_faults=False)
     kills = ", ".join(f"{fault.unit} gets SIG{fault.signal} at {clock_text(fault.at)}" for fault in job.faults)
@@ -243,7 +247,7 @@ def picture(job: JobHistory) -> Element:
 
 
 def history_charts(job: JobHistory) -> Iterator[Element]:
-    """Yield the charts of a page about the job: those of which there is something on record."""
+    """Yield the charts for a page about the job, without those for which the record has nothing."""
     charts: list[tuple[str, float, Draw, bool]] = [
         ("Training loss", 190, loss, bool(job.merges)),
         ("Units", units_height(job), units, True),

@@ -1,4 +1,4 @@
-"""HTML pages as trees of elements, so that no text of a job can become markup, and how every page looks. Pure.
+"""HTML pages as trees of elements, so that no text of a job can become markup, and the CSS of all pages. Pure.
 
 See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0274-dashboard.md.
 """
@@ -31,11 +31,11 @@ th { color: var(--soft); font-weight: 500; } th:first-child, td:first-child { te
 """
 
 type Cell = str | Element
-"""What stands in one cell of a table, or beside the name of a figure."""
+"""Content of a cell of a table, or the value of a figure."""
 
 
 def document(title: str, head: Iterable[Element], body: Iterable[Element]) -> str:
-    """Return a whole page. `head`: what follows its title."""
+    """A whole page. `head` follows the title in its head."""
     meta = (
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -46,32 +46,35 @@ def document(title: str, head: Iterable[Element], body: Iterable[Element]) -> st
 
 
 def markup(node: Element) -> str:
-    """Return an element as HTML; every text in it is escaped."""
+    """Write an element as HTML. Every text in it is escaped."""
     return tostring(node, encoding="unicode", method="html")
 
 
 def figures(named: Iterable[tuple[str, Cell]]) -> Element:
-    """Return figures by name, side by side."""
+    """Figures with their names, side by side."""
     return element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in named))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str = "", texts: Mapping[str, str] | None = None) -> Element:
-    """Return a table that scrolls by itself where it is too wide. `label`: its name, for those who do not see it. `texts`: the class of the
-    columns that have no numbers, by heading."""
+    """A table, which scrolls sideways if it is too wide.
+
+    Args:
+        label: name of the table for people who cannot see it. Without it a keyboard cannot scroll the table.
+        texts: CSS class of the columns without numbers, by heading.
+    """
     classes = [{"class_": texts[name]} if texts and name in texts else {} for name in head]
-    heads = (element("th", name, scope="col", **said) for name, said in zip(head, classes, strict=True))
-    body = (element("tr", *(element("td", cell, **said) for cell, said in zip(row, classes, strict=True))) for row in rows)
-    found = element("table", element("thead", element("tr", *heads)), element("tbody", *body))
+    heads = (element("th", name, scope="col", **css) for name, css in zip(head, classes, strict=True))
+    body = (element("tr", *(element("td", cell, **css) for cell, css in zip(row, classes, strict=True))) for row in rows)
+    html_table = element("table", element("thead", element("tr", *heads)), element("tbody", *body))
     attributes = {"tabindex": "0", "role": "region", "aria_label": label} if label else {}  # so that a keyboard can scroll it
-    return element("div", found, class_="table", **attributes)
+    return element("div", html_table, class_="table", **attributes)
 
 
 def scrolled(drawn: Iterable[Element], label: str) -> Element:
-    """Return drawings below each other, which scroll sideways by themselves where the screen is too narrow to read them. `label`: their
-    name."""
+    """Drawings below each other, which scroll sideways on a narrow screen. `label` is their name for people who cannot see them."""
     return element("div", *drawn, class_="charts", tabindex="0", role="region", aria_label=label)
 
 
 def notes(said: Sequence[str]) -> list[Element]:
-    """Return a box with what a reader has to know of the page; [] for nothing."""
+    """A box with sentences that the reader should know. Empty without sentences."""
     return [element("div", *(element("p", note) for note in said), class_="notes")] if said else []

@@ -1,4 +1,4 @@
-"""How each phase of a unit looks: its colour in charts, and its style in a terminal. Pure.
+"""The colour of each phase of a unit in charts, and its style in a terminal. Pure.
 
 See docs/decisions/0231-states-reasons-words.md.
 """
@@ -12,12 +12,10 @@ from diloco_operator.api.phases import Phase
 
 
 class Look(NamedTuple):
-    """One phase, wherever it is shown."""
-
     colour: str
-    """In a chart, as CSS writes it."""
+    """CSS colour in charts."""
     style: str
-    """In a terminal, as rich writes it: one that both light and dark ones can show."""
+    """Style of rich in a terminal, which can be read on light and dark ones."""
 
 
 LOOKS: Mapping[Phase, Look] = {

@@ -1,4 +1,4 @@
-"""What of a job can be read although other fields of it are wrong, so that checks beyond the schema need not wait for these. Pure.
+"""Reads what is valid in a job's spec although other fields are wrong, so that the user sees the problems of both at once. Pure.
 
 See docs/decisions/0010-crd-and-limits.md.
 """
@@ -20,11 +20,12 @@ _FAULTLESS: Mapping[str, Any] = {
     "learners": {"max": 1},
     "template": {"spec": {"containers": [{"name": LEARNER_CONTAINER}]}},
 }
-"""What stands for needed fields of a pool that cannot be read: no check finds anything in it."""
+"""Replaces required fields of a pool that cannot be read. No check complains about it."""
 
 
 def readable_spec(given: object) -> Spec:
-    """Return pools and templates of a job's spec as far as they can be read, in their places; all else is left out, or faultless."""
+    """Read pools and templates of a job's spec, as far as they are valid. Pools keep their index. The rest is left out or replaced by
+    something without faults."""
     spec = given if isinstance(given, dict) else {}
     pools, priority, syncer = spec.get("pools"), spec.get("priorityClassName"), spec.get("syncer")
     return Spec.model_validate(
@@ -48,7 +49,7 @@ def _pool(given: object) -> Pool:
             wrong |= {str(problem["loc"][0]) for problem in error.errors()}
         kept = {name: value for name, value in kept.items() if name not in wrong}
         if wrong & _HARDWARE and kept.get("accelerator") in CATALOGUE:
-            kept["accelerator"] = CPU  # what its units need of a host is not known
+            kept["accelerator"] = CPU  # without its hardware fields the kind could break rules that the user's pool does not break
 
 
 def _template(given: object) -> PodTemplate | None:

@@ -1,6 +1,6 @@
 """What a person checks and does for each reason of a job, a unit or a pool: the table behind docs/runbook and `kubectl diloco explain`.
 
-What a reason means is `api.reasons`. See docs/decisions/0176-explain-and-doctor.md.
+`api.reasons` says what each reason means. See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ URL = "https://github.com/diloco-operator/diloco-operator/blob/main/docs/runbook
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Markdown, each a sentence or two. Commands stand as a user types them."""
+    """What to check, and what to do. Each entry is a sentence or two of Markdown. Commands are written as a user types them."""
 
     check: tuple[str, ...]
     act: tuple[str, ...]
@@ -387,7 +387,8 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 
 def next_step(reason: str, job: str) -> str:
-    """Return the first thing to do, in plain text, also for a reason of another release. `job`: as a user names it to a command."""
+    """The first thing to do, as plain text. A reason that this release does not know gets a general answer. `job` replaces JOB in commands,
+    such as `lm -n team`."""
     advice = RUNBOOK.get(reason)
     if advice is None:
         return "do what the message says"
@@ -395,5 +396,5 @@ def next_step(reason: str, job: str) -> str:
 
 
 def url_of(reason: str) -> str:
-    """Return where the reason's page is; "": it has none."""
+    """URL of the reason's page, or "" if it has none."""
     return f"{URL}/{reason}.md" if reason in RUNBOOK else ""

@@ -1,4 +1,4 @@
-"""The place of a job among those that wait for the same hardware, in the order in which the operator serves them. Pure.
+"""The place of a job among all jobs that wait for the same hardware, in the order in which the operator serves them. Pure.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -19,17 +19,15 @@ from diloco_operator.kube.timestamps import parse_timestamp
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of one job."""
-
     position: int
     """From 1."""
     of: int
-    """Jobs that wait."""
+    """How many jobs wait."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Rank:
-    """Minima come before growth, then the highest priority, then the oldest."""
+    """The order of waiting jobs. A job below its minimum comes before one that wants to grow, then the higher priority, then the older."""
 
     has_minimum: bool
     priority: int
@@ -43,35 +41,39 @@ type Hardware = tuple[str, str | None]
 
 
 def places(job: Obj, jobs: Iterable[Obj], priorities: Iterable[Obj]) -> Mapping[str, Place]:
-    """Find by pool the place in line of the job that waits for hardware, as `all_places` does."""
+    """Places of one job by pool, see `all_places`. Empty if the job does not wait."""
     return all_places(jobs, priorities).get(job["metadata"]["uid"], {})
 
 
 def all_places(jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, dict[str, Place]]:
-    """Find by uid of the job and by pool the place in line of each job that waits for hardware. `jobs`: all that can be read.
-    `priorities`: PriorityClasses."""
+    """Place in line of each waiting pool of each job, by the job's uid and the pool's name.
+
+    Args:
+        jobs: all jobs of the cluster; one whose spec is not valid is left out.
+        priorities: PriorityClasses.
+    """
     listed = list(priorities)
-    values = {each["metadata"]["name"]: int(each.get("value") or 0) for each in listed}
-    default = next((int(each.get("value") or 0) for each in listed if each.get("globalDefault")), 0)
+    values = {obj["metadata"]["name"]: int(obj.get("value") or 0) for obj in listed}
+    default = next((int(obj.get("value") or 0) for obj in listed if obj.get("globalDefault")), 0)
     waiting: dict[Hardware, list[_Rank]] = {}
     pools: dict[str, dict[str, tuple[Hardware, _Rank]]] = {}
-    for each in jobs:
-        short = _short(each)
+    for obj in jobs:
+        short = _short(obj)
         if not short:
             continue
         try:
-            spec = load(each).spec
+            spec = load(obj).spec
         except InvalidJob:
             continue
-        rank = _rank(each, spec, values.get(spec.priority_class_name, 0) if spec.priority_class_name else default)
-        mine = {pool.name: (_hardware(pool), rank) for pool in spec.pools if pool.name in short}
-        for hardware in {hardware for hardware, _ in mine.values()}:
+        rank = _rank(obj, spec, values.get(spec.priority_class_name, 0) if spec.priority_class_name else default)
+        places = {pool.name: (_hardware(pool), rank) for pool in spec.pools if pool.name in short}
+        for hardware in {hardware for hardware, _ in places.values()}:
             waiting.setdefault(hardware, []).append(rank)
-        pools[each["metadata"]["uid"]] = mine
+        pools[obj["metadata"]["uid"]] = places
     positions = {hardware: {rank: place for place, rank in enumerate(sorted(ranks), 1)} for hardware, ranks in waiting.items()}
     return {
-        uid: {pool: Place(positions[hardware][rank], len(positions[hardware])) for pool, (hardware, rank) in mine.items()}
-        for uid, mine in pools.items()
+        uid: {pool: Place(positions[hardware][rank], len(positions[hardware])) for pool, (hardware, rank) in places.items()}
+        for uid, places in pools.items()
     }
 
 
@@ -83,7 +85,7 @@ def _rank(job: Obj, spec: Spec, priority: int) -> _Rank:
 
 
 def _short(job: Obj) -> set[str]:
-    """Return names of its pools that wait for hardware."""
+    """Names of the job's pools that wait for hardware."""
     return {pool.name for pool in Status.model_validate(job.get("status") or {}).pools if lack_of(pool.reason).of_slices}
 
 

@@ -1,1 +1,1 @@
-"""Commands that both programs have, and what those of one share with those of the other."""
+"""Commands that both programs have, and what commands of both share."""

@@ -1,4 +1,4 @@
-"""`kubectl diloco doctor`, and `diloco doctor`: what stands between jobs and a cluster, one line each, with what to do.
+"""`kubectl diloco doctor` and `diloco doctor`: what keeps jobs from running on a cluster, one line each, with what to do.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -19,7 +19,7 @@ from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.commands.doctor_reading import Wanted, read_facts
 
 EXIT_ERRORS = 1
-"""At least one finding is an error."""
+"""Exit status if at least one finding is an error."""
 
 
 @click.command(short_help="Find what keeps jobs from running on a cluster.")
@@ -37,31 +37,31 @@ def doctor(target: Target, job: str, whole: bool, output: str) -> None:
     if job and whole:
         raise click.UsageError("give a JOB or --cluster, not both")
     clock = ServerClock()
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     async def work(client: RestClient, namespace: str) -> None:
         wanted = Wanted("" if whole else namespace, job)
-        found.extend(examine(await read_facts(client, wanted, clock)))
+        findings.extend(examine(await read_facts(client, wanted, clock)))
 
     on_cluster(target, work, on_date=clock.note)
-    click.echo(as_json(found) if output == "json" else as_text(found))
-    if any(each.level is Level.ERROR for each in found):
+    click.echo(as_json(findings) if output == "json" else as_text(findings))
+    if any(finding.level is Level.ERROR for finding in findings):
         raise SystemExit(EXIT_ERRORS)
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """One line each, and their number."""
-    width = max((len(each.check) for each in findings), default=0)
+    """A line for each finding, and below them the number of errors and warnings."""
+    width = max((len(finding.check) for finding in findings), default=0)
     lines = []
-    for each in findings:
-        remedy = f". What helps: {each.remedy}" if each.remedy else ""
-        lines.append(f"{each.level:7}  {each.check:{width}}  {each.where}: {each.message}{remedy}")
-    counts = Counter(each.level for each in findings)
+    for finding in findings:
+        remedy = f". What helps: {finding.remedy}" if finding.remedy else ""
+        lines.append(f"{finding.level:7}  {finding.check:{width}}  {finding.where}: {finding.message}{remedy}")
+    counts = Counter(finding.level for finding in findings)
     return "\n".join([*lines, f"{plural(counts[Level.ERROR], 'error')}, {plural(counts[Level.WARNING], 'warning')}"])
 
 
 def as_json(findings: Sequence[Finding]) -> str:
     """`{"errors": 1, "warnings": 0, "findings": [{"check", "level", "where", "message", "remedy"}]}`."""
-    counts = Counter(each.level for each in findings)
-    body = {"errors": counts[Level.ERROR], "warnings": counts[Level.WARNING], "findings": [each._asdict() for each in findings]}
+    counts = Counter(finding.level for finding in findings)
+    body = {"errors": counts[Level.ERROR], "warnings": counts[Level.WARNING], "findings": [finding._asdict() for finding in findings]}
     return json.dumps(body, indent=2)

@@ -1,4 +1,5 @@
-"""Reads what the doctor looks at: objects, versions, rights, and whether a learner's pod reaches the syncer. What may not be read is said.
+"""Reads the doctor's facts: objects, versions, rights, and whether a learner's pod reaches the syncer. What the user may not read becomes
+an `Unreadable`.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -37,21 +38,22 @@ _AGAIN = "run doctor again; if it stays so, see whether the API server and the n
 
 
 class Wanted(NamedTuple):
-    """What the command was asked for."""
+    """What the user asked the doctor to check."""
 
     namespace: str
-    """"": the cluster alone."""
+    """"" for the cluster alone."""
     job: str
+    """"" for no job."""
 
 
 async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> Facts:
-    """Everything that checks need. Raises `CommandError` if the job does not exist, and `ApiError` if the API server cannot be reached."""
+    """Read all that the checks need. Raises `CommandError` if the job does not exist, and `ApiError` if the API server does not answer."""
     version = await client.server_version()
     job = await find_job(client, wanted.namespace, wanted.job) if wanted.job else None
     groups = await client.groups()
     objects = await _objects(client, wanted)
     operator = _operator(objects[names.DEPLOYMENTS], wanted.namespace)
-    own, theirs, config, elections, reached = await asyncio.gather(
+    caller_reviews, operator_reviews, config, elections, reached = await asyncio.gather(
         _reviews(client, caller_rights(wanted.namespace) if wanted.namespace else (), ""),
         _reviews(client, operator_rights(wanted.namespace), _account(operator)) if operator else _none(),
         _config(client, operator),
@@ -68,8 +70,8 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
         objects=objects,
         config=config,
         elections=elections,
-        own_rights=own,
-        operator_rights=theirs,
+        own_rights=caller_reviews,
+        operator_rights=operator_reviews,
         job=job,
         reach=reached,
     )
@@ -140,7 +142,7 @@ def _forbidden(resource: Resource, namespace: str, error: ApiError) -> Unreadabl
 
 # --- rights -----------------------------------------------------------------------------------------------------------
 async def _reviews(client: RestClient, rights: Sequence[Right], user: str) -> Sequence[Review] | Unreadable:
-    """Return the answers for `user`; "": of the user of the command."""
+    """Ask the API server which rights `user` has. "" is the user of the command."""
     kind = names.SUBJECT_ACCESS_REVIEWS if user else names.SELF_SUBJECT_ACCESS_REVIEWS
     of = {"user": user} if user else {}
 
@@ -168,10 +170,10 @@ def _attributes(right: Right) -> Obj:
 
 # --- the operator -----------------------------------------------------------------------------------------------------
 def _operator(deployments: Sequence[Obj] | Unreadable, namespace: str) -> Obj | None:
-    """Return the operator that works on the namespace, or else any."""
+    """The operator that works on the namespace, else any operator. None if there is none or they cannot be read."""
     if isinstance(deployments, Unreadable):
         return None
-    working = [each for each in deployments if not namespace or watches(each, namespace)]
+    working = [deployment for deployment in deployments if not namespace or watches(deployment, namespace)]
     return next(iter([*working, *deployments]), None)
 
 
@@ -181,26 +183,28 @@ def _account(operator: Obj) -> str:
 
 
 async def _elections(client: RestClient, deployments: Sequence[Obj] | Unreadable) -> Sequence[Obj] | Unreadable:
-    """Return the Leases that the operators' arguments name, as far as they exist."""
-    keys = () if isinstance(deployments, Unreadable) else {key for each in deployments if (key := lease_of(each)) is not None}
-    found: list[Obj] = []
+    """Read the Leases that the operators' arguments name. Those that do not exist are left out."""
+    keys = () if isinstance(deployments, Unreadable) else {key for deployment in deployments if (key := lease_of(deployment)) is not None}
+    leases: list[Obj] = []
     for namespace, name in sorted(keys):
         try:
-            found.append(await client.get(LEASES, namespace, name))
+            leases.append(await client.get(LEASES, namespace, name))
         except NotFound:
             continue
         except Forbidden as error:
             return _forbidden(LEASES, namespace, error)
-    return found
+    return leases
 
 
 async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | Unreadable:
-    """Return the operator's configuration, defaults where there is no operator. The accelerators of its catalogue file are those of this
-    process from now on."""
+    """Read the operator's configuration. Without an operator it has the defaults. From now on this process also knows the accelerators of
+    the operator's catalogue file."""
     if operator is None:
         return OperatorConfig()
     volumes: Sequence[Mapping[str, Any]] = operator["spec"]["template"]["spec"].get("volumes") or ()
-    name = next((str(each["configMap"].get("name")) for each in volumes if each.get("name") == "config" and each.get("configMap")), "")
+    name = next(
+        (str(volume["configMap"].get("name")) for volume in volumes if volume.get("name") == "config" and volume.get("configMap")), ""
+    )
     if not name:
         return OperatorConfig()
     namespace = operator["metadata"]["namespace"]
@@ -220,21 +224,21 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
-    """Try whether a learner's pod, the first one that runs, reaches the syncer."""
+    """Try from the first running pod of a learner whether it reaches the syncer. None if no learner runs."""
     if isinstance(pods, Unreadable):
         return pods
     running = [pod for pod in pods if _is_running_learner(pod)]
     if not running:
         return None
-    pod = min(running, key=lambda each: str(each["metadata"]["name"]))
+    pod = min(running, key=lambda candidate: str(candidate["metadata"]["name"]))
     name = pod["metadata"]["name"]
-    said: list[bytes] = []
+    stderr: list[bytes] = []
     silence = 2 * REACH_SECONDS
     try:
         async with client.pod_exec(wanted.namespace, name, REACH_COMMAND, container=names.LEARNER_CONTAINER, silence=silence) as program:
             async for channel, piece in program.output():
                 if channel is Channel.STDERR:
-                    said.append(piece)
+                    stderr.append(piece)
             ended = program.ended
     except Forbidden as error:
         return Unreadable(f"pod {name}", f"no program could be run in it: {error.message}")
@@ -244,7 +248,7 @@ async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unread
         return Unreadable(f"pod {name}", "no Python could be run in it: the connection broke", _AGAIN)
     if ended.code is None or ended.code in _NO_SUCH_PROGRAM:
         return Unreadable(f"pod {name}", f"no Python could be run in it: {ended.message}", "put python3 on the PATH of the image")
-    lines = b"".join(said).decode(errors="replace").strip().splitlines()
+    lines = b"".join(stderr).decode(errors="replace").strip().splitlines()
     return Reach(name, _address(pod), "" if ended.code == 0 else (lines[-1] if lines else f"exit {ended.code}"))
 
 
@@ -254,5 +258,5 @@ def _is_running_learner(pod: Obj) -> bool:
 
 
 def _address(pod: Obj) -> str:
-    variables = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
-    return next((str(each.get("value")) for each in variables if each["name"] == contract.ENV_SYNCER_ADDRESS), "")
+    variables = (variable for container in pod["spec"]["containers"] for variable in container.get("env") or ())
+    return next((str(variable.get("value")) for variable in variables if variable["name"] == contract.ENV_SYNCER_ADDRESS), "")

@@ -26,7 +26,7 @@ _EXIT_TERMINATED = 143
 
 
 def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what every export takes: -o, --step, --snapshot and --dtype."""
+    """Add the options of every export: -o, --step, --snapshot and --dtype."""
     command = click.option(
         "--dtype", type=click.Choice(DTYPES), default="float32", show_default=True,
         help="Type of the parameters in the file. The syncer keeps float32; the others are rounded from it.",
@@ -60,18 +60,18 @@ def export(source: str, job: str, output: Path, step: int | None, snapshot: str,
 
 
 def one_choice(step: int | None, snapshot: str) -> None:
-    """Refuse two ways to choose a snapshot. Raises UsageError."""
+    """Raise UsageError if a snapshot is chosen in two ways."""
     if step is not None and snapshot:
         raise click.UsageError("give --step or --snapshot, not both")
 
 
 def export_from(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> None:
-    """Write the file and say what it is. Raises ExportError."""
+    """Write the file and print its summary. Raises ExportError."""
     click.echo(summary(*write_model(source, job, output, step, snapshot, dtype), dtype))
 
 
 def write_model(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> tuple[TargetFile, Announcement]:
-    """Return the written file, and what it holds. Raises ExportError."""
+    """Write the file, and return it with what it holds. Raises ExportError."""
     written = TargetFile(output)
     with open_model(source, job=job, step=step, name=snapshot, dtype=dtype) as model:
         about = announcement(model)
@@ -85,7 +85,7 @@ def write_model(source: str, job: str, output: Path, step: int | None, snapshot:
 
 
 def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
-    """Return what was written, once it is there."""
+    """Two lines about a file that has been written."""
     tensors = plural(about.tensors, "tensor")
     remark = f"\nnote: {about.remark}" if about.remark else ""
     return (
@@ -96,7 +96,7 @@ def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
 
 @contextlib.contextmanager
 def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
-    """Yield a bar on stderr while the file is written, if that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal. Yields the function that advances it by a number of bytes."""
     with click.progressbar(length=about.bytes, label="exporting", show_eta=False, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         update: Callable[[int], None] = bar.update
         yield update
@@ -104,7 +104,7 @@ def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def errors_of_export() -> Iterator[None]:
-    """End the command with a message for errors. SIGTERM ends it as an exception does, so that nothing stays of a file or a pod."""
+    """Turn errors into messages that end the command. SIGTERM becomes an exception, so that an unfinished file and a pod are removed."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(_EXIT_TERMINATED)

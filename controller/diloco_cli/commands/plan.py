@@ -1,4 +1,4 @@
-"""`diloco plan`, and `kubectl diloco plan`: what would run where, and why, before anything is applied.
+"""`diloco plan` and `kubectl diloco plan`: what would run where, and why, before anything is applied.
 
 See docs/decisions/0214-plan.md.
 """
@@ -78,26 +78,26 @@ def plan(
         refuse(*map(str, problems))
     if syncer is not None:
         _show_syncers([syncer_plan(manifest, syncer) for manifest in manifests], output)
-    logging.getLogger().addHandler(logging.NullHandler())  # the log of an operator is no output of a plan; defects are told
+    logging.getLogger().addHandler(logging.NullHandler())  # the previewed operator logs; a plan shows its defects itself
     now = time.time()
     contents, namespace = _contents(target, fleet, now)
     jobs = [_in_namespace(manifest, namespace) for manifest in manifests]
     try:
         changes = changes_of(asked, contents.nodes, [*contents.jobs, *jobs])
-        found = preview(contents, jobs, changes, now)
+        outcome = preview(contents, jobs, changes, now)
     except (BadChange, PreviewFailed) as error:
         refuse(str(error))
     except ApiError as error:
         refuse(f"the API server would refuse a job: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes))
     keys = {(job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs}
-    keys = keys or {job.key for job in found.planned if fleet or not target.namespace or job.namespace == namespace}
+    keys = keys or {job.key for job in outcome.planned if fleet or not target.namespace or job.namespace == namespace}
     page = Page(keys, asked.words, (*contents.notes, *_idle([*contents.jobs, *jobs], keys)), fleet or "")
-    before = found.now if found.changed is None else (*found.now, *found.planned)
-    lacking = unfit(before, found.planned if found.changed is None else found.changed, keys)
+    before = outcome.now if outcome.changed is None else (*outcome.now, *outcome.planned)
+    lacking = unfit(before, outcome.planned if outcome.changed is None else outcome.changed, keys)
     if output == "json":
-        click.echo(json.dumps(_as_json(found, page, not lacking), indent=2))
+        click.echo(json.dumps(_as_json(outcome, page, not lacking), indent=2))
     else:
-        click.echo(plan_text(found, page, lacking, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+        click.echo(plan_text(outcome, page, lacking, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     raise SystemExit(EXIT_UNFIT if lacking else 0)
 
 
@@ -116,17 +116,17 @@ def _check_usage(target: Target, files: Sequence[str], fleet: str | None, syncer
 
 
 def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, str]:
-    """Return the contents and the namespace of jobs that name none."""
+    """Read the cluster or the fleet file. The second value is the namespace for jobs that name none."""
     if fleet:
         try:
             return of_fleet(load_fleet(fleet), now), target.namespace or "default"
         except BadFleet as error:
             refuse(*error.sentences)
-    found: list[tuple[Contents, str]] = []
+    results: list[tuple[Contents, str]] = []
 
     async def work(client: RestClient, namespace: str) -> None:
         try:
-            found.append((await of_cluster(client, namespace), namespace))
+            results.append((await of_cluster(client, namespace), namespace))
         except NotFound as error:
             raise no_such_resource() from error
 
@@ -136,11 +136,11 @@ def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, 
         refuse(str(error))
     except CommandError as error:
         refuse(f"{error.message}; to plan without a cluster, give its nodes with --fleet FILE")
-    return found[0]
+    return results[0]
 
 
 def _idle(jobs: Iterable[Obj], keys: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Yield what pools of the jobs of `keys` leave idle."""
+    """Yield a sentence for each pool that leaves accelerators idle, of the jobs in `keys`."""
     newest = {(job["metadata"]["namespace"], job["metadata"]["name"]): job for job in jobs}
     for key, job in newest.items():
         if key not in keys:

@@ -1,4 +1,4 @@
-"""`diloco plan --syncer`: what the syncer of each job needs, beside what it asks for. Pure."""
+"""`diloco plan --syncer`: what the syncer of each job needs, compared with what it requests. Pure."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from diloco_cli.status_text import table
 
 @dataclass(frozen=True, slots=True)
 class SyncerPlan:
-    """What one job's syncer needs, and what it asks for."""
+    """What a job's syncer needs, and what it requests."""
 
     name: str
     parameters: int
     training: Training
     by_learners: dict[int, SyncerSizes]
-    """For learners.min, and for as many as may take part."""
+    """Needs by number of learners: for learners.min, and for the most that may take part."""
     memory: int | None
-    """Bytes that its container asks for; None: it does not say."""
+    """Bytes that the container requests, or None if it requests none."""
     storage: int
-    """Bytes of its volume."""
+    """Bytes of the volume."""
 
     @property
     def lacking(self) -> list[str]:
-        """What it asks too little of, each with what to set."""
+        """A sentence for each thing of which the syncer requests too little, with what to set."""
         most = max(self.by_learners.values(), key=lambda sizes: sizes.memory)
-        found = []
+        sentences = []
         if self.memory is not None and self.memory < most.memory:
-            found.append(
+            sentences.append(
                 f"it asks for {bytes_text(self.memory)} of memory, and needs {bytes_text(most.memory)}: set resources of the container "
                 "syncer in spec.syncer.template"
             )
         if self.storage < most.storage:
-            found.append(f"its volume has {bytes_text(self.storage)}, and needs {bytes_text(most.storage)}: set spec.syncer.storage.size")
-        return found
+            sentences.append(
+                f"its volume has {bytes_text(self.storage)}, and needs {bytes_text(most.storage)}: set spec.syncer.storage.size"
+            )
+        return sentences
 
 
 def syncer_plan(manifest: Manifest, parameters: int) -> SyncerPlan:

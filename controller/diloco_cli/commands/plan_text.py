@@ -36,25 +36,29 @@ _PASSED: Mapping[str, str] = {
     PoolReason.JOB_AT_MAXIMUM: "not needed",
     "": "not needed",
 }
-"""Why a unit is not in a pool that its job prefers, shortly."""
+"""Short texts for why a unit is not in a pool that its job prefers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the page is about."""
+    """Options of the page."""
 
     keys: Collection[tuple[str, str]]
-    """Namespace and name of the jobs that it tells of in any case; of others it tells what changes."""
+    """Namespace and name of the jobs that are always shown. Others are shown if something of them changes."""
     changes: tuple[str, ...]
-    """The options that change the fleet."""
+    """The options that change the fleet, in words."""
     notes: tuple[str, ...]
     fleet: str
-    """The file; "": a cluster."""
+    """The fleet file, or "" for a cluster."""
 
 
 def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
-    """Render a preview; `lacking`: jobs whose minimum does not fit in the end. `width`: columns of the terminal; 0: lines are not
-    wrapped."""
+    """Render a preview.
+
+    Args:
+        lacking: jobs that do not fit or do not train in the end.
+        width: columns of the terminal; 0 does not wrap lines.
+    """
     cost = found.spares_cost
     lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
     if found.changed is not None:
@@ -74,11 +78,11 @@ def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: 
 
 
 def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Collection[tuple[str, str]], width: int) -> list[str]:
-    """Return the jobs of `keys`, and all that change."""
+    """Show the jobs in `keys` and all jobs that change from `before` to `after`."""
     change = difference(before, after)
-    changed = {(each.namespace, each.job) for each in change.jobs} | {(each.namespace, each.job) for each in change.moves}
+    changed = {(item.namespace, item.job) for item in change.jobs} | {(item.namespace, item.job) for item in change.moves}
     old = {job.key: job for job in before}
-    # Spares are no units: a job that keeps other slices free has no moves, and would not be shown.
+    # Spares are no units, so a job that only keeps other slices free has no moves. It changes all the same.
     changed |= {job.key for job in after if job.key in old and _spares_of(job) != _spares_of(old[job.key])}
     shown = [job for job in after if job.key in keys or job.key in changed]
     blocks = [_job(job, old.get(job.key), change, width) for job in shown]
@@ -92,15 +96,15 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
 def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: int) -> list[str]:
     lines = wrapped(_headline(job, before), "", width)
     moves = {move.unit: move for move in change.moves if (move.namespace, move.job) == job.key}
-    # Without moves the column BEFORE would repeat RUNS ON.
-    told = before is not None and bool(moves)
+    # The column BEFORE is only shown if a unit moves: else it would repeat RUNS ON.
+    show_before = before is not None and bool(moves)
     if job.message:
         lines += wrapped(job.message, "  ", width)
-    rows = [_row(unit, job, moves.get(unit.name), told=told) for unit in job.units]
-    ended = [_ended(move) for move in moves.values() if move.move is Move.ENDS] if told else []
+    rows = [_row(unit, job, moves.get(unit.name), told=show_before) for unit in job.units]
+    ended = [_ended(move) for move in moves.values() if move.move is Move.ENDS] if show_before else []
     if rows or ended:
         speed = "TOKENS/S" if job.tokens_per_second is not None else "SPEED"
-        header = ("UNIT", "RUNS ON", *(("BEFORE",) if told else ()), speed, "SHARE", "WHY")
+        header = ("UNIT", "RUNS ON", *(("BEFORE",) if show_before else ()), speed, "SHARE", "WHY")
         lines += [f"  {line}" for line in table(header, [*rows, *ended])]
     lines += _spares(job, width)
     lines += _waiting(job, width)
@@ -108,7 +112,7 @@ def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: 
 
 
 def _spares_of(job: JobOutlook) -> list[int]:
-    """Return how many slices each pool keeps free."""
+    """How many slices each pool keeps free."""
     return [pool.spares.kept for pool in job.pools]
 
 
@@ -123,7 +127,7 @@ def _spares(job: JobOutlook, width: int) -> Iterator[str]:
 
 
 def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
-    """Return which units run only if nothing is kept free; None: nothing is."""
+    """Tell which units would only run if no slices were kept free. `units` is None if none are kept."""
     if units is None:
         return []
     more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
@@ -132,7 +136,7 @@ def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
 
 
 def _headline(job: JobOutlook, before: JobOutlook | None) -> str:
-    """Return `bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), 1.2k tokens/s; before 3 units, 900 tokens/s`."""
+    """Write `bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), 1.2k tokens/s; before 3 units, 900 tokens/s`."""
     text = f"{job.name} in namespace {job.namespace}: {_VERDICTS[job.verdict]}"
     if job.verdict in (Verdict.IDLE, Verdict.REFUSED):
         return text
@@ -155,9 +159,9 @@ def _about(units: Iterable[UnitOutlook]) -> str:
 
 
 def _row(unit: UnitOutlook, job: JobOutlook, move: UnitMove | None, *, told: bool) -> tuple[str, ...]:
-    was = (move.before if move is not None else unit.slice,) if told else ()
+    previous = (move.before if move is not None else unit.slice,) if told else ()
     share = f"{unit.share:.0%}" if unit.share is not None else "-"
-    return (unit.name, unit.slice, *(each or "-" for each in was), _speed(unit, job), share, _why(unit, move))
+    return (unit.name, unit.slice, *(slices or "-" for slices in previous), _speed(unit, job), share, _why(unit, move))
 
 
 def _speed(unit: UnitOutlook, job: JobOutlook) -> str:
@@ -168,10 +172,10 @@ def _speed(unit: UnitOutlook, job: JobOutlook) -> str:
 
 
 def _why(unit: UnitOutlook, move: UnitMove | None) -> str:
-    """Return `2nd choice; v5p: no free slice`."""
+    """Write `2nd choice; v5p: no free slice`."""
     reasons: dict[str, list[str]] = {}
-    for each in unit.passed:
-        reasons.setdefault(each.reason, []).append(each.pool)
+    for pool in unit.passed:
+        reasons.setdefault(pool.reason, []).append(pool.pool)
     passed = "".join(f"; {', '.join(pools)}: {_PASSED.get(reason, reason)}" for reason, pools in reasons.items())
     starts = {Move.STARTS: "starts; ", Move.MOVES: "moves; "}.get(move.move, "") if move is not None and move.before else ""
     return f"{starts}{ordinal(unit.choice)} choice{passed}"
@@ -183,20 +187,20 @@ def _ended(move: UnitMove) -> tuple[str, ...]:
 
 
 def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
-    """Return what speeds are that were not measured."""
+    """Explain speeds that were not measured, and what a plan does not grant."""
     units = [(job, unit.speed.basis) for job in jobs for unit in job.units]
-    found = []
+    texts = []
     if any(basis is Basis.ESTIMATED for job, basis in units if job.tokens_per_second is not None):
-        found.append("~ estimated from what the job's units reach on other hardware, by the peaks of the catalogue")
+        texts.append("~ estimated from what the job's units reach on other hardware, by the peaks of the catalogue")
     if any(job.tokens_per_second is None for job, _ in units):
-        found.append("Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet.")
+        texts.append("Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet.")
     if any(lack_of(pool.reason) is Lack.GRANT for job in jobs for pool in job.pools):
-        found.append("A plan grants no nodes and no quota: what waits for them may start once they come.")
-    return [line for text in found for line in ("", *wrapped(text, "", width))]
+        texts.append("A plan grants no nodes and no quota: what waits for them may start once they come.")
+    return [line for text in texts for line in ("", *wrapped(text, "", width))]
 
 
 def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
-    """Yield what waits, by pool, and what would help."""
+    """Yield for each pool which units wait, why, and what would help."""
     by_pool: dict[str, list[WaitingUnit]] = {}
     for unit in job.waiting:
         by_pool.setdefault(unit.pool, []).append(unit)

@@ -26,7 +26,7 @@ EXIT_DAMAGED = 1
 
 
 def snapshots_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every list takes: --check and -o."""
+    """Add the options of every list of snapshots: --check and -o."""
     command = click.option(
         "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format of the output."
     )(command)
@@ -58,11 +58,11 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
 
 
 def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, output: str) -> None:
-    """Print the lists (`states` of None was not looked for), and end the command with EXIT_DAMAGED if one of them cannot be used."""
+    """Print the lists. If an entry cannot be used, end the command with EXIT_DAMAGED. `states` is None if nobody looked for states."""
     if output == "json":
-        lists = {"snapshots": [asdict(one) for one in found]}
+        lists = {"snapshots": [asdict(entry) for entry in found]}
         if states is not None:
-            lists["states"] = [asdict(one) for one in states]
+            lists["states"] = [asdict(entry) for entry in states]
         click.echo(json.dumps(lists, indent=2))
     else:
         now = time.time()
@@ -72,20 +72,23 @@ def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, ou
             click.echo("\nstored by units:")
             for text in table(
                 STATES_HEADER,
-                [(one.unit, one.job, str(one.step), str(one.local_step), one.kind, *_size_age_state(one, now)) for one in states],
+                [
+                    (entry.unit, entry.job, str(entry.step), str(entry.local_step), entry.kind, *_size_age_state(entry, now))
+                    for entry in states
+                ],
             ):
                 click.echo(text)
-    if ({one.state for one in found} | {one.state for one in states or ()}) & {State.DAMAGED, State.UNFINISHED}:
+    if ({entry.state for entry in found} | {entry.state for entry in states or ()}) & {State.DAMAGED, State.UNFINISHED}:
         raise SystemExit(EXIT_DAMAGED)
 
 
 def _text(found: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
-    folders = list(dict.fromkeys(one.folder for one in found))
+    folders = list(dict.fromkeys(entry.folder for entry in found))
     for number, folder in enumerate(folders):
         if number:
             yield ""
         yield f"in {folder}:"
-        yield from table(HEADER, [_row(one, now) for one in found if one.folder == folder])
+        yield from table(HEADER, [_row(entry, now) for entry in found if entry.folder == folder])
 
 
 def _row(one: SnapshotEntry, now: float) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""`diloco validate`: shows all errors of all files at once."""
+"""`diloco validate`: show all errors of all files at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_BAD_INPUT = 2
 
 
 def catalogue_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --catalogue FILE, which is read before the command begins. One that cannot be used ends it."""
+    """Add --catalogue FILE to a command. The file is read before the command begins; if it cannot be used, the command ends."""
 
     @program.catalogue_option
     @functools.wraps(command)
@@ -76,16 +76,16 @@ def validate(files: tuple[str, ...], output: str) -> None:
 
 
 class Checked(NamedTuple):
-    """What the files hold."""
+    """Content of the files."""
 
     jobs: list[Manifest]
     config_maps: list[Obj]
-    """Those beside them, as `diloco submit --dry-run` prints one with the script."""
+    """ConfigMaps beside the jobs, such as the one with the script that `diloco submit --dry-run` prints."""
     problems: list[Problem]
 
 
 def check(files: Sequence[str]) -> Checked:
-    """Return jobs and problems of the files. A file that cannot be read does not hide the problems of the others."""
+    """Read and check the files. A file that cannot be read does not hide the problems of the others."""
     problems: list[Problem] = []
     try:
         manifests = load_manifests(files, beside=(CONFIG_MAPS.kind,))
@@ -104,7 +104,7 @@ def check(files: Sequence[str]) -> Checked:
 
 
 def _tells(earlier: Problem, problem: Problem) -> bool:
-    """Return whether `earlier` says of an object without a name or metadata what `problem` says once more."""
+    """Whether `problem` only repeats `earlier`, as happens for an object without a name or metadata."""
     same = (earlier.file, earlier.document, earlier.name) == (problem.file, problem.document, problem.name)
     return same and bool(earlier.field) and (problem.field == earlier.field or problem.field.startswith(f"{earlier.field}."))
 
@@ -115,7 +115,7 @@ def _warnings(job: Manifest) -> Iterator[Problem]:
 
 
 def refuse(*sentences: str) -> NoReturn:
-    """Say what is wrong with the input, a sentence a line, and end the command."""
+    """Print what is wrong with the input, a sentence on each line, and end the command with EXIT_BAD_INPUT."""
     for text in sentences:
         click.echo(text, err=True)
     raise SystemExit(EXIT_BAD_INPUT)
