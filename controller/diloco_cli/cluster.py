@@ -1,4 +1,4 @@
-"""Connects a command to the cluster and namespace that kubectl's flags name, and turns the cluster's errors into messages."""
+"""The cluster and namespace that kubectl's flags name, and messages for its errors."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class CommandError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The flags as the user gave them. "" for a flag that was not given."""
+    """The flags as given, "" for each that was not."""
 
     kubeconfig: str = ""
     context: str = ""
     namespace: str = ""
 
     def over(self, other: Target) -> Target:
-        """These flags, with those of `other` in place of empty ones."""
+        """These flags. Where one is empty, `other` has it."""
         return Target(self.kubeconfig or other.kubeconfig, self.context or other.context, self.namespace or other.namespace)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add -n, --context and --kubeconfig to a command, which gets them as `target`. They may stand before or after the command's name."""
+    """Add -n, --context and --kubeconfig, before or after the command's name. The command gets them as `target`."""
 
     @click.option("-n", "--namespace", metavar="NAME", default="", help="Namespace. Default: that of the context, else `default`.")
     @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")

@@ -14,7 +14,6 @@ from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.status import Progress
 
 FEWEST_POINTS = 3
-"""Fewer points make no curve."""
 _ROWS = 7
 _MOST_COLUMNS = 100
 _FEWEST_COLUMNS = 20
@@ -31,7 +30,7 @@ class Paper:
 
     @classmethod
     def of(cls, width: int, encoding: str, environment: Mapping[str, str]) -> Paper:
-        """`encoding` is that of the output. The locale counts, too: with locale C Python writes UTF-8, but the terminal shows only ASCII."""
+        """The locale counts as well as the `encoding` of the output: in locale C, Python writes UTF-8 but the terminal shows only ASCII."""
         locales = {key: value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))}
         if locales.get("LC_CTYPE") == "C.UTF-8" and locales.get("LANG", "C") in ("C", "POSIX"):
             del locales["LC_CTYPE"]  # Python itself sets it in the locale C (PEP 538)
@@ -79,7 +78,7 @@ def _title(training: Sequence[LossPoint], held_out: Sequence[LossPoint], style: 
 
 
 def _steps_line(steps: _Range, columns: int) -> str:
-    """First, middle and last step below their columns. The middle is left out if there is no room."""
+    """First, middle and last step below their columns, without the middle if there is no room."""
     first, last = f"{steps.low:.0f}", f"{steps.high:.0f}"
     line = first.ljust(columns - len(last)) + last
     middle_step = round((steps.low + steps.high) / 2)
@@ -148,7 +147,7 @@ class _Style:
 
 
 _BRAILLE = (0x01, 0x02, 0x04, 0x40, 0x08, 0x10, 0x20, 0x80)
-"""Bit of each dot in a Braille character of Unicode: down the left column, then down the right one."""
+"""Unicode's bit of each dot of a Braille character, down the left column, then down the right one."""
 _UNICODE = _Style(2, 4, mark="◆", axis="│", tick="┤", corner="└", bottom="─")
 _ASCII = _Style(1, 2, mark="o", axis="|", tick="+", corner="+", bottom="-")
 

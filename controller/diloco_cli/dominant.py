@@ -72,7 +72,7 @@ _STARTING = (UnitState.STARTING, UnitState.JOINING)
 
 
 def dominant(view: JobView) -> Dominant:
-    """The first cause that holds, in the order of `_PRECEDENCE`."""
+    """The first cause that holds."""
     for find in _PRECEDENCE:
         if (cause := find(view)) is not None:
             return cause
@@ -186,11 +186,11 @@ def _of_units(cause: Cause, units: Sequence[UnitStatus], step: str) -> Dominant 
 
 
 def _of_pools(cause: Cause, view: JobView, pools: Sequence[PoolStatus]) -> Dominant | None:
-    """The cause of one pool. Pools that do not wait for a grantor come first, and among these the ones with a remedy. What keeps a job from
-    growing is never a grantor: that has a cause of its own, `GRANTS`."""
+    """The cause of one pool: if possible of one that waits for no grantor, and then of one with a remedy. Grantors have a cause of their
+    own, `GRANTS`, before `GROWTH`."""
     if not pools:
         return None
-    pool = min(pools, key=lambda each: (lack_of(each.reason) is Lack.GRANT, not each.remedies))
+    pool = min(pools, key=lambda candidate: (lack_of(candidate.reason) is Lack.GRANT, not candidate.remedies))
     if lack_of(pool.reason) is Lack.GRANT and cause is Cause.GROWTH:
         return None
     step = (pool.remedies or ("",))[0]
@@ -202,7 +202,7 @@ def _short(view: JobView) -> list[PoolStatus]:
 
 
 _MEANINGS: Mapping[str, str] = {row.value: row.meaning for row in all_reasons() if row.subject != "Event"}
-"""Meaning of each reason. If several things have the same reason, a pool's meaning wins, then a unit's, then that of the last condition."""
+"""By reason. If several things have the same one, a pool's meaning wins, then a unit's, then the last condition's."""
 
 
 def _meaning(reason: str) -> str:
@@ -220,7 +220,7 @@ def _log(view: JobView, unit: UnitStatus) -> str:
 
 # --- what comes by itself -----------------------------------------------------------------------------------------------
 def upcoming(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
-    """What happens by itself at a known time, the soonest first. It includes times that have passed."""
+    """What happens by itself at a known time, the soonest first. Some times may have passed."""
     unit_names: dict[tuple[float, str], list[str]] = {}
     for unit in view.status.units:
         if unit.not_before is not None and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF):

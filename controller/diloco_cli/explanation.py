@@ -33,7 +33,7 @@ class PoolFacts:
     total: int
     """Slices, or accelerators if units share hosts."""
     hosts: int
-    """Hosts that units share. 0 if they do not; then `total` counts slices."""
+    """Hosts that units share. 0 if `total` counts slices."""
     unusable: int
     why_unusable: tuple[str, ...]
 
@@ -53,9 +53,9 @@ class PoolExplained:
     help: tuple[str, ...]
     waiting_since: float | None
     nodes: str
-    """What the nodes tell now. "" if they were not read, or the pool does not lack slices."""
+    """What the nodes tell now. "" if they were not read."""
     place: Place | None
-    """Place among the jobs that wait for the same hardware. None if the pool does not wait, or other jobs could not be read."""
+    """Among the jobs that wait for the same hardware. None if the pool does not wait, or other jobs could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Failure:
     reason: str
     message: str
     attempt: int
-    """Number of the failed attempt. 0 if the end was no failure, or the number is not known."""
+    """The attempt that failed. 0 if the end was no failure, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class UnitsExplained:
     slice: str
     restarts: int
     attempt: int
-    """Number of the newest attempt, or 0 if there was none yet."""
+    """The newest one, or 0 if there was none yet."""
     last_failure: Failure | None
 
 
@@ -122,14 +122,8 @@ def explanation(
     line: Mapping[str, Place],
     notes: Sequence[str] = (),
 ) -> Explanation:
-    """Explain a job.
-
-    Args:
-        spec: the spec as the API server has it.
-        events: Events about the job.
-        facts: by pool.
-        line: place in line by pool, see `places`.
-    """
+    """Explain a job from its view, its spec as the API server has it, and the Events about it. `facts` and `line` (see `places`) are by
+    pool."""
     pool_specs = {pool["name"]: pool for pool in spec.get("pools") or ()}
     content = _content(view)
     pools = tuple(_pool(pool, pool_specs.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
@@ -158,7 +152,7 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
     short = [pool.name for pool in pools if lack_of(pool.reason).of_slices]
     if short:
         parts.append(f"{'pool' if len(short) == 1 else 'pools'} {_several(short)} {'waits' if len(short) == 1 else 'wait'} for slices")
-    # The sentence already has the pools, so units whose pool tells why they wait are left out.
+    # Units whose pool tells why they wait are not counted twice in one sentence.
     remaining = (
         group for group in units if not follows(group.reason, Follows.POOL_SAYS_WHY) and not follows(group.reason, Follows.NOT_WANTED)
     )
@@ -185,7 +179,7 @@ def _content(view: JobView) -> str:
 
 
 def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, place: Place | None, content: str) -> PoolExplained:
-    """Explain a pool. If its status has no reason, `content` tells why it has not more units."""
+    """`content` tells why the pool has not more units if its status has no reason."""
     learners = (spec or {}).get("learners") or {}
     return PoolExplained(
         name=status.name,
@@ -223,7 +217,7 @@ def _nodes(facts: PoolFacts) -> str:
 
 
 def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:
-    """Explain the units that do not train. Units of a pool with the same state, reason, message and next attempt are one group."""
+    """Explain the units that do not train. Those of a pool that have the same reason are one group."""
     groups: dict[tuple[Any, ...], list[UnitStatus]] = {}
     for unit in units:
         trains = unit.state is UnitState.TRAINING and not unit.reason
@@ -252,8 +246,8 @@ def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> Unit
 
 
 def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[str, Failure]:
-    """The last failure of each unit, from its status. An Event replaces it if it is not older and tells of an end that was no failure, such
-    as a lost node, or if status has no words for the failure."""
+    """The last failure of each unit from its status. A later Event replaces it if it tells of an end that was no failure, such as a lost
+    node, or if status has no words for the failure."""
     failures = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
     names = {unit.name for unit in units}
     for kind, name, end in _ends(events):
@@ -276,8 +270,7 @@ def _ends(events: Iterable[Obj]) -> Iterator[tuple[Told, str, Failure]]:
 
 
 def ends(units: Iterable[UnitStatus], events: Iterable[Obj]) -> list[tuple[str, Failure]]:
-    """How attempts ended, each with the unit's name, the newest first. Events tell it. For a unit of which no Event is left, the status
-    tells its last failure."""
+    """How attempts ended, with the unit's name, the newest first: from Events, or for a unit without Events from its status."""
     attempt_ends = [(name, end) for _, name, end in _ends(events)]
     with_events = {name for name, _ in attempt_ends}
     attempt_ends += [(unit.name, known) for unit in units if unit.name not in with_events and (known := _recorded(unit)) is not None]
@@ -285,8 +278,7 @@ def ends(units: Iterable[UnitStatus], events: Iterable[Obj]) -> list[tuple[str, 
 
 
 def _recorded(unit: UnitStatus) -> Failure | None:
-    """The last failure in the unit's status, or None if it has none. If status had no room for the words, only time and attempt are
-    known."""
+    """The last failure in the unit's status, or None. If status had no room for the words, only time and attempt are known."""
     attempt = unit.failed_attempt or 0
     if not attempt and not unit.failures:
         return None

@@ -20,8 +20,7 @@ class BadFleet(Exception):
 
 
 def load_fleet(file: str | None) -> list[Obj]:
-    """Read the Node manifests in `file`, and complete them as a kubelet would. If `file` is None, this machine is the fleet, as cpu nodes.
-    Raises BadFleet."""
+    """Read the Node manifests in `file`, completed as by a kubelet. None stands for this machine as cpu nodes. Raises BadFleet."""
     if file is None:
         return [complete(node) for node in this_machine()]
     try:

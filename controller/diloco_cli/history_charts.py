@@ -31,13 +31,7 @@ class Chart:
     """A chart: a title, an area with the axis of time, and what a `Draw` adds."""
 
     def __init__(self, job: JobHistory, title: str, height: float, top: float = 0.0, *, names_faults: bool = True) -> None:
-        """Begin a chart.
-
-        Args:
-            height: of the area, in pixels.
-            top: where the chart begins in its SVG.
-            names_faults: write beside the line of a fault what it is.
-        """
+        """`height` (of the area) and `top` (of the chart in its SVG) are pixels. `names_faults` writes what the line of a fault is."""
         self._names_faults = names_faults
         self.job = job
         self.seconds = max(job.end, 1.0)
@@ -65,7 +59,7 @@ class Chart:
             yield element("text", text(value), x=_LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
 
     def legend(self, entries: Sequence[tuple[str, str]], x: float = 200.0) -> Iterator[Element]:
-        """Yield a legend right of the title. `entries` are texts with their colours, `x` is where the first one begins."""
+        """Yield texts with their colours side by side, right of the title, from pixel `x` on."""
         for text, colour in entries:
             yield element("rect", x=x, y=self.top - 36, width=11, height=11, rx=2, fill=colour)
             yield element("text", text, x=x + 16, y=self.top - 26, class_="soft")
@@ -162,7 +156,7 @@ def _kills(chart: Chart, unit: UnitHistory, y: float) -> Iterator[Element]:
 
 
 def contributions(chart: Chart) -> Iterator[Element]:
-    """Draw how many units contributed to the merges, as bars. A bar is the mean of the merges in its part of the time."""
+    """Draw how many units contributed to merges. Each bar is the mean over its part of the time."""
     most = max([len(chart.job.units), *(len(merge.units) for merge in chart.job.merges)], default=1)
     scale = chart.y(0, max(1, most))
     yield from chart.value_axis(scale, ticks(0, most, min(most, 5)), lambda value: f"{value:g}")
@@ -180,7 +174,7 @@ def contributions(chart: Chart) -> Iterator[Element]:
 
 
 def steps(chart: Chart) -> Iterator[Element]:
-    """Draw the local steps of each unit as a line, waits included. A part of the time with several steps has the longest of them."""
+    """Draw the longest local step of each unit in each part of the time, waits included."""
     shown = [unit for unit in _by_name(chart.job) if unit.gaps][: len(UNIT_COLOURS)]
     lines = {unit.name: list(thinned(((gap.end, gap.seconds) for gap in unit.gaps), chart.seconds, 200, largest=True)) for unit in shown}
     high = max((value for points in lines.values() for _, value in points), default=1.0) * 1.05
@@ -191,7 +185,7 @@ def steps(chart: Chart) -> Iterator[Element]:
     for unit in shown:
         line: list[tuple[float, float]] = []
         for point in lines[unit.name]:
-            if line and any(line[-1][0] < at <= point[0] for at in unit.first_steps):  # a new attempt gets a line of its own
+            if line and any(line[-1][0] < at <= point[0] for at in unit.first_steps):  # a new attempt begins a new line
                 yield _line(chart, scale, line, colours[unit.name])
                 line = []
             line.append(point)

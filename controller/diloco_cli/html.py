@@ -56,12 +56,8 @@ def figures(named: Iterable[tuple[str, Cell]]) -> Element:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str = "", texts: Mapping[str, str] | None = None) -> Element:
-    """A table, which scrolls sideways if it is too wide.
-
-    Args:
-        label: name of the table for people who cannot see it. Without it a keyboard cannot scroll the table.
-        texts: CSS class of the columns without numbers, by heading.
-    """
+    """A table, which scrolls sideways if it is too wide. `label` is its name for people who cannot see it. `texts` has the CSS class of
+    columns without numbers, by heading."""
     classes = [{"class_": texts[name]} if texts and name in texts else {} for name in head]
     heads = (element("th", name, scope="col", **css) for name, css in zip(head, classes, strict=True))
     body = (element("tr", *(element("td", cell, **css) for cell, css in zip(row, classes, strict=True))) for row in rows)

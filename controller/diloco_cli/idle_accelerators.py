@@ -18,7 +18,7 @@ from diloco_operator.reconcile.observe.template import main_container
 _LAUNCHERS = re.compile(r"\b(diloco-launch|torchrun)\b")
 _CHOSEN = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
 _TORCH_TRAINER = re.compile(r"\bdiloco\.trainers\.\w+_torch\b")
-"""The reference trainers in torch, a process of which computes on one GPU."""
+"""The reference trainers in torch, whose processes compute on one GPU each."""
 
 
 class Idle(NamedTuple):
@@ -32,11 +32,8 @@ class Idle(NamedTuple):
 
 
 def idle_accelerators(pool: Pool) -> Idle | None:
-    """Which accelerators of a pool stay idle. None if none do, or if the shape of its units is not known.
-
-    A process is taken to use one accelerator. If the pool sets both `acceleratorsPerHost` and `processesPerHost`, the user has decided
-    how many each process uses, unless the program is a reference trainer in torch, of which it is known to be one.
-    """
+    """Accelerators that a pool leaves idle, or None. A process is taken to use one, unless the pool sets both `acceleratorsPerHost` and
+    `processesPerHost`. A reference trainer in torch always uses one. None also if the shape of the pool's units is not known."""
     try:
         accelerators = pool.shape.accelerators_per_host
     except ValueError:

@@ -15,7 +15,7 @@ from diloco_cli.view_model import JobView
 
 _WATCH_SECONDS = 300.0
 _RETRY_SECONDS = 1.0
-"""Least time between the beginnings of two watches. Some proxies end every watch at once."""
+"""Least time between two watches, since a proxy may end each at once."""
 _SHOWN = 10
 """Most names that a message lists."""
 
@@ -109,8 +109,8 @@ async def wait_until(client: Client, namespace: str, name: str, holds: Callable[
 
 
 async def wait_for_object(client: Client, namespace: str, name: str, holds: Callable[[Obj], bool], *, seconds: float | None) -> Obj | None:
-    """Return the job once `holds` is true of it, or None if it is not within `seconds`. `seconds` is None to wait without end. `holds` may
-    raise to give up."""
+    """Return the job once `holds` is true of it, or None if it is not within `seconds` (None to wait without end). `holds` may raise to
+    give up."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), contextlib.aclosing(follow_object(client, namespace, name)) as objects:  # type: ignore[type-var]
             async for obj in objects:

@@ -1,4 +1,4 @@
-"""Reads manifests from files. It collects the problems of all files before it reports them, each with its place and what to do."""
+"""Reads manifests from files, and collects all problems of all files, each with its place and what to do."""
 
 from __future__ import annotations
 
@@ -101,19 +101,15 @@ class ManifestError(Exception):
     def __init__(self, problems: Sequence[Problem], manifests: Sequence[Manifest] = ()) -> None:
         self.problems = tuple(problems)
         self.manifests = list(manifests)
-        """Objects of a known kind and version. The caller can check their fields, too, and report all problems together."""
+        """Objects of a known kind and version, whose fields can be checked, too."""
         super().__init__("\n".join(map(str, problems)))
 
 
 def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,), *, beside: Collection[str] = ()) -> list[Manifest]:
-    """Read all objects of the files, in order. `-` is standard input. A `kind: List` stands for its items.
+    """Read all objects of the files, in order. `-` is standard input, and a `kind: List` stands for its items.
 
-    Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, empty files, wrong kinds, objects without a name,
-    the same object twice. `validate_jobs` checks the fields.
-
-    Args:
-        kinds: kinds of which each file must have an object.
-        beside: kinds that a file may have in addition.
+    Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, files without an object of `kinds`, other kinds than
+    these and those in `beside`, objects without a name, the same object twice. `validate_jobs` checks fields.
     """
     problems: list[Problem] = []
     manifests: list[Manifest] = []
@@ -125,7 +121,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
     good = [manifest for manifest in manifests if _check_kind(manifest, kinds, problems, beside)]
     seen: dict[tuple[str, str, str], Manifest] = {}
     for manifest in (item for item in good if item.name):
-        # Compared as they will be created: if two objects had one name, the second would overwrite the first.
+        # With the namespace in which it will be created: the second of two objects with one name would overwrite the first.
         namespace = str(manifest.obj["metadata"].get("namespace") or "default")
         first = seen.setdefault((manifest.obj["kind"], namespace, manifest.name), manifest)
         if first is not manifest:
@@ -170,12 +166,12 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 
 def _beyond_schema(obj: Obj, found: Sequence[Cause]) -> list[Cause]:
-    """What the operator would refuse beyond the schema's rules. If `found` has wrong fields, only what can be judged without them."""
+    """What the operator would refuse beyond the schema, as far as it can be judged without the wrong fields `found`."""
     try:
         spec = readable_spec(obj.get("spec")) if found else load(obj).spec
     except InvalidJob as error:
         return list(error.causes)
-    # Only other kinds than the built-in ones, for which the schema has the rules.
+    # For built-in kinds the schema has the rules.
     others = ((index, pool) for index, pool in enumerate(spec.pools) if pool.accelerator not in BUILT_IN)
     causes = [cause for index, pool in others for cause in kind_problems(pool, f"spec.pools[{index}]")]
     known = {cause.field for cause in found}

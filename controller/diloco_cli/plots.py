@@ -19,7 +19,7 @@ _WIDTH, _HEIGHT = 760.0, 420.0
 _LEFT, _RIGHT, _BOTTOM = 60.0, 16.0, 52.0
 _LEGEND_ROW = 20.0
 _PER_CHARACTER = 6.3
-"""Most pixels of width of a character in text of 11 pixels."""
+"""Most pixels of a character in text of 11 pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Bars:
     points: Sequence[tuple[float, float]]
     colour: str
     shift: float = 0.0
-    """How far the middle of a bar is from its x. Like `width` in values of x, not in pixels."""
+    """How far a bar's middle is from its x. Like `width` in values of x."""
     width: float = 0.8
     whiskers: Sequence[tuple[float, float]] = ()
     """Range of the value of each bar."""
@@ -179,8 +179,8 @@ def picture(*plots: Plot) -> Element:
 
 
 def drawing(*plots: Plot, height: float = _HEIGHT) -> Element:
-    """One SVG with the plots side by side, for a page that has the style of charts. The legend above them has each name once, so series
-    with the same name must look alike."""
+    """One SVG with the plots side by side, for a page that has the style of charts. One legend has each name once, so series with the same
+    name must look alike."""
     named: dict[str, Series] = {}
     for plot in plots:
         for series in plot.series:

@@ -49,7 +49,7 @@ def _pool(given: object) -> Pool:
             wrong |= {str(problem["loc"][0]) for problem in error.errors()}
         kept = {name: value for name, value in kept.items() if name not in wrong}
         if wrong & _HARDWARE and kept.get("accelerator") in CATALOGUE:
-            kept["accelerator"] = CPU  # without its hardware fields the kind could break rules that the user's pool does not break
+            kept["accelerator"] = CPU  # without its hardware fields the kind could break rules
 
 
 def _template(given: object) -> PodTemplate | None:

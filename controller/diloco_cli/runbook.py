@@ -16,7 +16,7 @@ URL = "https://github.com/diloco-operator/diloco-operator/blob/main/docs/runbook
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to check, and what to do. Each entry is a sentence or two of Markdown. Commands are written as a user types them."""
+    """Each entry is a sentence or two of Markdown, with commands as a user types them."""
 
     check: tuple[str, ...]
     act: tuple[str, ...]
@@ -387,8 +387,7 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 
 def next_step(reason: str, job: str) -> str:
-    """The first thing to do, as plain text. A reason that this release does not know gets a general answer. `job` replaces JOB in commands,
-    such as `lm -n team`."""
+    """The first thing to do, as plain text, also for reasons of another release. `job` replaces JOB in commands, such as `lm -n team`."""
     advice = RUNBOOK.get(reason)
     if advice is None:
         return "do what the message says"

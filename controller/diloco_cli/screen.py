@@ -24,7 +24,7 @@ from diloco_cli.view_model import JobView, Line, seconds_left
 from diloco_cli.view_text import count, duration, goodput_text, plain, shortly
 
 _WIDE = 120
-"""Width of the terminal, in characters, from which the table of units has a column for messages. The figures take some 80 of them."""
+"""Columns from which the table of units has one for messages. The figures take some 80."""
 _TEXTS = ("NAMESPACE", "JOB", "UNIT", "STATE", "SLICE")
 """Columns without numbers, which are aligned to the left."""
 _WHY = "WHY"
@@ -83,7 +83,7 @@ def live_table(shown: Table, now: float, styles: Sequence[str] = (), *, cut: boo
 
 
 def live_units(units: Sequence[UnitStatus], now: float, width: int) -> RenderableType:
-    """Render the table of units. If `width` has no room for the column of reasons, they stand below the figures, and times are left out."""
+    """Render the table of units. On a narrow terminal the reasons stand below the figures, and times are left out."""
     shown, styles = units_table(units), [LOOKS[phase_of(unit)].style for unit in units]
     if width >= _WIDE:
         return live_table(shown, now, styles)

@@ -20,8 +20,7 @@ def clean(text: str) -> str:
 
 
 def element(tag: str, *children: Element | str, **attributes: object) -> Element:
-    """Make an element. In the name of an attribute `_` becomes `-`; a `_` at the end goes (`class_`). Floats are rounded to a tenth of a
-    pixel."""
+    """Make an element. In names of attributes `_` becomes `-`, and at the end it goes (`class_`). Floats are rounded to a tenth."""
     made = Element(tag, {name.rstrip("_").replace("_", "-"): _value(value) for name, value in attributes.items()})
     for child in children:
         if isinstance(child, Element):
@@ -43,7 +42,7 @@ def as_file(svg: Element) -> str:
 
 
 def canvas(width: float, height: float, label: str) -> Element:
-    """An SVG of this size in pixels, for a page that has the style of charts. `label` tells people who cannot see it what it shows."""
+    """An SVG of this size in pixels, for a page that has the style of charts. `label` is for people who cannot see it."""
     return element(
         "svg",
         element("rect", x=0, y=0, width=width, height=height, class_="paper"),
@@ -106,8 +105,8 @@ def polyline(points: Iterable[tuple[float, float]], **attributes: object) -> Ele
 
 
 def thinned(points: Iterable[tuple[float, float]], seconds: float, most: int, *, largest: bool) -> Iterator[tuple[float, float]]:
-    """Yield at most `most` of the points (time, value), which must be in the order of time. The time up to `seconds` is divided into `most`
-    equal parts; each part keeps its last point, or with `largest` the one with the largest value."""
+    """Yield at most `most` of the points (time, value), which are in the order of time: of each of `most` equal parts of `seconds` the
+    last, or with `largest` the one with the largest value."""
     chosen: tuple[float, float] | None = None
     previous_part = -1
     for at, value in points:

@@ -54,7 +54,7 @@ class JobView:
         return any(condition.type == type and condition.status.value == "True" for condition in self.status.conditions)
 
     def refused(self) -> Condition | None:
-        """The condition Accepted if it is False, else None. Then the operator cannot act on the spec, and the message says why."""
+        """The condition Accepted if it is False, else None. Its message says why the operator cannot act on the spec."""
         refusals = (
             condition
             for condition in self.status.conditions
@@ -77,7 +77,7 @@ class JobView:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing of the job runs any more although it has not ended. `suspend` is only what the spec asks for."""
+        """Nothing of the job runs, though it has not ended. `suspend` is what the spec asks for."""
         return self.holds(ConditionType.SUSPENDED)
 
     def why(self) -> str:
@@ -98,8 +98,7 @@ class JobView:
         return deciding[0].message if deciding else self.missing_condition()
 
     def message(self, condition: Condition) -> str:
-        """The condition's message for a line of its own. If learners are missing, Training only refers to Degraded, so this is Degraded's
-        message."""
+        """The condition's message for a line of its own: if learners are missing, Degraded's, because Training only refers to it."""
         quorum = condition.type == ConditionType.TRAINING and concern_of(condition.reason) is Concern.QUORUM
         return (self._who_is_missing() if quorum else "") or condition.message
 
@@ -109,7 +108,7 @@ class JobView:
         return degraded.message if degraded is not None and degraded.status is not ConditionStatus.FALSE else ""
 
     def missing_condition(self) -> str:
-        """Why the job is not Complete: the first condition on the way there that is not True, with reason and message. "" if it is."""
+        """The first condition on the way to Complete that is not True, with reason and message, or ""."""
         conditions = {condition.type: condition for condition in self.status.conditions}
         for step in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.TRAINING, ConditionType.COMPLETE):
             condition = conditions.get(step)
@@ -171,14 +170,13 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
 
 
 def _reason(condition: Condition) -> ConditionReason | None:
-    """Look up the condition's reason. None if this release does not know it, because the operator is of another release."""
+    """Look up the condition's reason. None if it is of another release."""
     reasons = CONDITION_REASONS[ConditionType(condition.type)] if condition.type in set(ConditionType) else ()
     return next((reason for reason in reasons if reason.value == condition.reason), None)
 
 
 def _is_alarm(condition: Condition, old: Condition | None, reason: ConditionReason | None) -> bool:
-    """Whether the change is one for the worse, by the severity that its Event has. Training=False is one only if the job trained before: a
-    job that starts does not train yet."""
+    """Whether the change is for the worse, by the severity of its Event. Training=False is only if the job trained before."""
     if condition.type == ConditionType.TRAINING:
         return old is not None and old.status is ConditionStatus.TRUE and (reason is None or reason.severity is Severity.WARNING)
     if reason is not None:
@@ -236,7 +234,7 @@ def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus,
 
     def just_failed(unit: UnitStatus) -> bool:
         previous = before.get(unit.name)
-        # The program failed once the job was done: the attempt had ended before.
+        # The program failed once the job was done, so no further attempt has ended.
         if previous is not None and previous.state is UnitState.COMPLETED and unit.state is UnitState.FAILED:
             return True
         return unit.ended_attempt > (previous.ended_attempt if previous is not None else 0)

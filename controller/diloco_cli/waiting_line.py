@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Rank:
-    """The order of waiting jobs. A job below its minimum comes before one that wants to grow, then the higher priority, then the older."""
+    """Jobs below their minimum come first, then the highest priority, then the oldest."""
 
     has_minimum: bool
     priority: int
@@ -46,12 +46,8 @@ def places(job: Obj, jobs: Iterable[Obj], priorities: Iterable[Obj]) -> Mapping[
 
 
 def all_places(jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, dict[str, Place]]:
-    """Place in line of each waiting pool of each job, by the job's uid and the pool's name.
-
-    Args:
-        jobs: all jobs of the cluster; one whose spec is not valid is left out.
-        priorities: PriorityClasses.
-    """
+    """Place in line of each waiting pool, by the job's uid and the pool's name. `jobs` are all of the cluster, `priorities` its
+    PriorityClasses."""
     listed = list(priorities)
     values = {obj["metadata"]["name"]: int(obj.get("value") or 0) for obj in listed}
     default = next((int(obj.get("value") or 0) for obj in listed if obj.get("globalDefault")), 0)

@@ -22,7 +22,7 @@ class Row(NamedTuple):
     check: Check
     scope: Scope
     run: Callable[[Facts], Iterable[Finding]]
-    """May raise `NotRead`. A check always yields at least one finding, `ok` if nothing is wrong, so that the user sees that it ran."""
+    """It yields at least one finding, `ok` if nothing is wrong, so that the user sees that it ran. May raise `NotRead`."""
 
 
 CHECKS = (
@@ -51,7 +51,7 @@ CHECKS = (
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
-    """Run all checks. Each check that needs something which could not be read gets a finding that says so."""
+    """Run all checks. If something could not be read, each check that needs it has a finding that says so."""
     scopes = {Scope.CLUSTER: True, Scope.NAMESPACE: bool(facts.namespace), Scope.JOB: facts.job is not None}
     findings: list[Finding] = []
     for row in CHECKS:

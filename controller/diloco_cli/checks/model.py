@@ -26,7 +26,7 @@ class Level(enum.StrEnum):
 
 
 class Check(enum.StrEnum):
-    """What a check looks at. Programs read these names in the JSON output, so they do not change."""
+    """What a check looks at. Programs use these names, so they do not change."""
 
     KUBERNETES = "kubernetes"
     CRD = "crd"
@@ -126,7 +126,7 @@ class Facts:
     now: float
     """Time by the API server's clock, in seconds since the epoch."""
     ahead: float
-    """How far the API server's clock is ahead of this machine's, in seconds. 0 if they may be equal."""
+    """Seconds by which the API server's clock is ahead of this machine's. 0 if they may be equal."""
     version: str
     """Version of this program."""
     kubernetes: Mapping[str, object]
@@ -134,16 +134,16 @@ class Facts:
     groups: frozenset[str]
     """API groups that the API server serves."""
     objects: Mapping[Resource, Sequence[Obj] | Unreadable]
-    """Objects by kind: all objects of kinds without a namespace, and those of other kinds that a check needs."""
+    """Objects by kind. Of kinds with a namespace it has only the objects that checks need."""
     config: OperatorConfig | Unreadable
     """Configuration of the operator that works on the namespace, or of the only operator."""
     elections: Sequence[Obj] | Unreadable = ()
-    """Leases by which the operators elect their leaders."""
+    """Leases with which the operators elect their leaders."""
     own_rights: Sequence[Review] | Unreadable = ()
     operator_rights: Sequence[Review] | Unreadable = ()
     job: Obj | None = None
     reach: Reach | Unreadable | None = None
-    """None if nothing could be tried, because no learner's pod runs."""
+    """None if no learner's pod runs."""
 
     @property
     def spec(self) -> Spec | None:

@@ -24,13 +24,12 @@ _INJECTS = (
     ("Linkerd", "linkerd.io/inject", "enabled", "linkerd.io/inject"),
     ("Kuma", "kuma.io/sidecar-injection", "enabled", "kuma.io/sidecar-injection"),
 )
-"""Name of the mesh; the namespace's label or annotation that turns injection on; its value ("" for any); the pod's label or annotation that
-turns injection off."""
+"""Mesh, label or annotation of a namespace, its value ("" for any), and the label or annotation with which a pod stays out."""
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
 def quota(facts: Facts) -> Iterator[Finding]:
-    """Find quotas that refuse pods of jobs, because the pods lack a request or limit or because no room is left."""
+    """Find quotas that refuse pods, because these lack a request or limit or because no room is left."""
     findings: list[Finding] = []
     quotas = [obj for obj in facts.of(names.QUOTAS) if not _scoped(obj)]
     for obj in quotas:
@@ -52,13 +51,13 @@ def quota(facts: Facts) -> Iterator[Finding]:
 
 
 def _scoped(quota: Obj) -> bool:
-    """Whether the quota counts only some pods. Such quotas are not checked, since this program cannot tell which pods they count."""
+    """Whether the quota counts only some pods. It is not checked, since it is not known which ones."""
     spec = quota.get("spec") or {}
     return bool(spec.get("scopes") or spec.get("scopeSelector"))
 
 
 def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield whose pods lack a request or limit that the quota demands, the field that sets it, and the resource that the quota counts."""
+    """Yield whose pods lack a request or limit, the field that sets it, and the resource that the quota counts."""
     for resource, kind, name in _counted(hard):
         if _default(facts, kind, name):
             continue
@@ -73,7 +72,7 @@ def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def _counted(hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each resource of the quota that every pod must set, with the field of `resources` (requests or limits) and its name there."""
+    """Yield resources that every pod must set: as the quota names them, `requests` or `limits`, and the name there."""
     for resource in sorted(hard):
         kind, _, name = resource.rpartition(".")
         if name in ("cpu", "memory") and kind in ("", "requests", "limits"):
@@ -91,7 +90,7 @@ def _default(facts: Facts, kind: str, name: str) -> bool:
 def _set(template: Mapping[str, Any], container: str, kind: str, name: str) -> bool:
     own = next((part for part in template.get("containers") or () if part.get("name") == container), None)
     resources: Mapping[str, Any] = (own or {}).get("resources") or {}
-    # If a container has a limit and no request, Kubernetes takes the limit as the request.
+    # A limit without a request counts as the request, too.
     kinds = ("requests", "limits") if kind == "requests" else ("limits",)
     return any(name in (resources.get(part) or {}) for part in kinds)
 
@@ -104,7 +103,7 @@ def _of_configuration(facts: Facts, kind: str, name: str) -> bool:
 
 
 def _need(spec: Spec | None, resource: str) -> tuple[int, str]:
-    """How much of a resource the next object of a job takes, and which object that is. 0 and "" if that is not known."""
+    """How much of a resource the next object of a job takes, and that object. 0 and "" if not known."""
     if resource in ("pods", "count/pods", "persistentvolumeclaims", "secrets", "services", "configmaps"):
         return 1, "a job"
     name = resource.removeprefix("requests.")
@@ -120,7 +119,7 @@ def _need(spec: Spec | None, resource: str) -> tuple[int, str]:
 
 # --- Pod Security -----------------------------------------------------------------------------------------------------
 def pod_security(facts: Facts) -> Iterator[Finding]:
-    """Find whether the namespace admits programs on the accelerators of the job, or without a job on those of the cluster."""
+    """Find whether the namespace admits programs on the accelerators of the job or, without a job, of the cluster."""
     enforced = str((_namespace(facts).get("labels") or {}).get(ENFORCE) or "privileged")
     where = f"namespace {facts.namespace}"
     level = _PROFILES.index(enforced) if enforced in _PROFILES else 0
@@ -170,7 +169,7 @@ def _template_marks(spec: Spec) -> Sequence[Mapping[str, str]]:
     templates = [pool.template for pool in spec.pools]
     own = [template.metadata for template in (*templates, *([spec.syncer.template] if spec.syncer.template else ()))]
     pod_marks = [{**template.annotations, **template.labels} for template in own]
-    # A syncer without a template has no annotation that keeps the proxy out, so it counts as one without marks.
+    # A syncer without a template has no mark that keeps it out, so the mesh takes it.
     return pod_marks if spec.syncer.template is not None else [*pod_marks, {}]
 
 
@@ -179,6 +178,6 @@ def _stays_out(marks: Mapping[str, str], out: str) -> bool:
 
 
 def _namespace(facts: Facts) -> Mapping[str, Any]:
-    """Metadata of the namespace. Empty if it does not exist."""
+    """Metadata of the namespace, empty if it does not exist."""
     obj = next((candidate for candidate in facts.of(names.NAMESPACES) if candidate["metadata"]["name"] == facts.namespace), None)
     return obj["metadata"] if obj is not None else {}

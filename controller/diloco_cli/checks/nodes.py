@@ -73,8 +73,8 @@ def accelerators(facts: Facts) -> Iterator[Finding]:
 
 
 def drivers(facts: Facts) -> Iterator[Finding]:
-    """Find nodes whose labels name an accelerator but which offer none, because a driver or plugin is missing. Also find NVLink domains
-    without the driver that lets several hosts use them."""
+    """Find nodes whose labels name an accelerator that they do not offer, because a driver or plugin is missing, and NVLink domains without
+    the driver with which several hosts use them."""
     silent: dict[tuple[str, str], list[str]] = {}
     known, domains = 0, []
     for node in _seen(facts):
@@ -118,7 +118,6 @@ def devices(facts: Facts) -> Iterator[Finding]:
 
 
 def hosts_by_kind(facts: Facts) -> Mapping[str, int]:
-    """Number of hosts of each kind of accelerator."""
     kinds = (kind_of(node) for node in _seen(facts))
     return Counter(kind.accelerator for kind in kinds if kind is not None)
 

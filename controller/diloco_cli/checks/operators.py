@@ -99,7 +99,7 @@ def leases(facts: Facts) -> Iterator[Finding]:
     election_leases = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in read(facts.elections)}
     working = [item for item in facts.of(names.DEPLOYMENTS) if not facts.namespace or watches(item, facts.namespace)]
     ready = [item for item in working if (item.get("status") or {}).get("readyReplicas")]
-    if not ready:  # nothing wrong about leases; the check of the operator tells why no replica is ready
+    if not ready:  # the check of the operator tells why
         yield ok(Check.LEASE, "cluster", "no replica of an operator is ready, so none has to lead")
     for deployment in ready:
         key = lease_of(deployment)

@@ -1,4 +1,4 @@
-"""Checks of rights: those of the operator, and those of the user. Pure.
+"""Checks of the operator's rights, and of the user's. Pure.
 
 See docs/decisions/0105-rights-and-networks.md.
 """

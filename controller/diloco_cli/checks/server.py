@@ -19,10 +19,10 @@ from diloco_cli.checks.operators import arguments
 OLDEST_MINOR = 34
 """The oldest minor version of Kubernetes 1 that works, as in the chart's kubeVersion."""
 _SLACK = 10.0
-"""Seconds by which clocks may differ. A kubelet renews its lease every 10 s, so smaller differences cannot be seen."""
+"""Seconds. Smaller differences of clocks cannot be seen, because a kubelet renews its lease every 10 s."""
 _SILENT = 300.0
-"""Seconds within which the kubelet of a Ready node has renewed its lease, however slow the API server was. An older lease means that the
-node's clock is behind."""
+"""Seconds within which the kubelet of a Ready node renews its lease, however slow the API server is. If the lease is older, the node's
+clock is behind."""
 _CLUSTER = "cluster"
 _SYNCHRONIZE = "synchronize its clock (chrony, systemd-timesyncd)"
 _BY_ADDRESS = ("--health-address", "--metrics-address")
@@ -41,8 +41,8 @@ def kubernetes(facts: Facts) -> Iterator[Finding]:
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
 def clocks(facts: Facts) -> Iterator[Finding]:
-    """Compare the API server's clock with this machine's, and with those of the nodes: a kubelet writes its own time into its lease. A
-    difference above an hour is an error, because certificates are valid from an hour before they are made."""
+    """Compare the API server's clock with this machine's and with the nodes': a kubelet writes its time into its lease. More than an hour
+    is an error, because certificates are valid from an hour before they are made."""
     findings: list[Finding] = []
     if abs(facts.ahead) > _SLACK:
         findings.append(_apart("this machine", -facts.ahead))
@@ -117,7 +117,7 @@ def _family(address: str) -> str:
 
 # --- users ------------------------------------------------------------------------------------------------------------
 def users(facts: Facts) -> Iterator[Finding]:
-    """Find whether both the cluster and the operator assign users to pods. OpenShift does, and then refuses the operator's."""
+    """Find whether both the cluster, as OpenShift does, and the operator assign users to pods."""
     openshift = "security.openshift.io" in facts.groups
     if openshift and read(facts.config).assign_users:
         yield error(

@@ -70,7 +70,7 @@ def waits_for_hardware(job: Obj) -> bool:
 
 def _unscheduled(facts: Facts, job: str) -> str:
     """Why no node takes the syncer's pod, or "" if the scheduler does not tell."""
-    pods = (each for each in facts.of(names.PODS) if each["metadata"]["name"] == names.syncer_pod_name(job))
+    pods = (candidate for candidate in facts.of(names.PODS) if candidate["metadata"]["name"] == names.syncer_pod_name(job))
     return next((unscheduled(pod) for pod in pods), "")
 
 

@@ -1,5 +1,5 @@
-"""Reads the doctor's facts: objects, versions, rights, and whether a learner's pod reaches the syncer. What the user may not read becomes
-an `Unreadable`.
+"""Reads what the doctor looks at: objects, versions, rights, and whether a learner reaches the syncer. What the user may not read becomes
+`Unreadable`.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -43,7 +43,6 @@ class Wanted(NamedTuple):
     namespace: str
     """"" for the cluster alone."""
     job: str
-    """"" for no job."""
 
 
 async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> Facts:
@@ -170,7 +169,7 @@ def _attributes(right: Right) -> Obj:
 
 # --- the operator -----------------------------------------------------------------------------------------------------
 def _operator(deployments: Sequence[Obj] | Unreadable, namespace: str) -> Obj | None:
-    """The operator that works on the namespace, else any operator. None if there is none or they cannot be read."""
+    """The operator that works on the namespace, else any. None if there is none or they cannot be read."""
     if isinstance(deployments, Unreadable):
         return None
     working = [deployment for deployment in deployments if not namespace or watches(deployment, namespace)]
@@ -183,7 +182,7 @@ def _account(operator: Obj) -> str:
 
 
 async def _elections(client: RestClient, deployments: Sequence[Obj] | Unreadable) -> Sequence[Obj] | Unreadable:
-    """Read the Leases that the operators' arguments name. Those that do not exist are left out."""
+    """Read the Leases that the operators' arguments name, as far as they exist."""
     keys = () if isinstance(deployments, Unreadable) else {key for deployment in deployments if (key := lease_of(deployment)) is not None}
     leases: list[Obj] = []
     for namespace, name in sorted(keys):
@@ -197,8 +196,8 @@ async def _elections(client: RestClient, deployments: Sequence[Obj] | Unreadable
 
 
 async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | Unreadable:
-    """Read the operator's configuration. Without an operator it has the defaults. From now on this process also knows the accelerators of
-    the operator's catalogue file."""
+    """Read the operator's configuration, or take the defaults if there is no operator. From now on this process also knows the accelerators
+    of its catalogue file."""
     if operator is None:
         return OperatorConfig()
     volumes: Sequence[Mapping[str, Any]] = operator["spec"]["template"]["spec"].get("volumes") or ()
@@ -224,7 +223,7 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
-    """Try from the first running pod of a learner whether it reaches the syncer. None if no learner runs."""
+    """Try whether the first running pod of a learner reaches the syncer. None if none runs."""
     if isinstance(pods, Unreadable):
         return pods
     running = [pod for pod in pods if _is_running_learner(pod)]

@@ -96,7 +96,7 @@ def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
 
 @contextlib.contextmanager
 def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr, if that is a terminal. Yields the function that advances it by a number of bytes."""
+    """Show a bar on stderr, if that is a terminal. Yields a function that advances it by some bytes."""
     with click.progressbar(length=about.bytes, label="exporting", show_eta=False, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         update: Callable[[int], None] = bar.update
         yield update
@@ -104,7 +104,7 @@ def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def errors_of_export() -> Iterator[None]:
-    """Turn errors into messages that end the command. SIGTERM becomes an exception, so that an unfinished file and a pod are removed."""
+    """Turn errors into messages. SIGTERM becomes an exception, so that an unfinished file and a pod are removed."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(_EXIT_TERMINATED)

@@ -20,8 +20,6 @@ from diloco_cli.status_text import table
 
 @dataclass(frozen=True, slots=True)
 class SyncerPlan:
-    """What a job's syncer needs, and what it requests."""
-
     name: str
     parameters: int
     training: Training
@@ -34,7 +32,7 @@ class SyncerPlan:
 
     @property
     def lacking(self) -> list[str]:
-        """A sentence for each thing of which the syncer requests too little, with what to set."""
+        """Sentences about what the syncer requests too little of, with what to set."""
         most = max(self.by_learners.values(), key=lambda sizes: sizes.memory)
         sentences = []
         if self.memory is not None and self.memory < most.memory:

@@ -41,10 +41,8 @@ _PASSED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Options of the page."""
-
     keys: Collection[tuple[str, str]]
-    """Namespace and name of the jobs that are always shown. Others are shown if something of them changes."""
+    """Namespace and name of the jobs that are always shown. Others are shown if they change."""
     changes: tuple[str, ...]
     """The options that change the fleet, in words."""
     notes: tuple[str, ...]
@@ -53,12 +51,7 @@ class Page:
 
 
 def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
-    """Render a preview.
-
-    Args:
-        lacking: jobs that do not fit or do not train in the end.
-        width: columns of the terminal; 0 does not wrap lines.
-    """
+    """Render a preview. `lacking` are the jobs that do not fit or train in the end. A `width` of 0 does not wrap lines."""
     cost = found.spares_cost
     lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
     if found.changed is not None:
@@ -82,7 +75,7 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
     change = difference(before, after)
     changed = {(item.namespace, item.job) for item in change.jobs} | {(item.namespace, item.job) for item in change.moves}
     old = {job.key: job for job in before}
-    # Spares are no units, so a job that only keeps other slices free has no moves. It changes all the same.
+    # Spares are no units: a job that keeps other slices free changes, too, but has no moves.
     changed |= {job.key for job in after if job.key in old and _spares_of(job) != _spares_of(old[job.key])}
     shown = [job for job in after if job.key in keys or job.key in changed]
     blocks = [_job(job, old.get(job.key), change, width) for job in shown]
@@ -96,7 +89,7 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
 def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: int) -> list[str]:
     lines = wrapped(_headline(job, before), "", width)
     moves = {move.unit: move for move in change.moves if (move.namespace, move.job) == job.key}
-    # The column BEFORE is only shown if a unit moves: else it would repeat RUNS ON.
+    # Without moves the column BEFORE would repeat RUNS ON.
     show_before = before is not None and bool(moves)
     if job.message:
         lines += wrapped(job.message, "  ", width)
@@ -112,7 +105,7 @@ def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: 
 
 
 def _spares_of(job: JobOutlook) -> list[int]:
-    """How many slices each pool keeps free."""
+    """Slices that each pool keeps free."""
     return [pool.spares.kept for pool in job.pools]
 
 
@@ -127,7 +120,7 @@ def _spares(job: JobOutlook, width: int) -> Iterator[str]:
 
 
 def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
-    """Tell which units would only run if no slices were kept free. `units` is None if none are kept."""
+    """Tell which units would run if no slices were kept free. `units` is None if none are."""
     if units is None:
         return []
     more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
@@ -187,7 +180,7 @@ def _ended(move: UnitMove) -> tuple[str, ...]:
 
 
 def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
-    """Explain speeds that were not measured, and what a plan does not grant."""
+    """Explain speeds that were not measured, and what a plan leaves out."""
     units = [(job, unit.speed.basis) for job in jobs for unit in job.units]
     texts = []
     if any(basis is Basis.ESTIMATED for job, basis in units if job.tokens_per_second is not None):

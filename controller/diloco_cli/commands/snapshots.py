@@ -58,7 +58,7 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
 
 
 def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, output: str) -> None:
-    """Print the lists. If an entry cannot be used, end the command with EXIT_DAMAGED. `states` is None if nobody looked for states."""
+    """Print the lists, and end the command with EXIT_DAMAGED if an entry cannot be used. `states` is None if nobody looked for them."""
     if output == "json":
         lists = {"snapshots": [asdict(entry) for entry in found]}
         if states is not None:

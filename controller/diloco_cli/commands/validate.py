@@ -23,7 +23,7 @@ EXIT_BAD_INPUT = 2
 
 
 def catalogue_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --catalogue FILE to a command. The file is read before the command begins; if it cannot be used, the command ends."""
+    """Add --catalogue FILE, which is read before the command begins. If it cannot be used, the command ends."""
 
     @program.catalogue_option
     @functools.wraps(command)
@@ -76,8 +76,6 @@ def validate(files: tuple[str, ...], output: str) -> None:
 
 
 class Checked(NamedTuple):
-    """Content of the files."""
-
     jobs: list[Manifest]
     config_maps: list[Obj]
     """ConfigMaps beside the jobs, such as the one with the script that `diloco submit --dry-run` prints."""
@@ -115,7 +113,7 @@ def _warnings(job: Manifest) -> Iterator[Problem]:
 
 
 def refuse(*sentences: str) -> NoReturn:
-    """Print what is wrong with the input, a sentence on each line, and end the command with EXIT_BAD_INPUT."""
+    """Print what is wrong with the input, a sentence on each line, and end the command."""
     for text in sentences:
         click.echo(text, err=True)
     raise SystemExit(EXIT_BAD_INPUT)

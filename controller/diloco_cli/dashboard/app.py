@@ -59,7 +59,7 @@ class Pages:
         self.base = base
 
     def page(self, path: str) -> Page | None:
-        """The page at a path, or None if there is no such page."""
+        """None if there is no such page."""
         match [unquote(part) for part in path.split("/")]:
             case ["", ""]:
                 return fleet_page(self._facts.fleet(), self.base)
@@ -84,13 +84,13 @@ class Pages:
         return unit_page(job, unit, self._facts.pods(namespace, name, unit, host), self.base)
 
     def sections(self, path: str) -> Mapping[str, str] | None:
-        """HTML of each section of the page at a path, or None if there is no such page."""
+        """HTML of each section, or None if there is no such page."""
         page = self.page(path)
         return Rendered.of(page).sections if page is not None else None
 
 
 def application(pages: Pages, updates: Updates, token: str, port: int) -> ASGIApp:
-    """Make the ASGI application. It answers only requests with the token, for `port` of this machine."""
+    """Make the application. It only answers requests with the token, for this port of this machine."""
 
     async def show(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii").partition("?")[0].removeprefix(pages.base)

@@ -57,7 +57,7 @@ def _parts(page: Page) -> Iterator[Element]:
 
 
 def _settle(article: Element, known: set[str], now: float) -> None:
-    """Write out the times that the dashboard's script would count, and replace links to pages that the file lacks by their text."""
+    """Write out the times that the dashboard's script would count, and turn links to missing pages into text."""
     for node in article.iter():
         if node.tag == "time":
             seconds = now - datetime.fromisoformat(node.attrib["datetime"]).timestamp()

@@ -1,4 +1,4 @@
-"""Facts for the pages: jobs now and as the dashboard has seen them over time, and the slices of the fleet. Pure.
+"""What the pages show: jobs now and over the time in which they were seen, and the slices of the fleet. Pure.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -24,7 +24,7 @@ from diloco_cli.waiting_line import Place
 
 _MOST_SAMPLES = 720
 _SAMPLES_APART = 5.0
-"""Seconds between two samples, so that 720 of them reach back an hour."""
+"""Seconds between two samples: 720 reach back an hour."""
 
 
 class Sample(NamedTuple):
@@ -46,14 +46,14 @@ class Samples:
     kept: deque[Sample] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
 
     def add(self, sample: Sample) -> None:
-        """Append the newest sample. It replaces the last one if that came soon after its own predecessor, so samples stay 5 s apart."""
+        """Append a sample. It replaces the last one if that came too soon after its own predecessor."""
         if len(self.kept) > 1 and self.kept[-1].at - self.kept[-2].at < _SAMPLES_APART:
             self.kept.pop()
         self.kept.append(sample)
 
 
 def sample_of(view: JobView, now: float) -> Sample:
-    """Take a sample from the status of a job. `now` is in seconds since the epoch."""
+    """`now` is in seconds since the epoch."""
     training = [unit.staleness for unit in view.status.units if unit.state is UnitState.TRAINING]
     learners, speed = view.status.learners, view.status.progress.tokens_per_second
     return Sample(now, speed, learners.contributing, learners.desired, max(training, default=0))
@@ -61,7 +61,7 @@ def sample_of(view: JobView, now: float) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What pages show of one job."""
+    """What pages show of a job."""
 
     view: JobView
     spec: Mapping[str, Any]
@@ -72,7 +72,7 @@ class JobFacts:
     history: JobHistory
     now: float
     followed: bool = True
-    """Whether the page follows the job. False if it shows the job at one time."""
+    """False if the page shows the job at one time only."""
 
     @property
     def quorum(self) -> int:
@@ -95,9 +95,9 @@ class FleetFacts:
     notes: Sequence[str]
     """Sentences about what could not be read."""
     places: Mapping[JobKey, Mapping[str, Place]] = field(default_factory=dict)
-    """Place of each job and pool among all jobs of the cluster that wait for hardware. Empty if not all of these can be read."""
+    """By job and pool, among all jobs of the cluster that wait for hardware. Empty if not all can be read."""
     sees_others: bool = False
-    """Whether pods of others can be read, so that it is known which slices are free."""
+    """Whether the pods of others are known, and so which slices are free."""
     quotas: Sequence[Allowance] = ()
     unseen: Sequence[str] = ()
     """Sentences about what could not be read of the hardware's use."""
@@ -119,9 +119,9 @@ class SliceNumbers:
     others: int = 0
     """Slices that other pods use."""
     unusable: int = 0
-    """Slices that nobody uses and that take no unit now: not ready, cordoned, or a disruption is announced."""
+    """Slices of the rest that take no unit now: not ready, cordoned, or with an announced disruption."""
     avoided: int = 0
-    """Slices with a host that a shown job avoids. They may be in any of the other counts, too."""
+    """Slices with a host that a shown job avoids. They are in one of the other counts, too."""
 
     @property
     def free(self) -> int:

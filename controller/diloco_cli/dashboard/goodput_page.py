@@ -86,7 +86,7 @@ def _table(first: str, rows: Sequence[tuple[Cell, Shares]], label: str, *, inter
 
 
 def _bar(shares: Shares, total: float) -> Element:
-    """Draw the shares in the colours of their phases. It is hidden from screen readers, since the table beside it has the numbers."""
+    """Draw the shares in the colours of their phases. The table beside it has the numbers."""
     bar = element("svg", xmlns="http://www.w3.org/2000/svg", width=_WIDTH, height=12, viewBox=f"0 0 {_WIDTH:.0f} 12", aria_hidden="true")
     x = 0.0
     for use in Use:

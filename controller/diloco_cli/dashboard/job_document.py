@@ -22,7 +22,7 @@ from diloco_cli.view_model import JobView
 
 
 def facts_of(obj: Obj, events: Sequence[Obj], now: float) -> JobFacts:
-    """Facts from one look at a job, in place of a history that was followed."""
+    """Facts from one look at a job."""
     view = JobView.of(obj)
     name = f"{view.namespace}/{view.name}"
     live = LiveHistory(name)
@@ -32,7 +32,7 @@ def facts_of(obj: Obj, events: Sequence[Obj], now: float) -> JobFacts:
 
 
 def job_pages(facts: JobFacts, pods: Mapping[str, UnitPods]) -> Iterator[Placed]:
-    """Yield the page of the job, then those of its units. `pods` has the units whose pods were read."""
+    """Yield the page of the job, then the pages of its units. `pods` has the units whose pods were read."""
     view = facts.view
     yield Placed(job_path("", view.namespace, view.name), job_page(facts, BASE), view.name)
     for unit in view.status.units:
@@ -42,5 +42,4 @@ def job_pages(facts: JobFacts, pods: Mapping[str, UnitPods]) -> Iterator[Placed]
 
 
 def goodput_of(facts: JobFacts) -> Placed:
-    """The goodput page of one job."""
     return Placed("/goodput", goodput_page([facts], (), BASE), "Goodput")

@@ -73,7 +73,7 @@ def _figures(facts: JobFacts) -> Element:
 
 
 def _now(facts: JobFacts) -> Iterator[Element]:
-    """Yield how the job ended or why it does not train with more units, what the user can do, and what happens by itself."""
+    """Yield how the job ended or why it has not more units, what the user can do, and what happens by itself."""
     explained = explanation(facts.view, facts.spec, facts.events, {}, {})
     yield element("h2", "How it ended" if facts.view.over else "What keeps it from more")
     yield element("p", explained.answer)

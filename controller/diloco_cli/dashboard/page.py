@@ -73,7 +73,7 @@ class Rendered:
 
 
 def version(html: str) -> str:
-    """A digest of a section's HTML, by which the browser tells whether the section has changed."""
+    """A digest, with which the browser tells whether a section has changed."""
     return hashlib.blake2b(html.encode(), digest_size=8).hexdigest()
 
 
@@ -90,7 +90,7 @@ LINKS: Sequence[Link] = (Link("/", "Fleet"), Link("/waiting", "Waiting"), Link("
 
 
 def frame(page: Page, base: str, path: str) -> str:
-    """The whole page as HTML. `base` is what every path begins with, including the token. `path` is that of this page."""
+    """The whole page as HTML. Every path begins with `base`, which includes the token. `path` is this page's."""
     links = [
         element("a", link.name, href=f"{base}{link.path}", **({"aria_current": "page"} if link.path == path else {})) for link in LINKS
     ]
@@ -120,7 +120,7 @@ def host_path(base: str, namespace: str, job: str, unit: str, host: int) -> str:
 
 # --- parts of pages -----------------------------------------------------------------------------------------------------
 def moment(at: float, kind: str) -> Element:
-    """A time that the browser counts: `since` shows how long ago it is, `until` how long until then. `at` is in seconds since the epoch."""
+    """A time in seconds since the epoch. The browser shows how long ago it is (`since`), or how long until then (`until`)."""
     when = datetime.fromtimestamp(at, UTC)
     return element("time", when.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=when.isoformat(timespec="seconds"), data_kind=kind)
 

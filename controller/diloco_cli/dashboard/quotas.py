@@ -35,7 +35,7 @@ class Allowance(NamedTuple):
 
 def in_order(found: Iterable[Allowance]) -> list[Allowance]:
     """Sort accelerators first, then by name."""
-    return sorted(found, key=lambda each: (each.resource.removeprefix(_REQUESTS) not in _ACCELERATORS, each[:3]))
+    return sorted(found, key=lambda allowance: (allowance.resource.removeprefix(_REQUESTS) not in _ACCELERATORS, allowance[:3]))
 
 
 def of_quota(obj: Obj) -> tuple[Allowance, ...]:

@@ -43,17 +43,12 @@ class Dashboard:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # uvicorn would install handlers of its own; the command handles Ctrl-C
+        yield  # the command handles Ctrl-C, not uvicorn
 
 
 @asynccontextmanager
 async def serving(client: Client, logs: PodLogs, namespace: str, port: int = 0) -> AsyncIterator[Dashboard]:
-    """Serve the dashboard while the context lasts. Raises PortTaken.
-
-    Args:
-        namespace: "" for all namespaces.
-        port: 0 for any free one.
-    """
+    """Serve the jobs of a namespace ("" for all) while the context lasts, on a port (0 for any free one). Raises PortTaken."""
     listening = _listen(port)
     with listening:
         token = secrets.token_urlsafe(24)

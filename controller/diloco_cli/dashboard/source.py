@@ -46,7 +46,7 @@ from diloco_cli.waiting_line import Place, all_places
 
 _BY_JOB = "job"
 _CHART_SECONDS = 5.0
-"""Charts advance in steps of this length. Between two steps a chart that has no new data renders the same, so nothing is sent."""
+"""Charts advance in steps of this length, so that a page without new data stays the same in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ class Source:
             reflector.on_rights_change(lambda: self._changed())
 
     def on_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler` at every change from now on. It replaces an earlier one."""
+        """Call `handler` at every change from now on."""
         self._changed = handler
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the cluster while the context lasts. The context begins once everything that the user may read has been read."""
+        """Follow while the context lasts. It begins once everything that the user may read has been read."""
         tasks = [asyncio.create_task(reflector.run()) for reflector in self._all]
         try:
             await asyncio.gather(
@@ -157,7 +157,7 @@ class Source:
         """Take lines of the record of `diloco up`. They tell more of a job than its status."""
         for line in lines:
             if not isinstance(line, (Merged, Figures, FaultFired)):
-                continue  # the status has it, and the recorder of the job takes it from there
+                continue  # the job's own recorder takes it from status
             namespace, _, name = line.job.partition("/")
             watched = self._watched.get((namespace, name))
             if watched is not None:
@@ -197,7 +197,7 @@ class Source:
         return JobFacts(held.value.view, held.value.obj["spec"], events, list(watched.samples.kept), history, now)
 
     def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
-        """See `app.Facts`. As long as the page of the unit asks, the pods are read again from time to time."""
+        """See `app.Facts`. While the unit's page asks, the pods are read again from time to time."""
         held = self._jobs.cache.get(namespace, name)
         return self._units.look(Looked(namespace, name, unit, held.uid, host)) if held is not None else None
 

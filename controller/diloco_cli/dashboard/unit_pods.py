@@ -35,7 +35,7 @@ class Host:
     ended: bool
     restarts: int
     since: float | None
-    """When the container began to run or ended, in seconds since the epoch. None if it did neither."""
+    """When it began to run or ended, in seconds since the epoch. None if neither."""
 
     @property
     def starts(self) -> bool:
@@ -57,8 +57,8 @@ class UnitPods:
 
 
 def hosts_of(pods: Iterable[Obj], job: str) -> list[Host]:
-    """Hosts of the newest attempt, sorted by index. `job` is the job's uid. A pod with the right labels that the job does not own is left
-    out, since every user who may create pods can write labels. Raises MalformedField."""
+    """Hosts of the newest attempt, sorted by index. `job` is the job's uid: pods that it does not own are left out, since every user who
+    may create pods can give them these labels. Raises MalformedField."""
     owned = {}
     for pod in pods:
         labels, meta = fields(fields(pod, "metadata"), "labels", "metadata"), fields(pod, "metadata")
@@ -93,7 +93,7 @@ def _host(pod: UnitPod, obj: Obj) -> Host:
 
 
 def waited_for(hosts: Sequence[Host]) -> list[Host]:
-    """Hosts that have still to begin while others already run. The others wait, because a unit trains once all its ranks have met."""
+    """Hosts that have still to begin while others run, and wait: a unit trains once all its ranks have met."""
     return [host for host in hosts if host.starts] if any(host.runs for host in hosts) else []
 
 

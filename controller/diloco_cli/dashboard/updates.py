@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 MOST_STREAMS = 64
 """Pages that may be open at once."""
 _SILENCE = 15.0
-"""Seconds without an update after which a stream sends a comment, to keep the connection open."""
+"""Seconds without an update after which a stream sends a comment."""
 _TICK = 5.0
-"""Seconds after which pages are rendered again although nothing changed, because charts move on."""
+"""Seconds after which charts move on although nothing changed."""
 
 
 class TooManyStreams(Exception):

@@ -43,11 +43,11 @@ class PoolRequest:
     kind: Accelerator
     units: int
     topology: str = ""
-    """Of TPUs; "" for others."""
+    """Topology of TPUs, or ""."""
     per_host: int = 0
-    """Accelerators of a host. 0 for cpu, and for hosts with the most accelerators that the kind has."""
+    """Accelerators of a host. 0 for cpu, and for all that a host of the kind has."""
     hosts: int = 1
-    """Hosts of a unit. 1 for TPUs, where the topology determines them."""
+    """Hosts of a unit. 1 for TPUs, whose topology determines them."""
     least: int = 0
     """learners.min."""
     spares: int = 0
@@ -58,7 +58,7 @@ class PoolRequest:
 
     @property
     def gpus(self) -> int:
-        """GPUs of a host, each of which has a process of its own by default. 0 for TPUs and cpu."""
+        """Accelerators of a host that have a process each. 0 for TPUs and cpu."""
         return (self.per_host or self.kind.host_sizes[-1]) if self.kind.family is Family.HOST else 0
 
     def held_as(self, capacity: Capacity) -> PoolRequest:
@@ -70,7 +70,7 @@ class PoolRequest:
         pool: Obj = {"name": self.name, "accelerator": self.kind.name}
         if self.kind.family is Family.TPU:
             pool["topology"] = self.topology
-            # This topology comes with hosts of two sizes, and the API refuses a pool that does not say which.
+            # The API wants it only for a topology that comes with hosts of several sizes.
             if len(self.kind.host_options[self.topology]) > 1:
                 pool["chipsPerHost"] = self.per_host
         elif self.per_host:
@@ -97,8 +97,7 @@ def read_pool(text: str, there: Mapping[SliceKind, int] | None) -> PoolRequest:
     """Read `KIND=UNITS`, `KIND=UNITSxTOPOLOGY` for TPUs, or `KIND=UNITSxDEVICES` for hosts with fewer accelerators than the largest, and
     the words behind it: `h100=2,hosts=4,spot`. Raises BadPool.
 
-    Args:
-        there: slices of the cluster, which decide what the text leaves open. If None, the first entry of the catalogue decides.
+    `there` are the slices of the cluster, which decide what the text leaves open. If None, the catalogue's first entry decides.
     """
     beginning, *words = text.split(",")
     parts = _POOL.fullmatch(beginning)
@@ -118,7 +117,6 @@ def read_pool(text: str, there: Mapping[SliceKind, int] | None) -> PoolRequest:
 
 
 def _devices(text: str, word: str, kind: Accelerator, size: str, units: int) -> int:
-    """Accelerators of a host. Raises BadPool if the kind has no hosts of this size."""
     if size.isdecimal() and int(size) in kind.host_sizes:
         return int(size)
     sizes = ", ".join(map(str, kind.host_sizes))
@@ -173,7 +171,7 @@ def _number(text: str, field: str, value: str) -> int:
 
 
 def of_slices(there: Mapping[SliceKind, int]) -> list[PoolRequest]:
-    """A pool for each kind of accelerator in `there`, the fastest first. Hosts without accelerators get one only if there are no others."""
+    """A pool for each kind of accelerator, the fastest first. Hosts without accelerators get one only if there are no others."""
     pools = []
     for slices, count in sorted(there.items()):
         kind = CATALOGUE[slices.accelerator]
@@ -185,7 +183,7 @@ def of_slices(there: Mapping[SliceKind, int]) -> list[PoolRequest]:
 
 
 def simulated_nodes(pools: Iterable[PoolRequest], capacity: Mapping[str, str]) -> list[Obj]:
-    """Nodes for all units and spares of the pools, and one for the syncer. `capacity` is what each node has besides its accelerators."""
+    """Nodes for all units and spares, and one for the syncer. `capacity` is what each node has besides accelerators."""
     nodes: list[Obj] = [_node("syncer", {}, [], capacity)]
     for pool in pools:
         slices = (pool.units + pool.spares) * pool.hosts
@@ -197,11 +195,11 @@ def simulated_nodes(pools: Iterable[PoolRequest], capacity: Mapping[str, str]) -
 
 
 def _held_as(capacity: Capacity | None) -> dict[str, str]:
-    """Label of a node with this capacity. Empty for on-demand: a node without a label counts as that."""
+    """The label of nodes with this capacity. Empty for on-demand, which a node without a label is, and for a pool that takes any."""
     if capacity is None or capacity is Capacity.SCAVENGED:
         return {}
     labels = values_of(CapacityType(capacity.value))
-    # One label is enough. With the labels of all clouds the node would look as if it were in several.
+    # One label is enough: with the labels of all clouds the node would seem to be in several.
     return {} if capacity is Capacity.ON_DEMAND else {key: values[0] for key, values in list(labels.items())[:1]}
 
 
@@ -212,14 +210,13 @@ def _node(name: str, labels: Mapping[str, str], taints: list[Obj], capacity: Map
 
 
 def pool_name(word: str) -> str:
-    """Make a pool's name of the word, and shorten it if it is too long."""
-    # The maker's name, which stands first, goes: if the end were cut off, several kinds of a maker could get one name.
+    # A long name loses the maker, which stands first: without their end, several kinds of a maker could have one name.
     own = word if len(word) <= MAX_POOL_NAME else word.partition("-")[2] or word
     return own[:MAX_POOL_NAME].strip("-") if own[0].isalpha() else f"p{own}"[:MAX_POOL_NAME].strip("-")
 
 
 def _short(kind: str) -> str:
-    """The part of the name that no other kind has, such as v5p. The whole name if there is no such part."""
+    """The part of the name that no other kind has, such as v5p, or the whole name."""
     for part in kind.split("-"):
         if [name for name in CATALOGUE if part in name.split("-")] == [kind]:
             return part
@@ -246,7 +243,7 @@ def _kind(text: str, word: str, there: Mapping[SliceKind, int] | None) -> Accele
         raise BadPool(f"--pool {text}: {word} is no kind of accelerator; the kinds are {', '.join(CATALOGUE)}")
     if len(kinds) == 1 or there is None:
         return kinds[0]
-    present = {each.accelerator for each in there}
+    present = {slice_kind.accelerator for slice_kind in there}
     chosen = [kind for kind in kinds if kind.name in present]
     if len(chosen) != 1:
         why = "the cluster has nodes of several of them" if chosen else "the cluster has nodes of none of them"
@@ -255,16 +252,16 @@ def _kind(text: str, word: str, there: Mapping[SliceKind, int] | None) -> Accele
 
 
 def _slice(text: str, word: str, kind: Accelerator, size: str, there: Mapping[SliceKind, int] | None) -> tuple[str, int]:
-    """Topology of a TPU slice, and its chips per host. Raises BadPool if text and cluster leave one of them open."""
+    """Topology and chips per host of a TPU slice."""
     if size and size not in kind.host_options:
         raise BadPool(
             f"--pool {text}: {kind.name} has no topology {size}; it has {kind.topology_rule}. The first number is that of the units: "
             f"{word}=1x{kind.topologies[0]}"
         )
     present = sorted(
-        {(each.topology, each.chips_per_host) for each in there or () if each.accelerator == kind.name and each.chips_per_host}
+        {(option.topology, option.chips_per_host) for option in there or () if option.accelerator == kind.name and option.chips_per_host}
     )
-    fitting = [each for each in present if not size or each[0] == size]
+    fitting = [option for option in present if not size or option[0] == size]
     if len(fitting) == 1:
         return fitting[0]
     topologies = {topology for topology, _ in fitting}

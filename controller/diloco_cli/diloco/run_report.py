@@ -33,7 +33,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def claims(job: JobHistory, since: float = 0.0) -> list[str]:
-    """Sentences about what each fault since `since` did, and whether the tokens are exact. Empty if there was no fault."""
+    """Sentences about what each fault from `since` on did, and whether the tokens are exact. Empty without faults."""
     sentences = [effect.sentence() for effect in effects_of(job) if effect.fault.at >= since]
     return [*sentences[:-1], f"{sentences[-1]}; {tokens_sentence(job)}"] if sentences else []
 
@@ -52,13 +52,8 @@ class Recorded:
 
 
 def recorded(state_dir: Path, jobs: Collection[str], writer: RecordWriter, *, write: bool) -> Recorded:
-    """Sum up the run that has just ended from its record, and write its report if `write`. A problem with the record or the report is a
-    remark and no error: the result of the run does not depend on them.
-
-    Args:
-        jobs: namespace/name of the jobs of this run; the record may have others, from earlier runs.
-        writer: the record's writer, which knows how many lines it lost.
-    """
+    """Sum up the run that has just ended, with these jobs (namespace/name), and write its report if `write`. Problems become remarks and
+    not errors, since the run's result does not depend on its record."""
     lost = [f"{writer.dropped:,} lines of the record are lost: {writer.error}"] if writer.dropped else []
     record = RecordReader(state_dir)
     try:

@@ -1,4 +1,4 @@
-"""Whether a run on this machine goes on from a snapshot that another script has trained.
+"""Tells whether a run on this machine goes on from a snapshot that another script has trained.
 
 See docs/decisions/0258-submit-and-client.md.
 """
@@ -17,8 +17,8 @@ from diloco_cli.diloco.submission import Submission, digest_of
 
 
 def of_another_script(state_dir: Path, job: Submission) -> str:
-    """Return a note for a job that goes on from a snapshot of another script; "": it does not. The script is that of the next snapshot
-    from now on. Raises CommandError where the state directory cannot be written."""
+    """A note if the job goes on from a snapshot of another script, else "". Later runs are compared with this script. Raises CommandError
+    if the state directory cannot be written."""
     assert not isinstance(job.script, str), "the script is a file here"
     now, known = digest_of(job.script), state_dir / "scripts" / f"{job.namespace}-{job.name}.json"
     try:

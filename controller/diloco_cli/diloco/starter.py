@@ -20,12 +20,8 @@ _IMAGE_COMMENT = "Python, diloco and your program: docs/your-program.md"
 
 
 def starter_job(name: str, image: str, pools: Sequence[PoolRequest], remarks: Sequence[str] = ()) -> str:
-    """The job file as text.
-
-    Args:
-        pools: at least one, each with as many units as the cluster has slices for it.
-        remarks: sentences about hardware that no pool can name; they become comments.
-    """
+    """The job file as text. Each of the `pools`, at least one, has as many units as the cluster has slices. `remarks` are about hardware
+    that no pool can name, and become comments."""
     units = min(MAX_LEARNERS, sum(pool.units for pool in pools))
     lines = [
         "# A starter job, written by diloco init from the nodes of the cluster. Change what is marked TODO, then:",

@@ -18,13 +18,12 @@ from diloco_operator.kube.client import Obj
 from diloco_cli.diloco.pool_option import PoolRequest
 
 MAX_SCRIPT_BYTES = 128 * 1024
-"""A ConfigMap may have 1 MiB. But `kubectl apply` keeps a copy of it, as JSON, in an annotation, and all annotations of an object may have
-256 KiB."""
+"""A ConfigMap may have 1 MiB, but `kubectl apply` keeps a copy of it, as JSON, in its annotations, which may have 256 KiB."""
 _MOUNT = "/opt/diloco-script"
 _VOLUME = "script"
 _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 _LONGEST_NAME = 32
-"""Most characters of a job name that is made from a script's name. Names of pods are built on it, so it is short."""
+"""Most characters of a job name made from a script's. It is short because names of pods contain it."""
 
 
 class BadScript(ValueError):
@@ -42,7 +41,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was asked for."""
+    """What the user asked for."""
 
     name: str
     script: Script | str
@@ -75,7 +74,8 @@ class Submission:
 
 
 def read_script(name: str, content: bytes, command: str) -> Script:
-    """Raise BadScript for what a ConfigMap cannot carry. `command`: the beginning of the line that names the script in an image instead."""
+    """Return the script. Raises BadScript if a ConfigMap cannot carry it; the message proposes an image and a line that begins with
+    `command`."""
     image = (
         f"build it into an image (docs/your-program.md, An image) and give its path there: {command} --in-image --image IMAGE /app/{name}"
     )
@@ -105,12 +105,12 @@ def imported_names(script: Script) -> set[str]:
 
 
 def stays_behind(script: Script, beside: Collection[str]) -> list[str]:
-    """Modules that the script imports from its own folder, which do not travel with it. `beside` are the modules of that folder."""
+    """Modules that the script imports from its own folder, whose modules are `beside`. They do not travel with it."""
     return sorted(imported_names(script) & set(beside))
 
 
 def name_of_job(script: str) -> str:
-    """Make a name for the job from the file name of the script. Raises BadScript if nothing of it can stand in a job's name."""
+    """Make a job's name from the script's file name. Raises BadScript if that is not possible."""
     stem = script.rpartition("/")[2].removesuffix(".py").lower()
     name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:_LONGEST_NAME].strip("-")
     if not name or not name[0].isalpha():
@@ -139,8 +139,8 @@ def job_of(wanted: Submission) -> Obj:
 
 
 def config_map_of(wanted: Submission) -> Obj | None:
-    """The ConfigMap with the script, or None if the script is in the image. It is immutable, so that units that start again run the same
-    program as all others."""
+    """The ConfigMap with the script, or None if the script is in the image. It is immutable, so that restarted units run the same program
+    as all others."""
     if isinstance(wanted.script, str):
         return None
     return {
@@ -158,7 +158,7 @@ def digest_of(script: Script) -> str:
 
 
 def _config_map_name(job: str, script: Script) -> str:
-    """The name has a part of the script's digest, so that another script for a job with the same name is another object."""
+    """With the script's digest, so that another script for a job of the same name is another object."""
     return f"{job}-script-{digest_of(script)[:8]}"
 
 
@@ -189,7 +189,7 @@ def _pool(pool: PoolRequest, wanted: Submission) -> Obj:
 
 
 def _requests(pool: PoolRequest, wanted: Submission) -> dict[str, str]:
-    """Resource requests of a pod. A cpu pool gets defaults: pods that request nothing would crowd on one core."""
+    """Cpu pools get defaults, because any number of pods that request nothing may share a core."""
     cpu, memory = ("1", "2Gi") if pool.kind.family is Family.CPU else ("", "")
     quantities = {"cpu": wanted.cpu or cpu, "memory": wanted.memory or memory}
     return {name: value for name, value in quantities.items() if value}

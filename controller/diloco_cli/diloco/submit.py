@@ -42,11 +42,11 @@ from diloco_cli.status_text import status_text
 from diloco_cli.view_text import plain
 
 _NO_IMAGE = "none"
-"""Image of the pods of a run on this machine, where it is not used: pods are processes."""
+"""The image in a run on this machine, where pods are processes."""
 
 
 class _Command(click.Command):
-    """For an unknown option it says where options of the script belong."""
+    """Tells where options of the script belong, if one is unknown."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -182,12 +182,8 @@ def _read(path: str) -> Script:
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None, held: Capacity | None) -> list[PoolRequest]:
-    """Read the pools. If one is not possible, show why and end the program.
-
-    Args:
-        there: slices that the cluster has of each kind; None if no cluster was asked.
-        held: capacity of the pools that name none.
-    """
+    """Read the pools, or end the program and say which one is not possible. `held` is the capacity of pools that name none; for `there` see
+    `read_pool`."""
     try:
         requests = [read_pool(text, there) for text in texts]
     except BadPool as error:
@@ -202,7 +198,7 @@ def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None, held: Ca
 
 
 def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] | None:
-    """Read the pools without looking at the cluster. None if they leave something open that only its nodes can decide."""
+    """Read the pools without a look at the cluster. None if they leave something open that its nodes decide."""
     try:
         requests = [read_pool(text, {}) for text in texts]
     except BadPool:
@@ -211,7 +207,7 @@ def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] 
 
 
 def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[PoolRequest]:
-    """Fill in what the pools leave open from the nodes of the cluster. If no cluster answers, take the catalogue's first and say so."""
+    """Read the pools. The cluster's nodes decide what they leave open, or the catalogue, with a note, if no cluster answers."""
     answers: list[Mapping[SliceKind, int]] = []
 
     async def ask(client: RestClient, _namespace: str) -> None:
@@ -250,7 +246,7 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
 
 # --- the objects ------------------------------------------------------------------------------------------------------
 def _valid(wanted: Submission) -> Obj:
-    """Return the job with its defaults. If something is wrong with it, show all problems and end the program."""
+    """Return the job with its defaults, or show all its problems and end the program."""
     try:
         [manifest] = validate_jobs([Manifest(job_of(wanted), "this job", 0)])
     except ManifestError as error:

@@ -23,8 +23,8 @@ _POLL_SECONDS = 0.5
 
 
 async def create_job(client: Client, job: Obj, config_map: Obj | None, *, seconds: float = _OLD_GOES_SECONDS) -> Obj:
-    """Create the job with its script. Raises `CommandError` if a job has this name, and `ApiError` if the API server refuses the job; then
-    nothing is left behind. `seconds` is how long the ConfigMap of a deleted job may take to go."""
+    """Create the job with its script. Raises `CommandError` if the name is taken and `ApiError` if the API server refuses the job, and
+    leaves nothing behind. `seconds` is how long the ConfigMap of a deleted job may take to go."""
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     await _refuse_twice(client, namespace, name)
     if config_map is not None:
@@ -68,7 +68,7 @@ def _exists(namespace: str, name: str) -> CommandError:
 
 
 async def _create_script(client: Client, config_map: Obj, seconds: float) -> None:
-    """Create the ConfigMap. If a deleted job with the same name and script still has one, wait until the garbage collector took it."""
+    """Create the ConfigMap. One of a deleted job with the same name and script may have to go first."""
     namespace, name = config_map["metadata"]["namespace"], config_map["metadata"]["name"]
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
@@ -80,7 +80,7 @@ async def _create_script(client: Client, config_map: Obj, seconds: float) -> Non
                 existing = await client.get(names.CONFIG_MAPS, namespace, name)
                 if existing.get("data") != config_map["data"]:
                     raise CommandError(f'ConfigMap "{name}" has another content; delete it, or give --name for another job') from None
-                # Nobody owns it: a `diloco submit` that was killed before it created its job left it. The content is the same.
+                # A `diloco submit` that was killed before it created its job left it. It has the same content.
                 if not existing["metadata"].get("ownerReferences") and not existing["metadata"].get("deletionTimestamp"):
                     return
         if asyncio.get_running_loop().time() > deadline:

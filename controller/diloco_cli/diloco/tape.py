@@ -57,8 +57,8 @@ def _row(head: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _details(head: Mapping[str, Any]) -> str:
-    """What the record says beyond the other columns. A record that lacks a field is shown as damaged. Nothing has checked it before: lines
-    of the history have no checksum, and that of a merge can only be checked with its values, which are not read here."""
+    """What the record says beyond the other columns. It may be damaged: lines of the history have no checksum, and that of a merge cannot
+    be checked without its values, which are not read here."""
     form = _FORMS.get(head["type"])
     try:
         return "; ".join(form.model_validate(head).words()) if form is not None else ""

@@ -140,13 +140,13 @@ def run_here(options: UpOptions, view: View) -> NoReturn:
 
 
 def view_of(output: str | None) -> View:
-    """The view with this name. None stands for live on a terminal, else plain."""
+    """`output` is None for live on a terminal, else plain."""
     kinds: dict[str, type[LiveView | PlainView | JsonView]] = {"live": LiveView, "plain": PlainView, "json": JsonView}
     return kinds[output or ("live" if sys.stdout.isatty() else "plain")]()
 
 
 def _objects(files: Sequence[str]) -> tuple[list[Obj], list[Obj]]:
-    """Return the jobs with their defaults, and the ConfigMaps in the same files. If there are problems, show all and end the program."""
+    """Return the jobs with their defaults and the ConfigMaps beside them, or show all problems and end the program."""
     jobs, config_maps, problems = check(files)
     if problems:
         refuse(*map(str, problems))

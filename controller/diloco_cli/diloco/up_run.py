@@ -78,7 +78,7 @@ class UpOptions:
     """Variables for all programs."""
     priority: Priority = Priority.LOW
     report: bool = True
-    """Whether to write report.html from the record of this run."""
+    """Whether to write a report of the record."""
     config_maps: Sequence[Obj] = ()
     """ConfigMaps that pods of the jobs mount."""
     dashboard: bool = False
@@ -86,8 +86,8 @@ class UpOptions:
 
 
 class Run:
-    """Runs the jobs and shows everything on `view`. A call raises what `LocalControlPlane` raises at its start, and ApiError if the API
-    rejects a job."""
+    """Runs the jobs and shows everything on `view`. Raises what `LocalControlPlane` raises at its start, and ApiError if the API rejects a
+    job."""
 
     def __init__(self, options: UpOptions, view: View) -> None:
         self._options = options
@@ -161,7 +161,7 @@ class Run:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def _until_end(self, following: Sequence[asyncio.Task[None]]) -> Ending:
-        # The length is compared because `all` of nothing is true: before the first watch event no job is known, and none is over.
+        # Lengths are compared because `all` of nothing is true: before the first event no job is known.
         over = self._wait_for(lambda: len(self._known) == len(self._options.jobs) and all(view.over for view in self._known.values()))
         try:
             async with asyncio.timeout(self._options.timeout):
@@ -292,7 +292,7 @@ class Run:
                 loop.remove_signal_handler(number)
 
     def _model_message(self, view: JobView, model: ModelStatus) -> str:
-        """Tell how to export the model. If the job is not over, also tell where its snapshot is; else its own message has said that."""
+        """Tell how to export the model and, if the job is not over, where it is. The message of a job that is over says that itself."""
         state_dir = self._plane.state_dir.path
         command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
         if view.over:
@@ -303,7 +303,7 @@ class Run:
         return f"{what} is in {place} ({model.format}), and stays there until you delete it. One file with its parameters: {command}"
 
     def _how_to_go_on(self, views: Sequence[JobView], before: str, after: str) -> str:
-        """Tell what the same command would do with these jobs. `before` and `after` stand around that in the sentence."""
+        """Tell what the same command would do with these jobs, between the words `before` and `after`."""
         fresh = [view.name for view in views if not self._has_snapshot(view)]
         if not fresh:
             what = "continue from the last snapshot"
@@ -359,5 +359,5 @@ class Run:
 
 
 def _version(job: Obj) -> int:
-    """The resourceVersion as a number. Only the API server in memory promises that it is one and grows."""
+    """The API server in memory counts versions up, so they can be compared."""
     return int(job["metadata"]["resourceVersion"])

@@ -26,8 +26,6 @@ _REFRESH_PER_SECOND = 4
 
 
 class View(abc.ABC):
-    """How a run is shown."""
-
     def start(self) -> None:  # noqa: B027 - a view may need no beginning
         """The run calls this once, before it shows any job."""
 
@@ -49,7 +47,7 @@ class View(abc.ABC):
 
     @abc.abstractmethod
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
-        """Restore the terminal and show the result: `closing` goes into JSON, `messages` are for people."""
+        """Restore the terminal and show the result: `closing` as JSON, `messages` as text."""
 
 
 class UntilClosed(View):

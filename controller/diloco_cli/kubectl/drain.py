@@ -41,13 +41,8 @@ async def drain(
     seconds: float,
     retry: float = RETRY_SECONDS,
 ) -> None:  # fmt: skip
-    """Evict every pod of the unit's newest attempt. Raises `CommandError` if there is nothing to drain or the unit does not come back.
-
-    Args:
-        cordon: cordon the unit's nodes first.
-        wait: wait until the unit contributes with a later attempt.
-        seconds: time for everything together.
-    """
+    """Evict every pod of the unit's newest attempt. `cordon` cordons its nodes first, and `wait` waits until the unit contributes with a
+    later attempt, all within `seconds`. Raises `CommandError` if there is nothing to drain or the unit does not come back."""
     view = JobView.of(await find_job(client, namespace, job))
     before = unit_of(view, unit)
     if view.over:

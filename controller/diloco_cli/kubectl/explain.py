@@ -76,7 +76,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
 
 
 async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Place]:
-    """Places of the job's pools among all jobs that wait. Empty if the user may not read the jobs of other namespaces or priorities."""
+    """Places of the job's pools among all jobs that wait. Empty if the user may not read other jobs or priorities."""
     jobs = await _readable(client, DILOCO_JOBS, "", notes, "jobs of other namespaces")
     priorities = await _readable(client, PRIORITY_CLASSES, "", notes, "priority classes") if jobs is not None else None
     return places(job, jobs, priorities) if jobs is not None and priorities is not None else {}
@@ -105,7 +105,7 @@ def pool_facts(job: Obj, nodes: Sequence[Obj], now: float, slices: Sequence[Obj]
         try:
             shape = shape_of(pool)
         except ValueError:
-            continue  # its accelerator is from the operator's catalogue file, which this machine does not have
+            continue  # its accelerator is in the operator's catalogue file, which is not read here
         counts = inventory.counts(shape.one)
         facts[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
     return facts

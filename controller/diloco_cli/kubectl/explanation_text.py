@@ -19,7 +19,7 @@ _NAMED = 5
 _ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
 """Causes that the sentence at the top tells."""
 _OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
-"""Causes of the whole job. No pool or unit below has the operator's words for them, so the row of the cause shows them."""
+"""Causes of the whole job. No pool or unit below has the operator's words for them."""
 
 
 def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
@@ -109,7 +109,7 @@ def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterabl
         when = [_since(failure.at, now)] if failure.at is not None else []
         head = ", ".join([*when, *([f"attempt {failure.attempt}"] if failure.attempt else [])])
         yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
-        if failure.attempt:  # only pods of failed attempts stay, so only they have a log
+        if failure.attempt:  # else the end was no failure, and the pods do not stay
             earlier = " -p" if failure.attempt < group.attempt else ""
             yield "its log", f"kubectl diloco logs {found.name} {group.names[0]}{earlier} -n {found.namespace}"
 

@@ -54,9 +54,9 @@ def export(target: Target, request: ClaimRequest, output: Path, step: int | None
 async def fetch_model(
     client: RestClient, namespace: str, wanted: ClaimRequest, output: Path, step: int | None, snapshot: str, dtype: DType
 ) -> tuple[TargetFile, Announcement] | str:
-    """Write the model from the claim to `output`, and return the file with what the pod announced. If there is no claim, return the URI of
-    the copies of its snapshots, from which the caller can export. Raises CommandError, ExportError, ApiError; then there is no file."""
-    target = TargetFile(output)  # before the pod is made: it raises if the path cannot be written
+    """Write the model from the claim, and return the file with what the pod announced. Without a claim, return the URI of the copies of its
+    snapshots, from which the caller can export. Raises CommandError, ExportError, ApiError; then there is no file."""
+    target = TargetFile(output)  # before the pod is made, because it may refuse the path
     request = await claim_pod(client, namespace, wanted)
     if isinstance(request, str):
         return request

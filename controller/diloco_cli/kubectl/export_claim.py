@@ -58,8 +58,8 @@ def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRequest | str:
-    """Describe the pod that reads the claim, and tell the user. If there is no claim, return the URI of the copies of its snapshots, from
-    which the caller can read. Raises CommandError, ApiError."""
+    """Return the pod that reads the claim, and tell the user. Without a claim, return the URI of the copies of its snapshots, from which
+    the caller can read. Raises CommandError, ApiError."""
     job = await find_job(client, namespace, kept.job) if kept.job else None
     claim = kept.claim or names.volume_claim_name(kept.job)
     try:
@@ -99,8 +99,7 @@ def _copies(job: Obj) -> str:
 
 
 def _node_of(claim: Obj, pods: list[Obj]) -> str:
-    """The only node that can mount the claim, because a pod there uses it. "" if any node can. Raises CommandError if the claim admits no
-    second pod."""
+    """The node whose pods use the claim, if no other can mount it, else "". Raises CommandError if the claim admits no second pod."""
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     users = [pod for pod in pods if pod["spec"].get("nodeName")]
     if not users or "ReadWriteMany" in modes:
@@ -122,7 +121,7 @@ def _template(job: Obj | None) -> Mapping[str, Any]:
 
 
 def _python(template: Mapping[str, Any]) -> str:
-    """The interpreter with which the template starts the syncer. `python` if it does not say."""
+    """The interpreter with which the template starts the syncer, or `python`."""
     command = [str(word) for word in syncer_container(template).get("command") or []]
     return command[0] if command[1:3] == ["-m", "diloco.syncer"] else "python"
 
@@ -143,8 +142,7 @@ async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
 
 
 async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) -> str:
-    """The image of the job's syncer: from its pod, its template, the claim, or the operator's configuration, in this order. Raises
-    CommandError if none of them names one."""
+    """The syncer's image, from its pod, its template, the claim, or the operator's configuration. Raises CommandError if none names one."""
     if job is not None:
         with contextlib.suppress(NotFound):
             pod = await client.get(names.PODS, namespace, names.syncer_pod_name(job["metadata"]["name"]))
@@ -163,7 +161,7 @@ async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) ->
 
 
 async def _configured_image(client: Client) -> str:
-    """Read the image from the ConfigMap of the operator's chart. "" if there is none, if several differ, or if the user may not read it."""
+    """The image in the ConfigMap of the operator's chart. "" if there is none, several differ, or the user may not read it."""
     try:
         config_maps = await client.list(names.CONFIG_MAPS, label_selector="app.kubernetes.io/name=diloco-operator")
     except Forbidden:

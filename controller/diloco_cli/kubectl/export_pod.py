@@ -41,7 +41,7 @@ class PodRequest:
     image: str
     python: str = "python"
     node: str = ""
-    """The node on which the pod must run, because a running pod has mounted the claim there. "" if any will do."""
+    """Where the pod must run, because a running pod has mounted the claim there. "" for anywhere."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Spec of the syncer's pod template."""
     seconds: float = EXPORT.whole
@@ -92,8 +92,8 @@ def manifest(request: PodRequest) -> Obj:
 async def running_pod(
     client: Client, request: PodRequest, say: Callable[[str], None], *, start: float = EXPORT.start
 ) -> AsyncIterator[str]:
-    """Yield the pod's name once it runs, and delete the pod afterwards, also after an error. Raises ApiError, and `CommandError` that says
-    why the pod does not run."""
+    """Yield the pod's name once it runs, and delete the pod in the end. Raises ApiError, and `CommandError` that says why it does not
+    run."""
     await _remove_ended(client, request.namespace, request.claim)
     created = await client.create(names.PODS, manifest(request), field_manager=names.KUBECTL_PLUGIN)
     name, uid = created["metadata"]["name"], created["metadata"]["uid"]
@@ -109,7 +109,7 @@ async def running_pod(
 
 
 async def _remove_ended(client: Client, namespace: str, claim: str) -> None:
-    """Delete ended pods of this claim that earlier commands could not delete, for instance because they were killed."""
+    """Delete ended pods of this claim that earlier commands could not delete."""
     selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_EXPORT}"
     for pod in (await client.list(names.PODS, namespace, label_selector=selector)).items:
         if has_ended(pod) and mounts(pod, claim):
@@ -148,7 +148,7 @@ async def _until_running(client: Client, request: PodRequest, name: str, say: Ca
         if has_ended(pod):
             raise CommandError(_ended_message(request, name, status, container))
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
-        # A pull that fails once may succeed at the kubelet's next try, so it is hopeless only after an earlier reason was shown.
+        # The kubelet tries a failed pull again, so the first one is not hopeless.
         if reason in _HOPELESS or (reason in _PULLS and shown):
             raise CommandError(f"pod {name} cannot start: {why}. {_image_hint(request) if reason not in _HOPELESS[3:] else ''}".strip())
         if loop.time() > deadline:
@@ -180,7 +180,7 @@ def _ended_message(request: PodRequest, name: str, status: Mapping[str, Any], co
 
 
 def no_export(said: str) -> bool:
-    """Python's own message that it has no module `diloco`: the image is no syncer's."""
+    """Whether a Python says that it has no such module."""
     return "No module named" in said and "diloco" in said
 
 
@@ -193,7 +193,7 @@ def _image_hint(request: PodRequest) -> str:
 
 
 async def _last_events(client: Client, namespace: str, name: str) -> str:
-    """The last warning about the pod, such as a volume that cannot be attached. "" if there is none or the user may not read events."""
+    """The last warning about the pod, such as a volume that cannot be attached. "" if none can be read."""
     with contextlib.suppress(ApiError):
         events = await client.list(names.EVENTS, namespace, field_selector=f"involvedObject.name={name}")
         warnings = [str(event.get("message") or "") for event in events.items if event.get("type") == "Warning"]

@@ -70,10 +70,8 @@ def join_bundle(target: Target, job: str, learner: str, output: Path | None, add
 async def read_bundle(
     client: Client, namespace: str, name: str, learner: str, given: str, *, seconds: float
 ) -> tuple[dict[str, tuple[bytes, int]], Address, float]:
-    """Collect the files of the bundle, and wait for what the operator or the cluster still has to make. Raises `CommandError`.
-
-    Returns content and mode of each file, the syncer's address, and when the certificate ends (seconds since the epoch).
-    """
+    """Return content and mode of each file, the syncer's address, and when the certificate ends (seconds since the epoch). Waits for what
+    the operator or the cluster still has to make. Raises `CommandError`."""
     job = await find_job(client, namespace, name)
     spec = load(job).spec
     if learner not in spec.learners.outside:
@@ -144,8 +142,8 @@ def _decoded(secret: Obj, key: str) -> bytes:
 
 
 def write_bundle(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
-    """Write or replace the files in their order, so that the authorities are there before the certificate. A learner may read them at any
-    time, so each is replaced as a whole. Raises `CommandError`."""
+    """Write or replace the files, each as a whole, since a learner may read them at any time. The authorities come before the certificate.
+    Raises `CommandError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, (content, mode) in files.items():

@@ -50,7 +50,6 @@ _COLLECTED = "It took its log along: older logs are where your cluster collects 
 
 
 def _why_no_syncer(view: JobView) -> str:
-    """Why the job has no syncer pod, and what to do."""
     if view.is_suspended or view.suspend:
         return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
     if view.over:
@@ -61,14 +60,8 @@ def _why_no_syncer(view: JobView) -> str:
 def unit_logs(
     unit: str, record: UnitStatus | None, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str
 ) -> UnitLogs:
-    """Choose the logs of the newest attempt that has pods, one source for each host. Raises `CommandError` that says what exists, and why
-    not more.
-
-    Args:
-        record: the unit in the job's status, or None if it is not there.
-        host: the only host that is wanted, or None for all.
-        previous: leave out the unit's newest attempt.
-    """
+    """Choose the logs of the newest attempt that has pods, a source for each host. `previous` leaves out the unit's newest attempt.
+    `record` is the unit's status, or None if there is none. Raises `CommandError` that says what exists, and why not more."""
     attempts = sorted({pod.attempt for pod in pods})
     if not attempts:
         raise CommandError(_why_no_pods(unit, record))

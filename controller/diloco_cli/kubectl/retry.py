@@ -22,7 +22,7 @@ from diloco_cli.view_model import JobView
 type Emit = Callable[[str], None]
 
 _TRIES = 10
-"""Tries of the write. Others may change the job in between: the operator writes its status every few seconds."""
+"""Most tries of the write, since others change the job: its status is written every few seconds."""
 
 
 class Retry(NamedTuple):
@@ -38,14 +38,14 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
     failed."""
     for _ in range(_TRIES):
         obj = await find_job(client, namespace, name)
-        asked, acted = int(obj["spec"].get("retry") or 0), int((obj.get("status") or {}).get("retry") or 0)
+        requested, acted = int(obj["spec"].get("retry") or 0), int((obj.get("status") or {}).get("retry") or 0)
         view = JobView.of(obj)
-        what, units = _what_starts(view, asked > acted), () if view.over else _given_up(view)
-        if asked > acted:
-            emit(f"{reference(name)}: retry {asked} is asked for already: {what}")
-            return Retry(asked, units)
+        what, units = _what_starts(view, requested > acted), () if view.over else _given_up(view)
+        if requested > acted:
+            emit(f"{reference(name)}: retry {requested} is asked for already: {what}")
+            return Retry(requested, units)
         try:
-            # With the job's version: if two users retry at the same time, the second gets a conflict and then finds the retry of the first.
+            # With the job's version: if two users retry at the same time, one of them finds the other's retry.
             body: Obj = {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "spec": {"retry": acted + 1}}
             await client.patch(DILOCO_JOBS, namespace, name, body, field_manager=KUBECTL_PLUGIN)
         except Conflict:
@@ -80,8 +80,7 @@ def _given_up(view: JobView) -> tuple[str, ...]:
 
 
 async def wait_retried(client: Client, namespace: str, name: str, emit: Emit, retry: Retry, *, seconds: float) -> None:
-    """Wait until the operator has acted on this retry, then until the units train, and then until the job does. Each wait takes at most
-    `seconds`."""
+    """Wait until the operator has acted on this retry and the units train, and then as long again for the job."""
 
     def units_train(view: JobView) -> bool:
         if (view.status.retry or 0) < retry.number:

@@ -44,12 +44,7 @@ def top(target: Target, job: str, all_namespaces: bool) -> None:
 
 
 async def show(client: Client, namespace: str, job: str, console: Console) -> None:
-    """Show jobs until cancelled, or once if `console` is no terminal.
-
-    Args:
-        namespace: "" for all namespaces.
-        job: show only this job, with its units; "" for all jobs.
-    """
+    """Show the jobs of a namespace ("" for all), or one job with its units, until cancelled. Show them once if `console` is no terminal."""
     if job:
         await find_job(client, namespace, job)
     first = [JobView.of(obj) for obj in await list_jobs(client, namespace)]

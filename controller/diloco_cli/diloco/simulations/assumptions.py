@@ -32,8 +32,7 @@ class Assumptions:
     seed: int
 
     def on(self, operator: SimulatedOperator) -> Conditions:
-        """The conditions with the times at which groups of the operator's nodes join. A group joins when its last node does. Raises
-        `BadInput`."""
+        """Add the times at which groups of nodes join: a group joins when its last node does. Raises `BadInput`."""
         later: dict[str, float] = {}
         self._check_places(operator)
         for pattern, when in self.joining:
@@ -49,8 +48,8 @@ class Assumptions:
         for flag, by_place in (("--bandwidth", links.bandwidth), ("--latency", links.latency), ("--loss", links.loss)):
             for place in by_place.of:
                 if place not in known:
-                    there = f"their places are {', '.join(known)}" if known else f"none has the label {NODE_ZONE} or {NODE_REGION}"
-                    raise BadInput(f"{flag} {place}=…: no node that the job could use is in such a zone or region; {there}")
+                    known_places = f"their places are {', '.join(known)}" if known else f"none has the label {NODE_ZONE} or {NODE_REGION}"
+                    raise BadInput(f"{flag} {place}=…: no node that the job could use is in such a zone or region; {known_places}")
 
 
 def assumption_options[C: Callable[..., Any]](command: C) -> C:

@@ -1,4 +1,4 @@
-"""The operator's own allotment and reconcile on virtual time: they place the units of one job on a fleet that no other job uses.
+"""Allotment and reconcile of the operator on virtual time. They place the units of one job on a fleet that no other job uses.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -35,7 +35,7 @@ from diloco_cli.diloco.simulations.attempts import Attempt, pods_of, ready, spee
 _BEGIN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC).timestamp()
 """When virtual time begins, in seconds since the epoch. Any moment would do."""
 _MOST_ROUNDS = 20
-"""Bound on the rounds of reconcile and allotment until nothing changes. A slice is granted in one round and taken in the next."""
+"""Most rounds of reconcile and allotment until nothing changes. A slice is granted in one round and taken in the next."""
 
 
 class SimulatedOperator:
@@ -66,10 +66,10 @@ class SimulatedOperator:
         self._last: dict[str, int] = {}
         """Number of each unit's last attempt."""
         self._ended_at: dict[str, float] = {}
-        """When each unit lost its slice that has trained and does not train again yet."""
+        """When units that had trained lost their slices. Units that train again are removed."""
         self._recover_seconds: dict[str, float] = {}
         self._measured = dict.fromkeys(self._pools, 0.0)
-        """Seconds in which at least one unit of the pool has trained, by pool."""
+        """Seconds in which a unit of each pool has trained."""
         self._tokens_per_second: dict[str, float] = {}
         self._settle()
 
@@ -106,7 +106,7 @@ class SimulatedOperator:
     def _placed(self, pool: str, nodes: Collection[str]) -> PlacedUnit:
         shape = self._shapes[pool]
         return PlacedUnit(
-            # The failure rate is per accelerator. A CPU host has none and would never fail, so it counts as one.
+            # Failures are counted by accelerator, so a CPU host counts as one: else it would never fail.
             accelerators=max(1, shape.hosts * shape.chips_per_host),
             speed=self._speed(nodes),
             groups=tuple(dict.fromkeys(self._group_of[node] for node in nodes)),
@@ -133,7 +133,7 @@ class SimulatedOperator:
 
     @property
     def spares(self) -> dict[str, int]:
-        """How many more units would fit, by shape. Not by pool, because two pools of a job may share slices."""
+        """How many more units would fit, by shape, because two pools may share slices."""
         used = Counter(str(self._shapes[unit.pool]) for unit in read_units(self._job.status).values() if unit.slice)
         return {str(shape): _most_units(self._inventory, shape) - used[str(shape)] for shape in self._shapes.values()}
 
@@ -178,7 +178,7 @@ class SimulatedOperator:
             self._settle()
 
     def gone(self, group: str) -> None:
-        """See `Placer.gone`. The nodes of the group disappear, as after a reclaim, and their units look for other slices."""
+        """See `Placer.gone`. The nodes disappear, as after a reclaim, and their units look for other slices."""
         self._out.add(group)
         for node in self._nodes_of[group]:
             self._inventory.remove_node(node)
@@ -229,7 +229,7 @@ class SimulatedOperator:
                 self._job = self._with_status(plan.status.status)
             self._start_and_end()
             concerned, after = self._allotment.refresh(), (self.units(), self.leaving)
-            # One of the two is not enough: a grant concerns this job in one round, and its units take it in the next.
+            # Both are needed: a grant concerns this job in one round, and its units take it in the next.
             if not concerned and after == before:
                 return
             before = after
@@ -255,13 +255,13 @@ class SimulatedOperator:
         return {**status, "units": units, "pools": pools}
 
     def _unit_seen(self, unit: Mapping[str, Any]) -> dict[str, Any]:
-        """The unit's status as its attempt determines it. A unit without an attempt has neither pods nor a slice."""
+        """The unit's status as its attempt has it. Without an attempt the unit has neither pods nor a slice."""
         name, attempt = unit["name"], self._attempts.get(unit["name"])
         kept = {key: unit[key] for key in ("name", "pool", "reason", "message", "cause") if key in unit}
         if name in self._recover_seconds:
             kept["recoverSeconds"] = self._recover_seconds[name]
         if attempt is None:
-            number = self._last.get(name, 1)  # 1, because the simulated job is one that has started already
+            number = self._last.get(name, 1)  # the simulated job has started already
             return {**kept, "slice": "", "state": UnitState.PENDING.value, "attempt": number, "endedAttempt": number}
         state = UnitState.TRAINING if attempt.trains else UnitState.JOINING
         if attempt.leaves:
@@ -301,7 +301,7 @@ class SimulatedOperator:
         return [] if any(self._group_of.get(node) in self._out for node in nodes) else nodes
 
     def _groups(self) -> Iterator[tuple[str, Collection[str]]]:
-        """Yield the name of each group with its nodes. The group is called after its first node."""
+        """Yield each group's name with its nodes. A group is called after its first node."""
         for shape in self._shapes.values():
             for slice_ in self._inventory.slices(shape.one):
                 yield slice_.hosts[0].node, [host.node for host in slice_.hosts]
@@ -318,6 +318,6 @@ def _with_most(job: Obj, most: int) -> Obj:
 
 
 def _most_units(inventory: Inventory, shape: Shape) -> int:
-    """How many units of this shape would fit on the fleet's slices."""
+    """Units of this shape for which the fleet has slices."""
     counts = inventory.counts(shape.one)
     return counts.total // shape.chips_per_host if counts.hosts else counts.total // shape.slots
