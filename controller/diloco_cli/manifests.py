@@ -336,7 +336,7 @@ def _unknown_in(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    lowered = {field.lower(): field for field in known}
+    lowered = {known_field.lower(): known_field for known_field in known}
     near = difflib.get_close_matches(name.lower(), list(lowered), 1, cutoff=0.6)
     hint = f"did you mean {lowered[near[0]]}?" if near else f"the fields here are {', '.join(known)}" if known else "it has no fields"
     return f"unknown field; {hint}"
