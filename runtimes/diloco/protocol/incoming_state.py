@@ -47,7 +47,7 @@ class EndCame:
     """Everything came that the donor's process has."""
 
     elements: int
-    """Of the model, in its pieces."""
+    """How much of the model its pieces are."""
 
 
 class Incoming:

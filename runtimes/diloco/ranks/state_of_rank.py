@@ -43,7 +43,7 @@ class _Copying:
     """The copy under way."""
 
     number: int
-    """Of the order."""
+    """Number of the order."""
     source: Copy
     copy: ProcessCopy
     shared: Mapping[str, Sequence[Piece]]

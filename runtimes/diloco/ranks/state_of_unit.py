@@ -51,9 +51,9 @@ class _Answer:
     """Bytes that were sent with the order."""
     data: bytearray = field(default_factory=bytearray, repr=False)
     whole: Mapping[int, int] = field(default_factory=dict)
-    """Of a copy: fragments that are all there, and which version this rank had adopted of each."""
+    """Fragments of a copy that are all there, each with the version that this rank had adopted."""
     bytes: int = 0
-    """Of a copy, that have come."""
+    """How much of a copy has come."""
     error: str = ""
     done: bool = False
 

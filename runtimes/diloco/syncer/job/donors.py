@@ -26,7 +26,7 @@ class Candidate:
     unit: str
     attempt: int
     addresses: tuple[str, ...]
-    """Of its processes, rank 0 first."""
+    """Where its processes serve, rank 0 first."""
     kind: str
     """Kind of its state."""
     locality: str = ""

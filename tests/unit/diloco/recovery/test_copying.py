@@ -1,20 +1,137 @@
-"""What the threads of a copy do to their process."""
+"""How a process copies what it owns: from the processes of a donor over real connections, and what its threads do to their process."""
 
 from __future__ import annotations
 
 import multiprocessing
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT
+from builders.exchange import WAIT_TIMEOUT, Place, until, weights
+from builders.momentum_learner import MomentumState
 from builders.snapshots import MODEL
 from builders.stored_states import a_stored_state
-from diloco.algorithm.pieces import wholes
-from diloco.recovery.copying import StoredCopy, newest
+from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Piece, deal, wholes
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.config import read_learner_config
+from diloco.learner.incarnations import Incarnations
+from diloco.protocol.diloco_pb2 import Donor, Give
+from diloco.recovery.copying import Copy, CopyFailed, StoredCopy, WholeCame, newest
+from diloco.recovery.process_copy import ProcessCopy
+from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import FOLDER, StoredState, UnitFolder
 
 pytestmark = pytest.mark.slow
+
+LAYOUT = Layout(ArrayStore(weights()).specs())
+DONORS = 3
+
+
+class Processes:
+    """Of the units a, which gives its state, and b; both are at version 5."""
+
+    def __init__(self, folder: Path) -> None:
+        self._place = Place(folder)
+        self._incarnations = Incarnations()
+        self._incarnations.number(b"now")
+        self.donors = [self.process("a", rank, owned, value=1.0) for rank, owned in enumerate(deal(LAYOUT.tensors, DONORS))]
+        self.donors[0].giver.stage_rest = self.donors[0].inner.stage_rest
+        self.donor = Donor(unit="a", attempt=1, grant=b"g", rank_addresses=[one.address for one in self.donors])
+        for one in self.donors:
+            one.giver.allow(Give(unit="b", attempt=1, grant=b"g"))
+
+    def process(self, unit: str, rank: int, owned: list[Piece], value: float = 0.0, ranks: int = 2) -> ProcessState:
+        config = read_learner_config(self._place.of_learner("127.0.0.1:1", unit, POD_IP="127.0.0.1"))
+        inner = MomentumState(weights(value))
+        for momentum in inner.momentum.values():
+            momentum[...] = value
+        process = ProcessState(config, LAYOUT, make_fragments(LAYOUT, 2), inner, owned, self._incarnations, rank=rank, alone=ranks == 1)
+        process.held.epoch, process.held.versions = 0, [5, 5]
+        return process
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """The donors come to their step boundaries."""
+        over = threading.Event()
+
+        def train() -> None:
+            while not over.wait(0.01):
+                for one in self.donors:
+                    one.giver.at_boundary(one.held, 0.1, readable=True)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        yield
+        over.set()
+        thread.join()
+
+    def end(self) -> None:
+        for one in self.donors:
+            one.close()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path)
+    yield found
+    found.end()
+
+
+def taken(process: ProcessState, copy: Copy) -> WholeCame | CopyFailed:
+    """The end of a copy, once all that comes is put in its place."""
+    process.inner.begin()
+    puts = ProcessCopy(copy, process.inner.put, process.fragment_of)
+    end: WholeCame | CopyFailed = until(lambda: puts.go_on(process.held), "the copy ends")
+    return end
+
+
+def test_a_process_takes_what_each_process_of_the_donor_owns(processes: Processes) -> None:
+    taker = processes.process("b", 0, wholes(LAYOUT.tensors), ranks=1)
+    with processes.training():
+        end = taken(taker, taker.copy_of_peer(processes.donor, lambda: None))
+    taker.close()
+    assert isinstance(end, WholeCame), end
+    taker.inner.finish(end.rest)
+    assert isinstance(taker.inner, MomentumState)
+    for arrays in (taker.inner.arrays_of_model, taker.inner.momentum):
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, np.ones_like(array), err_msg=name)
+    assert [set(one.giver._served["b"]) for one in processes.donors] == [{0}] * DONORS
+
+
+def test_ranks_of_units_that_are_sharded_alike_ask_one_process_each(processes: Processes) -> None:
+    takers = [processes.process("b", rank, owned) for rank, owned in enumerate(deal(LAYOUT.tensors, DONORS))]
+    with processes.training():
+        ends = [taken(taker, taker.copy_of_peer(processes.donor, lambda: None)) for taker in takers]
+    for taker in takers:
+        taker.close()
+    assert all(isinstance(end, WholeCame) for end in ends), ends
+    assert [set(one.giver._served["b"]) for one in processes.donors] == [{0}, {1}, {2}]
+    assert [end.rest for end in ends if isinstance(end, WholeCame)] == [{"steps": 0}, None, None]
+
+
+def test_a_donor_one_of_whose_processes_leaves_gives_no_state(processes: Processes) -> None:
+    taker = processes.process("b", 0, wholes(LAYOUT.tensors), ranks=1)
+    processes.donors[2].giver.close()
+    with processes.training():
+        end = taken(taker, taker.copy_of_peer(processes.donor, lambda: None))
+    taker.close()
+    assert end == CopyFailed("the syncer has not named attempt 1 of unit b as a taker")
+
+
+def test_a_donor_whose_processes_own_less_than_the_model_is_found_out(processes: Processes) -> None:
+    taker = processes.process("b", 0, wholes(LAYOUT.tensors), ranks=1)
+    del processes.donor.rank_addresses[2]
+    with processes.training():
+        end = taken(taker, taker.copy_of_peer(processes.donor, lambda: None))
+    taker.close()
+    missing = sum(piece.elements for piece in deal(LAYOUT.tensors, DONORS)[2])
+    assert end == CopyFailed(f"the donor's processes did not give {missing} elements of what this one owns")
 
 
 class Hanging(UnitFolder):
