@@ -61,6 +61,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
     "commit-record-4MiB": Benchmark("benchmarks.commit_record", ("commit-record-4MiB",)),
     "syncer-restart": Benchmark("benchmarks.syncer_restart", ("syncer-restart", "syncer-restart-lost")),
+    "rejoin-12B": Benchmark("benchmarks.rejoin_large", ("rejoin-12B",)),
     "rejoin": Benchmark("benchmarks.rejoin", ("rejoin-4MiB", "donor-tax-4MiB", "rejoin-256MiB", "donor-tax-256MiB")),
     "snapshot-tax": Benchmark("benchmarks.snapshot_tax", ("snapshot-tax-4MiB", "snapshot-tax-256MiB")),
     "resume": Benchmark("benchmarks.resume", ("resume-4MiB", "resume-256MiB")),
