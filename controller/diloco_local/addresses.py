@@ -1,7 +1,7 @@
 """Loopback addresses for pods: every pod has an IP of its own in 127/8, so it can use the same ports as in a cluster.
 
 A control plane reserves one /16 of 127/8 by a lock on a file in the temporary directory, so that two control planes of one machine
-do not collide. 127.0.0.0/16 is never used, because other programs listen there.
+do not collide. None reserves 127.0.0.0/16, because other programs listen there.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -58,7 +58,7 @@ class Network:
         raise NoAddressLeft(f"All networks 127.1.0.0/16 to 127.254.0.0/16 are in use, see the lock files in {folder}.")
 
     def check_port(self, port: int, what: str) -> None:
-        """Raise PortTaken if another program listens on the port on every address, and so on those of the pods. `what` needs the port."""
+        """Raise PortTaken if another program listens on the port on all addresses, including the pods'. `what`: what needs the port."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as gRPC's servers do
             try:
@@ -72,7 +72,7 @@ class Network:
                 ) from error
 
     def close(self) -> None:
-        """Release it. The file stays: if it were deleted, two processes could lock two files of one name."""
+        """Release the network. The lock's file stays: if it were deleted, two processes could lock two files of one name."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -89,14 +89,14 @@ class Addresses:
         self._used: set[str] = set()
 
     def of_name(self, host: str, subdomain: str, namespace: str) -> str:
-        """Return the address of a pod's DNS name. It is assigned at the first use of the name and stays the same."""
+        """The address of a pod's DNS name. It is assigned at the first use of the name and stays the same."""
         key = f"{host}.{subdomain}.{namespace}"
         if key not in self._of_name:
             self._of_name[key] = self._take()
         return self._of_name[key]
 
     def of_owner(self, owner: str) -> str:
-        """Return the address of a pod without a name, or of a node, until it is released."""
+        """The address of a pod without a DNS name (`owner` is its uid) or of a node. It stays the same until it is released."""
         if owner not in self._of_owner:
             self._of_owner[owner] = self._take()
         return self._of_owner[owner]
@@ -107,7 +107,7 @@ class Addresses:
 
     def resolve(self, text: str) -> str:
         """Return `text` with every name `<pod>.<subdomain>.<namespace>.svc[.cluster.local]` in it replaced by its address."""
-        return _NAME.sub(lambda found: self.of_name(found["pod"], found["subdomain"], found["namespace"]), text)
+        return _NAME.sub(lambda match: self.of_name(match["pod"], match["subdomain"], match["namespace"]), text)
 
     def _take(self) -> str:
         for _ in range(_FIRST, _LAST + 1):

@@ -24,7 +24,6 @@ class ClaimBinder:
         self._claims.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run(), name="claims")
             while True:

@@ -1,4 +1,4 @@
-"""Where JAX, torch.compile (Inductor) and Triton keep what they compiled in any pod, so that a unit that comes back need not compile it.
+"""Where JAX, torch.compile (Inductor) and Triton keep what they compiled in any pod, so that a restarted unit need not compile it again.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -11,14 +11,14 @@ from pathlib import Path
 
 _FOLDERS = {"JAX_COMPILATION_CACHE_DIR": "jax", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 CACHE_VARIABLES = tuple(_FOLDERS)
-"""By these the compilers find their folders. One that is set in the environment of the command wins over the one in the state directory."""
+"""Variables that tell the compilers their folders. If the command's environment sets one, it wins over the folder in the state directory."""
 _EVERY_PROGRAM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-"""By default JAX keeps only what takes it a second or longer. A small model is many programs that each take less."""
+"""By default JAX keeps only programs that take a second or longer to compile. A small model is many programs that each take less."""
 MOST_BYTES = 1 << 30
 
 
 def cache_variables(state_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what makes the compilers use the folders. `environment`: what pods get of the command's own. Pure."""
+    """Variables that make the compilers use the folders. `environment`: the part of the command's environment that pods get. Pure."""
     folders = {variable: environment.get(variable, str(state_dir / "compiled" / name)) for variable, name in _FOLDERS.items()}
     return {**folders, **_EVERY_PROGRAM}
 
@@ -34,7 +34,7 @@ def trim_caches(state_dir: Path, most: int = MOST_BYTES) -> None:
 
 
 def _trim(folder: Path, most: int) -> None:
-    """Trim the folder; an entry is a file or folder at the top, and goes as a whole: a program of Triton is several files."""
+    """Trim one cache. An entry at the top of its folder goes as a whole: a program of Triton is a folder with several files."""
     entries = []
     for entry in folder.glob("*"):
         files = [path.lstat() for path in (entry, *entry.rglob("*")) if path.is_symlink() or not path.is_dir()]

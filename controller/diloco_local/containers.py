@@ -55,7 +55,7 @@ _START_ERROR = 128
 
 
 class Container:
-    """One container. `state` is what the pod's status shows of it; `changed` is called after every change of it."""
+    """One container. `state` is what the pod's status shows of the container; `changed` is called after every change of `state`."""
 
     def __init__(
         self, context: KubeletContext, node: SimulatedNode, folder: PodFolder, pod: Callable[[], Obj], spec: Mapping[str, Any], policy: str,
@@ -77,10 +77,10 @@ class Container:
         self._restarts_in_a_row = 0
         """Restarts since the last long run."""
         self.logs: list[tuple[Path, int]] = []
-        """For each run here: its file, and the position where it begins in it. An earlier pod of the same name may have used that file."""
+        """For each run: its log file, and the position in the file where the run begins. An earlier pod of the same name may have used it."""
 
     async def run(self) -> None:
-        """Run until it has ended for good: it ended and is not restarted, or it was stopped."""
+        """Run until the container has ended for good: it ended and is not restarted, or it was stopped."""
         while True:
             if isinstance(self.state.now, Terminated) and not await self._prepare_restart(self.state.now):
                 self._update_state(final=True)
@@ -89,7 +89,7 @@ class Container:
             if launched is None:
                 if isinstance(self.state.now, Terminated):
                     continue  # it could not be started: the restart policy decides
-                # Stopped before it ran again: its end is that of the run before, and "waiting" would never change.
+                # Stopped before it ran again. Show the end of the run before: otherwise the status would say "waiting" for ever.
                 if self.state.last:
                     self._update_state(now=self.state.last, last=None, final=True)
                 return
@@ -102,10 +102,10 @@ class Container:
             self._process.signal(signal.SIGTERM)
 
     async def kill(self, *, permanently: bool = True) -> None:
-        """Kill everything in it with SIGKILL. Not `for_good`: its node stopped and may come back; returns when none of its processes is
-        alive."""
+        """Kill everything in the container with SIGKILL. If not `permanently`, its node stopped and may come back: this then also waits
+        until none of the container's processes is alive."""
         if permanently:
-            # Before the await: a start that is under way looks at them once it has a process.
+            # Before the await: a start that is under way looks at both flags once it has a process.
             self._stopping.set()
             self._killing = True
         if self._process:
@@ -114,15 +114,19 @@ class Container:
                 await self._process.wait_gone()
 
     async def signal(self, number: int) -> bool:
-        """Send a signal from outside the kubelet: SIGTERM to the main process, as a kubelet does, any other to every process of the
-        container, as a machine that fails or stops does. False: it does not run."""
+        """Send a signal that does not come from the kubelet. SIGTERM goes to the main process, as a kubelet sends it; any other signal goes
+        to every process of the container, as if the machine failed. False if the container does not run."""
         if not (self._process and self._process.running):
             return False
         self._process.signal(number, group=number != signal.SIGTERM)
         return True
 
     def inside(self, words: Sequence[str]) -> Command | None:
-        """Return what another program in this container is here; None: the container does not run."""
+        """The command on this machine that runs another program as if in this container. None if the container does not run.
+
+        Args:
+            words: the program and its arguments, with paths and names of the container
+        """
         if self._configured is None or not (self._process and self._process.running):
             return None
         argv = _here([translate(word, self._mounts, self._context.addresses.resolve) for word in words])
@@ -133,7 +137,7 @@ class Container:
         self._changed()
 
     async def _prepare_restart(self, ended: Terminated) -> bool:
-        """Wait for the back-off after an end. True: the container starts again."""
+        """Wait for the back-off after an end. True if the container starts again."""
         if self._stopping.is_set() or not restarts_again(self._policy, ended.exit_code):
             return False
         if ended.started_at and (ended.finished_at - ended.started_at).total_seconds() >= RESTART_FORGOTTEN_AFTER:
@@ -151,7 +155,8 @@ class Container:
         return True
 
     async def _until_launched(self) -> tuple[Process, int] | None:
-        """Start it once all that it needs exists. None: it was stopped; or the program cannot be started, and `state` is Terminated."""
+        """Start the container once all that it refers to exists. None if it was stopped meanwhile, or if the program cannot be started
+        (`state` is Terminated then). The number is the machine's count of out-of-memory kills before the start."""
         retry = _CONFIG_RETRY_FIRST
         while not self._stopping.is_set():
             try:
@@ -200,16 +205,16 @@ class Container:
         self._folder.fresh_termination_file(self._spec["name"])
         output = self._folder.log(self._spec["name"], self.state.restarts)
         self.logs.append((output, output.stat().st_size if output.exists() else 0))
-        # Before the start: a kill right after it would be in the count already, and explain nothing.
+        # Count before the start: otherwise a kill right after it would be in the count already, and not be put down to memory.
         memory_kills = out_of_memory_kills()
         directory = self._context.working_directory / (configured.cwd or "")
         try:
             process = await self._context.supervisor.spawn(_here(configured.argv), env=configured.env, cwd=directory, log=output)
-        except StartFailed as refused:
+        except StartFailed as error:
             now = self._context.now()
-            what = f'failed to start container: exec: "{configured.argv[0]}": {refused}'
-            output.write_text(what + "\n")
-            self._update_state(now=Terminated(_START_ERROR, "StartError", now, now, message=what))
+            message = f'failed to start container: exec: "{configured.argv[0]}": {error}'
+            output.write_text(message + "\n")
+            self._update_state(now=Terminated(_START_ERROR, "StartError", now, now, message=message))
             return None
         self._process, self._configured = process, configured
         self._update_state(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
@@ -225,7 +230,7 @@ class Container:
         assert isinstance(running, Running)
         exited = await process.wait()
         finished = self._context.now()
-        # Children may outlive the main process: a restart beside them would find its ports and files taken.
+        # Children may outlive the main process. If they still ran, a restart would find its ports and files taken.
         await process.wait_gone()
         self._process = None
         ended = Terminated(
@@ -240,8 +245,8 @@ class Container:
         self._update_state(now=ended)
 
     def _count_memory_kill(self, exited: Exited, kills_at_start: int) -> bool:
-        """Put the end down to memory that ran out, if the machine has counted a kill for that which is no other container's. True: it is
-        so."""
+        """Whether this container ended because memory ran out: the machine has counted an out-of-memory kill that no other container
+        has reported. If so, the kill counts as reported."""
         if exited.signal != signal.SIGKILL or self._killing or not self._node.running.is_set():
             return False
         if out_of_memory_kills() <= max(kills_at_start, self._context.memory_kills_reported):
@@ -250,7 +255,7 @@ class Container:
         return True
 
     async def _completes_before_stop(self, waiting: Awaitable[object]) -> bool:
-        """Await it; False as soon as the container must stop."""
+        """Await `waiting`. False as soon as the container must stop."""
 
         async def wait() -> None:
             await waiting
@@ -259,7 +264,7 @@ class Container:
 
 
 async def first_of(wanted: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object]) -> bool:
-    """Run both until one ends, and cancel the other. True: the first ended (perhaps both). Its exception is raised."""
+    """Run both until one ends, and cancel the other. True if `wanted` ended, perhaps with the other. Raises what `wanted` raised."""
     tasks = [asyncio.ensure_future(wanted), asyncio.ensure_future(other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -269,7 +274,7 @@ async def first_of(wanted: Coroutine[Any, Any, object], other: Coroutine[Any, An
     finally:
         for task in tasks:
             task.cancel()
-        # Until they have ended, with what they raise: asyncio would report an exception that was never taken.
+        # Await both and take their exceptions: asyncio would report one that nobody took.
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -278,30 +283,30 @@ _SECRET_NAMES = {("secret", "secretName"), ("secret", "name"), ("secretRef", "na
 
 
 def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
-    """Return every name that the pod's spec refers to by one of these pairs (field, field in it)."""
-    found: set[str] = set()
+    """Every name that the pod's spec refers to. `references`: pairs of a field and the field inside it that holds the name."""
+    referred: set[str] = set()
     todo: list[Any] = [pod["spec"]]
     while todo:
         value = todo.pop()
         if isinstance(value, Mapping):
-            found |= {value[outer][inner] for outer, inner in references if isinstance(value.get(outer), Mapping) and inner in value[outer]}
+            referred |= {value[outer][inner] for outer, inner in references if isinstance(value.get(outer), Mapping) and inner in value[outer]}
             todo += value.values()
         elif isinstance(value, list):
             todo += value
-    return found
+    return referred
 
 
 async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set[str]) -> dict[str, Obj]:
-    """Return those of the objects that exist."""
-    found: dict[str, Obj] = {}
+    """The objects by name. Those that do not exist are missing."""
+    objects: dict[str, Obj] = {}
     for name in sorted(wanted):
         with contextlib.suppress(NotFound):
-            found[name] = await client.get(resource, namespace, name)
-    return found
+            objects[name] = await client.get(resource, namespace, name)
+    return objects
 
 
 async def mounted_sources(client: Client, pod: Obj) -> Sources:
-    """Return the ConfigMaps and Secrets that a pod refers to, as far as they exist. Raises ApiError."""
+    """The ConfigMaps and Secrets that a pod refers to, as far as they exist. Raises ApiError."""
     namespace = pod["metadata"]["namespace"]
     config_maps = await _fetch(client, CONFIG_MAPS, namespace, _named(pod, _CONFIG_MAP_NAMES))
     secrets = await _fetch(client, SECRETS, namespace, _named(pod, _SECRET_NAMES))
@@ -320,6 +325,6 @@ def _decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:
 
 
 def _here(argv: Sequence[str]) -> list[str]:
-    """Put this interpreter in the place of an image's."""
+    """Put this interpreter in the place of the image's."""
     program, *arguments = argv
     return [sys.executable if program in ("python", "python3") else program, *arguments]

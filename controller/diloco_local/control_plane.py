@@ -1,4 +1,4 @@
-"""The embedded control plane: the same operator on an in-memory API server, with the other parts of a cluster that it needs."""
+"""The embedded control plane: the operator as in a cluster, on an in-memory API server, with the other parts of a cluster that it needs."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ _LOOK_AGAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LocalTiming:
-    """Seconds. The defaults are those of a cluster."""
+    """Seconds. The defaults are a cluster's."""
 
     volume_sync: float = 10.0
-    """How often pods get changes of the ConfigMaps and Secrets that they mount."""
+    """Time between two updates of the ConfigMaps and Secrets that a pod mounts."""
     streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
 
 
 class LocalControlPlane:
     """An async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
 
-    Create jobs through `client`. `failed` becomes the exception of the first background task that fails. The caller must leave the
-    control plane then.
+    Create jobs through `client`. When a background task fails, `failed` gets its exception, and the caller must leave the control plane.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class LocalControlPlane:
         working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         priority: Priority = Priority.LOW, on_report: Callable[[JobKey, Report], None] | None = None,
     ) -> None:  # fmt: skip
-        """Make a control plane with these nodes; `on_report` gets every report of a syncer."""
+        """`on_report` gets every report of a syncer."""
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
         self._config = operator_config or OperatorConfig(progress_interval=1.0)
@@ -85,7 +84,7 @@ class LocalControlPlane:
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
-        """Raise StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
+        """Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.state_dir)
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
@@ -105,9 +104,9 @@ class LocalControlPlane:
             self.nodes = RegisteredNodes(client, self.kubelet, context, self._node_manifests)
             self._operator = self._new_operator()
             self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
-            # Last, so that it is called first: the tasks must end before what they use.
+            # Pushed last, so that it is called first: the tasks must end before the things that they use.
             stack.push_async_callback(tasks.stop)
-            # Before the tasks: the operator watches the kind that this makes, and places jobs on these nodes.
+            # Before the tasks start: the operator watches the kind that this creates, and places jobs on these nodes.
             await self.client.create(CUSTOM_RESOURCES, build_crd())
             await self.nodes.register()
             tasks.run("scheduler", Scheduler(client).run)
@@ -123,12 +122,12 @@ class LocalControlPlane:
         await self._stack.aclose()
 
     def programs(self, job: JobKey) -> int:
-        """Return in how many of the job's learner pods programs run, as the operator sees it."""
+        """How many of the job's learner pods have running programs, as the operator sees it."""
         return sum(pod.uses is not None and pod.component == COMPONENT_LEARNER for pod in self._operator.caches.pods(job))
 
     async def programs_ended(self, jobs: Collection[JobKey]) -> None:
-        """Return once nothing of these jobs runs any more, and the operator has written what became of it. Programs of a job that is over
-        end by themselves, or the operator ends them."""
+        """Wait until no program of these jobs runs any more and the operator has written their end. The programs of an ended job end by
+        themselves, or the operator ends them."""
         caches = self._operator.caches
         while any(pod.uses is not None for job in jobs for pod in caches.pods(job)) or not self._operator.idle:
             await self._sleep(_LOOK_AGAIN)
@@ -141,16 +140,14 @@ class LocalControlPlane:
 
 # --- Background tasks of one program that must all run on: if one ends, the program has failed ------------------------
 class BackgroundTasks:
-    """Make it inside a running event loop."""
+    """Needs a running event loop when it is made."""
 
     def __init__(self) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Becomes the exception of the first task that failed, or that ended without `may_end`. The program must stop then."""
+        """Gets the exception of the first task that failed, or that ended without `may_end`. The program must stop then."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def run(self, name: str, work: Callable[[], Awaitable[None]], *, may_end: bool = False) -> None:
-        """Start one more task."""
-
         async def run_on() -> None:
             await work()
             if not may_end:
@@ -167,10 +164,10 @@ class BackgroundTasks:
         self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Cancel all tasks, the newest first, and return when they ended."""
+        """Cancel all tasks, the newest first, and wait until they have ended."""
         for task in reversed(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.failed.done() and not self.failed.cancelled():
-            self.failed.exception()  # mark it as retrieved: the owner has awaited it already if it needed it
+            self.failed.exception()  # retrieve it, so that asyncio does not complain: an owner that needed it has awaited it already
         self.failed.cancel()

@@ -37,14 +37,14 @@ NO_ACCELERATORS = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
 LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""All hosts of a unit are on this machine, whose own name need not lead anywhere."""
+"""All hosts of a unit are on this machine, and these libraries would otherwise look up its host name, which need not resolve."""
 
 
 def cpu_devices(container: Mapping[str, Any]) -> dict[str, str]:
-    """Return what lets JAX find as many devices in each process of a learner as it would have accelerators: parts of the CPU, between which
-    a program shards its model as between chips. They compute no faster than one."""
-    said = {each["name"]: str(each.get("value") or "") for each in container.get("env") or ()}
-    accelerators, processes = (said.get(name, "") for name in (ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST))
+    """Variables with which JAX finds as many devices in each process of a learner as it would have accelerators. The devices are parts of
+    the CPU, between which a program shards its model as between chips; together they compute no faster than one."""
+    declared = {each["name"]: str(each.get("value") or "") for each in container.get("env") or ()}
+    accelerators, processes = (declared.get(name, "") for name in (ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST))
     if not (accelerators.isdecimal() and processes.isdecimal()) or not 0 < int(processes) < int(accelerators):
         return {}
     return {"JAX_NUM_CPU_DEVICES": str(int(accelerators) // int(processes))}
@@ -56,7 +56,7 @@ class ContainerConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """ConfigMaps and Secrets of the pod's namespace, decoded, by name. Those that do not exist are missing here."""
+    """ConfigMaps and Secrets of the pod's namespace, decoded: name -> key -> content. Those that do not exist are missing."""
 
     config_maps: Mapping[str, Mapping[str, bytes]]
     secrets: Mapping[str, Mapping[str, bytes]]
@@ -75,11 +75,11 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: PurePath | None
-    """None: the container sets none."""
+    """None if the container sets no working directory."""
 
 
 def field_value(pod: Obj, path: str) -> str:
-    """Return a field of the downward API. Raises ContainerConfigError for a field that kubelets do not offer either."""
+    """The value of a field of the downward API. Raises ContainerConfigError for a field that real kubelets do not offer either."""
     metadata, status = pod["metadata"], pod.get("status", {})
     plain: dict[str, Callable[[], str]] = {
         "metadata.name": lambda: metadata["name"],
@@ -94,8 +94,8 @@ def field_value(pod: Obj, path: str) -> str:
     }
     if path in plain:
         return plain[path]()
-    if found := _SUBSCRIPT.match(path):
-        return str((metadata.get(found[1]) or {}).get(found[2], ""))
+    if subscript := _SUBSCRIPT.match(path):
+        return str((metadata.get(subscript[1]) or {}).get(subscript[2], ""))
     if path in ("metadata.labels", "metadata.annotations"):
         items = metadata.get(path.removeprefix("metadata.")) or {}
         return "\n".join(f'{key}="{items[key]}"' for key in sorted(items))
@@ -103,18 +103,18 @@ def field_value(pod: Obj, path: str) -> str:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by its value and `$$` by `$`. An unknown name stays as it is, as in Kubernetes."""
+    """Replace `$(NAME)` by its value and `$$` by `$`. A reference to an unknown name stays, as in Kubernetes."""
 
-    def replace(found: re.Match[str]) -> str:
-        if found[0] == "$$":
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$$":
             return "$"
-        return variables.get(found["name"], found[0])
+        return variables.get(match["name"], match[0])
 
     return _REFERENCE.sub(replace, text)
 
 
 def declared_environment(pod: Obj, container: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Return env and envFrom of a container, references resolved and expanded in order. Raises ContainerConfigError."""
+    """The variables of a container's env and envFrom, with references resolved and expanded in order. Raises ContainerConfigError."""
     declared: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix", "")
@@ -143,7 +143,7 @@ def _data(known: Mapping[str, Mapping[str, bytes]], kind: str, reference: Mappin
 
 
 def _text(value: bytes, kind: str, name: str, key: str) -> str:
-    """Return a value as text for an environment variable. Raises ContainerConfigError."""
+    """The value as text for an environment variable. Raises ContainerConfigError if it is not UTF-8 or contains NUL."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -185,7 +185,7 @@ def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str])
     if local:
         longest_first = sorted(local, key=len, reverse=True)
         pattern = _PATH_START + "(?P<path>" + "|".join(map(re.escape, longest_first)) + ")" + _PATH_END
-        text = re.sub(pattern, lambda found: local[found["path"]], text)
+        text = re.sub(pattern, lambda match: local[match["path"]], text)
     return resolve(text)
 
 
@@ -200,10 +200,13 @@ def command(
     resolve: Callable[[str], str],
     shorten: Callable[[str], str] = str,
 ) -> Command:
-    """Return what to run for a container.
+    """What to run for a container. Raises ContainerConfigError.
 
-    `base` is the machine's part of the environment (PATH, HOME), with paths of this machine; `defaults` are set by this kubelet. The pod's
-    declarations win over both. A mount on /tmp becomes TMPDIR, under the name that `shorten` gives it. Raises ContainerConfigError.
+    Args:
+        base: the machine's part of the environment (PATH, HOME), with paths of this machine
+        defaults: variables that this kubelet sets; the pod's declarations win over both
+        resolve: replaces names of pods by addresses
+        shorten: gives the folder that is mounted on /tmp a short name for TMPDIR
     """
     declared = declared_environment(pod, container, sources)
     variables = {name: translate(value, mounts, resolve) for name, value in declared.items()}

@@ -1,5 +1,5 @@
-"""Fault injection: a signal to the processes of a unit when the job reaches an outer step. Each fault fires once, or is reported as not
-fired."""
+"""Fault injection: a signal goes to the processes of a unit when the job reaches an outer step. Each fault fires once, or is reported as
+not fired."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "STOP", "CONT")}
 """By name: a crash, a drain, a hang, and the end of a hang."""
 _FORM = "unit=NAME,step=N,signal=KILL|TERM|STOP|CONT[,job=NAME]"
-"""How a fault is written, for messages about one that is not."""
+"""How to write a fault. Messages about a fault that is written otherwise show this."""
 
 
 class BadFault(ValueError):
@@ -34,14 +34,14 @@ class BadFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Send `signal` to the processes of `unit` (or of the syncer, for `syncer`) once the job's status shows outer step `step`: TERM to the
-    main process of each container, as a kubelet does, any other to all."""
+    """Send `signal` to the processes of `unit` (`syncer` means the syncer) once the job's status shows outer step `step`. TERM goes to the
+    main process of each container, as a kubelet sends it; any other signal goes to all processes."""
 
     unit: str
     step: int
     signal: str = "KILL"
     job: str = ""
-    """"": any job that has such a unit."""
+    """"" means any job that has such a unit."""
 
     def __str__(self) -> str:
         job = f",job={self.job}" if self.job else ""
@@ -59,7 +59,7 @@ class Fired:
     step: int
     """The outer step in the status when it fired."""
     at: float
-    """Just before the signal was sent, seconds since the epoch."""
+    """Seconds since the epoch, just before the signal was sent."""
 
 
 def parse(text: str) -> Fault:
@@ -83,7 +83,7 @@ def parse(text: str) -> Fault:
 
 
 def unknown_units(faults: Iterable[Fault], jobs: Sequence[Obj]) -> list[str]:
-    """Return a sentence for each fault whose unit none of the jobs can have."""
+    """A sentence for each fault whose unit none of the jobs can have."""
     sentences = []
     for fault in faults:
         pools = sorted({pool["name"] for job in jobs for pool in job["spec"]["pools"] if fault.job in ("", job["metadata"]["name"])})
@@ -95,12 +95,12 @@ def unknown_units(faults: Iterable[Fault], jobs: Sequence[Obj]) -> list[str]:
 
 
 def due(faults: Iterable[Fault], job: str, step: int) -> list[Fault]:
-    """Return those whose step this job has reached. Pure."""
+    """The faults whose step this job has reached. Pure."""
     return [fault for fault in faults if fault.job in ("", job) and step >= fault.step]
 
 
 def target_pod(pods: Iterable[Obj], job: str, unit: str) -> Obj | None:
-    """Return the pod that gets the signal, if it runs: host 0 of the unit's newest attempt, or the syncer. Pure."""
+    """The pod that gets the signal: host 0 of the unit's newest attempt, or the syncer. None if it does not run. Pure."""
 
     def fits(pod: Obj) -> bool:
         labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
@@ -161,7 +161,7 @@ class FaultInjector:
                 if pod is None:
                     continue
                 name, at = pod["metadata"]["name"], self._now()
-                # The pod may have ended since the cache saw it run: the fault waits for the next one then.
+                # False if the pod has ended since the cache saw it run. The fault then waits for the next pod.
                 if await self._kubelet.signal(held.namespace, name, SIGNALS[fault.signal]):
                     self.waiting.remove(fault)
                     fired = Fired(fault, held.namespace, held.name, name, step, at)

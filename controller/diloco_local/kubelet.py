@@ -1,4 +1,4 @@
-"""The kubelet of all simulated nodes of a machine: it runs every pod that is bound to one of them as processes here.
+"""The kubelet of all simulated nodes of a machine: it runs every pod that is bound to one of them as processes of this machine.
 
 It needs only a client, so it can also serve nodes of a real API server.
 """
@@ -49,7 +49,7 @@ class Kubelet:
         self._reflector.on_change(self._changed)
 
     def serve(self, name: str, *, relative_speed: str = "") -> SimulatedNode:
-        """Run the pods of this node from now on."""
+        """Run the pods of this node from now on. `relative_speed`: see `SimulatedNode`."""
         if name not in self._nodes:
             self._nodes[name] = SimulatedNode(name, self._context.addresses.of_owner(f"node/{name}"))
             for pod in self._reflector.cache:
@@ -58,7 +58,7 @@ class Kubelet:
         return self._nodes[name]
 
     async def run(self) -> None:
-        """Run until cancelled. The processes then run until the supervisor ends."""
+        """Run until cancelled. The pods' processes then run on until the supervisor ends."""
         self._failed = asyncio.get_running_loop().create_future()
         following = asyncio.create_task(self._reflector.run(), name="kubelet's pods")
         try:
@@ -74,7 +74,7 @@ class Kubelet:
             self._failed.cancel()
 
     async def fail_node(self, name: str, failure: NodeFailure) -> None:
-        """Let the node neither read from the API server nor write to it from now on."""
+        """Cut the node off from the API server, and kill its processes if it is stopped."""
         node = self._nodes[name]
         node.connected.clear()
         if failure is NodeFailure.STOPPED:
@@ -84,41 +84,42 @@ class Kubelet:
                     await worker.stop_with_node()
 
     def recover_node(self, name: str) -> None:
-        """Let the node run and be connected again."""
+        """Start the node again, and connect it."""
         self._nodes[name].running.set()
         self._nodes[name].connected.set()
 
     async def signal(self, namespace: str, pod: str, number: int) -> bool:
-        """Send a signal to each container of a pod, as `Container.signal` does. False: none runs."""
-        found = self._reflector.cache.get(namespace, pod)
-        worker = self._workers.get(found.uid) if found else None
+        """Send a signal to each container of a pod, as `Container.signal` does. False if none runs."""
+        cached = self._reflector.cache.get(namespace, pod)
+        worker = self._workers.get(cached.uid) if cached else None
         return await worker.signal(number) if worker else False
 
     def runs(self, namespace: str, pod: str, container: str) -> tuple[list[tuple[Path, int]], bool]:
-        """Return the log of each run of a container with the position where the run begins in it, oldest first; and whether the container
-        runs. Of a pod that had ended before this kubelet started, only the last run is known."""
-        found = self._reflector.cache.get(namespace, pod)
-        worker = self._workers.get(found.uid) if found else None
-        if found is None or worker is None:
+        """The log file of each run of a container with the position where the run begins in it, oldest first; and whether the container
+        runs now. If the pod had ended before this kubelet started, only the last run is known."""
+        cached = self._reflector.cache.get(namespace, pod)
+        worker = self._workers.get(cached.uid) if cached else None
+        if cached is None or worker is None:
             return [], False
         logs, running = worker.logs(container)
         if not logs:
-            statuses = found.value.get("status", {}).get("containerStatuses") or ()
+            statuses = cached.value.get("status", {}).get("containerStatuses") or ()
             counts = [status["restartCount"] for status in statuses if status["name"] == container]
             files = [self._context.state_dir / "logs" / namespace / pod / f"{container}-{count}.log" for count in counts]
             logs = [(file, 0) for file in files if file.exists()]
         return logs, running
 
     def program(self, component: str, namespace: str, pod: str, container: str, words: Sequence[str]) -> Command | None:
-        """Return what a program in a pod of this component is here; None: it is no such pod, or it does not run."""
-        found = self._reflector.cache.get(namespace, pod)
-        worker = self._workers.get(found.uid) if found else None
+        """The command on this machine that runs `words` as if in the container. None if the pod is not of this component, or does not
+        run."""
+        cached = self._reflector.cache.get(namespace, pod)
+        worker = self._workers.get(cached.uid) if cached else None
         if worker is None or (worker.pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) != component:
             return None
         return worker.inside(container, words)
 
     def logs(self, namespace: str, pod: str) -> list[Path]:
-        """Return the logs of a pod's containers, oldest first."""
+        """The log files of a pod's containers, oldest first."""
         folder = self._context.state_dir / "logs" / namespace / pod
         return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
 
@@ -139,7 +140,7 @@ class Kubelet:
 
     async def _work(self, uid: str, predecessor: asyncio.Task[None] | None) -> None:
         if predecessor is not None:
-            await asyncio.wait([predecessor])  # it uses the address and ports of this name
+            await asyncio.wait([predecessor])  # the earlier pod still uses the address and ports of this name
         await self._workers[uid].run()
 
     def _worked(self, uid: str, key: ObjectKey, task: asyncio.Task[None]) -> None:

@@ -21,19 +21,19 @@ from diloco_local.short_paths import ShortPaths
 from diloco_local.state_dir import claim_folder
 
 WATCHES = WatchTimeouts(backoff=ExponentialBackoff(initial=0.5, ceiling=5.0))
-"""Time-outs of all watches here. A single machine may reconnect soon after an outage without loading the API server."""
+"""Time-outs of all watches of simulated nodes. A single machine may reconnect soon after an outage without loading the API server."""
 _INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH", *CACHE_VARIABLES)
 
 
 def base_environment() -> dict[str, str]:
-    """Return this machine's part of a container's environment: as little as an image would set, and this interpreter first in PATH."""
+    """This machine's part of a container's environment: as little as an image would set, and this interpreter first in PATH."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes the kernel has killed since boot because memory ran out (proc(5), /proc/vmstat)."""
+    """How many processes the kernel has killed since boot because memory ran out (proc(5), /proc/vmstat)."""
     for line in Path("/proc/vmstat").read_text().splitlines():
         name, value = line.split()
         if name == "oom_kill":
@@ -48,7 +48,7 @@ class SimulatedNode:
     name: str
     address: str
     relative_speed: str = ""
-    """From the annotation; "": the speed of the machine."""
+    """The node's annotation. "" means the speed of the machine."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared while the node cannot reach the API server: it reads nothing and reports nothing."""
     running: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,21 +69,20 @@ class KubeletContext:
     """Where a container without workingDir runs, since there is no image that sets one."""
     environment: Mapping[str, str] = field(default_factory=base_environment)
     chosen_environment: Mapping[str, str] = field(default_factory=dict)
-    """What the user gives to all containers. It wins over what this kubelet sets; what a pod declares wins over it."""
+    """Variables that the user gives to all containers. They win over what this kubelet sets; what a pod declares wins over them."""
     short_paths: ShortPaths = field(default_factory=ShortPaths)
-    """Its owner closes it."""
+    """Whoever makes this context closes it."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits between restarts and retries go through this."""
     volume_sync: float = 10.0
     """Seconds between two reads of the ConfigMaps and Secrets that a running pod has mounted."""
     admission_error: Callable[[Obj], str] = lambda _: ""
-    """Why this kubelet does not run a pod that is bound to one of its nodes; "": it runs it."""
+    """Why this kubelet does not run a pod that is bound to one of its nodes. "" if it runs the pod."""
     address_in_annotation: bool = False
     """The address of a pod goes into its annotation `names.ANNOTATION_ADDRESS`, not into its status."""
     memory_kills_reported: int = 0
     """Out-of-memory kills that the status of some container already reports."""
 
     async def folder_of(self, claim: Obj) -> Path:
-        """Return the folder of a volume claim."""
         return claim_folder(self.state_dir, str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))

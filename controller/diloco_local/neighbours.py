@@ -1,7 +1,7 @@
 """Required affinity and anti-affinity between pods, as kube-scheduler reads it. Pure; `scheduling` uses it.
 
-A term selects pods by their labels and namespaces, and compares nodes by one label, the topology key. Nodes without that label share no
-domain with any other.
+A term selects pods by their labels and namespaces, and compares nodes by one label, the topology key. A node without that label shares no
+domain with another.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class _Term:
     selector: tuple[Requirement, ...]
     namespaces: tuple[str, ...]
     by_label: tuple[Requirement, ...] | None
-    """What the names of further namespaces must meet; None: there are none."""
+    """Further namespaces: those whose name meets these requirements. None if the term has no namespaceSelector."""
     topology_key: str
 
     def selects(self, pod: Obj) -> bool:
         meta = pod["metadata"]
         namespace = meta.get("namespace", "default")
-        there = namespace in self.namespaces or (
-            self.by_label is not None and all(each.met({_NAMESPACE_NAME: namespace}) for each in self.by_label)
+        in_namespace = namespace in self.namespaces or (
+            self.by_label is not None and all(requirement.met({_NAMESPACE_NAME: namespace}) for requirement in self.by_label)
         )
-        return there and all(each.met(meta.get("labels") or {}) for each in self.selector)
+        return in_namespace and all(requirement.met(meta.get("labels") or {}) for requirement in self.selector)
 
 
 @dataclass(slots=True)
@@ -44,20 +44,20 @@ class Neighbours:
 
     @classmethod
     def of(cls, pods: Iterable[Obj], nodes: Mapping[str, Mapping[str, str]]) -> Neighbours:
-        """Find the neighbours; `nodes`: name -> labels. Pods on other nodes are no neighbours of anyone."""
-        found = cls()
+        """The pods that are bound to one of `nodes` (name -> labels)."""
+        neighbours = cls()
         for pod in pods:
             if (labels := nodes.get(pod["spec"].get("nodeName", ""))) is not None:
-                found.add(pod, labels)
-        return found
+                neighbours.add(pod, labels)
+        return neighbours
 
     def add(self, pod: Obj, labels: Mapping[str, str]) -> None:
-        """Add a pod that is bound to a node with these labels."""
+        """Add a pod. `labels`: of the node that it is bound to."""
         self.placed.append((pod, labels))
         self._guarded += [(term, labels) for term in _terms(pod, "podAntiAffinity")]
 
     def objection(self, pod: Obj, labels: Mapping[str, str]) -> str:
-        """Return why the pod cannot run on a node with these labels; "" if it can."""
+        """Why the pod cannot run on a node with these labels. "" if it can."""
         for term in _terms(pod, "podAffinity"):
             if not self._is_near(term, pod, labels):
                 return "node(s) didn't match pod affinity rules"
@@ -72,7 +72,7 @@ class Neighbours:
         if term.topology_key not in labels:
             return False
         selected = [other for each, other in self.placed if term.selects(each)]
-        # The first of a group of pods that must be together may go anywhere.
+        # The first of a group of pods that must be together may go anywhere: it selects itself, and no other pod is placed yet.
         return any(_share(term, labels, other) for other in selected) or (not selected and term.selects(pod))
 
 

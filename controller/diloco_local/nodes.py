@@ -29,7 +29,7 @@ class BadNode(ValueError):
 
 
 def this_machine() -> list[Obj]:
-    """Return the built-in fleet: this machine as cpu nodes, each for one learner."""
+    """The built-in fleet: this machine as cpu nodes, each for one learner."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "pods": "110"}
     return [
@@ -39,7 +39,7 @@ def this_machine() -> list[Obj]:
 
 
 def complete(manifest: Obj) -> Obj:
-    """Return a node manifest with what a kubelet adds when it registers: host name label, allocatable, system labels. Raises BadNode."""
+    """Add to a node manifest what a kubelet adds when it registers: host name label, allocatable, system labels. Raises BadNode."""
     metadata = manifest.get("metadata") or {}
     name = metadata.get("name")
     if not name:
@@ -61,7 +61,7 @@ def complete(manifest: Obj) -> Obj:
     allocatable = {key: str(value) for key, value in (status.get("allocatable") or capacity).items()}
     for resource, amount in (*capacity.items(), *allocatable.items()):
         _check_amount(name, resource, amount)
-    # Nodes may be copied from a cluster: an object with a resourceVersion cannot be created.
+    # Drop the rest: nodes may be copied from a cluster, and an object with a resourceVersion cannot be created.
     kept = {key: value for key, value in metadata.items() if key in ("name", "annotations")}
     return {
         "apiVersion": "v1",
@@ -73,10 +73,10 @@ def complete(manifest: Obj) -> Obj:
 
 
 def _object(node: str, parent: Obj, key: str) -> Obj:
-    found: Any = parent.get(key) or {}
-    if not isinstance(found, dict):
-        raise BadNode(f"node {node}: {key} must be an object, not {found!r}")
-    return found
+    content: Any = parent.get(key) or {}
+    if not isinstance(content, dict):
+        raise BadNode(f"node {node}: {key} must be an object, not {content!r}")
+    return content
 
 
 def _check_amount(node: str, resource: str, text: str) -> None:
@@ -109,9 +109,9 @@ def set_ready(node: Obj, ready: str, reason: str, message: str, *, now: str) -> 
     for kind, value in {**pressures, "Ready": ready}.items():
         old = before.get(kind)
         since = old["lastTransitionTime"] if old and old["status"] == value else now
-        said = (reason, message) if kind == "Ready" else ("KubeletHasSufficientResources", "")
+        cause = (reason, message) if kind == "Ready" else ("KubeletHasSufficientResources", "")
         before[kind] = {
-            "type": kind, "status": value, "reason": said[0], "message": said[1],
+            "type": kind, "status": value, "reason": cause[0], "message": cause[1],
             "lastHeartbeatTime": now if ready == "True" or not old else old.get("lastHeartbeatTime", now), "lastTransitionTime": since,
         }  # fmt: skip
     status["conditions"] = [*before.values()]
@@ -128,12 +128,12 @@ class RegisteredNodes:
         self._served: dict[str, SimulatedNode] = {}
 
     async def register(self) -> None:
-        """Create every node that is not in the API, and let each be Ready."""
+        """Create every node that is not in the API, and make all of them Ready."""
         for manifest in self._manifests:
             await self._register(manifest)
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled, for each node that is connected."""
+        """Send the heartbeats of connected nodes until cancelled."""
         while True:
             await asyncio.sleep(_HEARTBEAT_SECONDS)
             for name, served in self._served.items():
@@ -161,7 +161,7 @@ class RegisteredNodes:
         set_ready(node, "True", "KubeletReady", "kubelet is posting ready status", now=timestamp(self._context.now()))
 
     async def _change_status(self, name: str, change: Callable[[Obj], None]) -> None:
-        """Read, change and write the node's status, again if another client wrote in between. Does nothing if the node has gone."""
+        """Read, change and write the node's status. Start over if another client wrote in between; do nothing if the node has gone."""
         while True:
             try:
                 node = await self._client.get(NODES, "", name)

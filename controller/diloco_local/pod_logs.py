@@ -1,4 +1,4 @@
-"""The logs of pods on this machine, as a client reads those of a cluster."""
+"""Reads the logs of pods on this machine with the interface of a cluster's client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BLOCK = 1 << 16
 
 
 class LocalPodLogs:
-    """`runs` gives for a container (namespace, pod, name) the log of each run with the position where the run begins in it, oldest first;
-    and whether the container runs now."""
+    """Pod logs from the files of `runs`, which is `Kubelet.runs`."""
 
     def __init__(self, runs: Callable[[str, str, str], tuple[list[tuple[Path, int]], bool]]) -> None:
         self._runs = runs
 
     async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
-        """Yield what the log has now. Raises NotFound for a container without a log, BadRequest without the run that is wanted."""
+        """Yield what the log has now. Raises NotFound if the container has no log, BadRequest if it has no previous run but that is
+        wanted."""
         assert not wanted.follow, "the control plane on this machine has no reader that follows a log"
         runs, _ = self._runs(namespace, name, wanted.container)
         newest = 2 if wanted.previous else 1
@@ -38,7 +38,7 @@ class LocalPodLogs:
 
 
 def start_of_last_lines(file: Path, lines: int) -> int:
-    """Return where the last `lines` lines of a file begin."""
+    """The position where the last `lines` lines of a file begin."""
     with file.open("rb") as opened:
         position = opened.seek(0, os.SEEK_END)
         wanted = lines + 1  # one more: the newline before the first of these lines

@@ -52,7 +52,7 @@ class ContainerState:
     last: Terminated | None = None
     restarts: int = 0
     final: bool = False
-    """It is not restarted any more."""
+    """The container is not restarted any more."""
 
 
 def timestamp(when: datetime) -> str:
@@ -61,12 +61,11 @@ def timestamp(when: datetime) -> str:
 
 
 def restarts_again(policy: str, exit_code: int) -> bool:
-    """Return whether the restartPolicy restarts a container with this exit status."""
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
 def restart_delay(earlier: int) -> float:
-    """Return seconds before the next restart, `earlier` restarts after the last long run: the first at once, then 10 s, 20 s, … 5 min."""
+    """Seconds before the next restart: none before the first, then 10 s, 20 s, … 5 min. `earlier`: restarts since the last long run."""
     return 0.0 if earlier == 0 else exponential(RESTART_FIRST, RESTART_CEILING, earlier)
 
 
@@ -84,7 +83,7 @@ def phase(init: Sequence[ContainerState], main: Sequence[ContainerState]) -> str
         return "Pending"
     if main and all(state.final and isinstance(state.now, Terminated) for state in main):
         return "Succeeded" if all(_succeeded(state) for state in main) else "Failed"
-    # One that has run waits for its restart; its pod is Running.
+    # A container that has run and waits for its restart leaves its pod Running.
     if all(isinstance(state.now, Waiting) and state.last is None for state in main):
         return "Pending"
     return "Running"
@@ -108,19 +107,19 @@ def pod_status(
     started_at: datetime,
     now: datetime,
 ) -> Obj:
-    """Return the whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `pod_ip`: None:
-    none is written."""
-    what = phase(init, main)
-    over = what in ("Succeeded", "Failed")
-    ready = what == "Running" and all(isinstance(state.now, Running) for state in main)
+    """The whole status to write. It keeps the conditions of `current` that a kubelet does not set, and the transition times of those that
+    have not changed. If `pod_ip` is None, the status has no address."""
+    pod_phase = phase(init, main)
+    ended = pod_phase in ("Succeeded", "Failed")
+    ready = pod_phase == "Running" and all(isinstance(state.now, Running) for state in main)
     initialized = all(_succeeded(state) for state in init)
-    unready = "PodCompleted" if what == "Succeeded" else "PodFailed" if what == "Failed" else "ContainersNotReady"
+    unready = "PodCompleted" if pod_phase == "Succeeded" else "PodFailed" if pod_phase == "Failed" else "ContainersNotReady"
     not_running = [state.name for state in main if not isinstance(state.now, Running)]
-    message = "" if over or ready else f"containers with unready status: [{' '.join(not_running)}]"
-    # From this condition on a kubelet pulls images, and the operator says so. Here are none: what is prepared starts at once.
+    message = "" if ended or ready else f"containers with unready status: [{' '.join(not_running)}]"
+    # The operator reads this condition as "the kubelet pulls images". Simulated nodes pull none: a prepared container starts at once.
     prepared = any(state.now != _CREATING or state.last is not None for state in (*init, *main))
     conditions = {
-        "PodReadyToStartContainers": (prepared and not over, "", ""),
+        "PodReadyToStartContainers": (prepared and not ended, "", ""),
         "Initialized": (initialized, "" if initialized else "ContainersNotInitialized", ""),
         "Ready": (ready, "" if ready else unready, message),
         "ContainersReady": (ready, "" if ready else unready, message),
@@ -128,7 +127,7 @@ def pod_status(
     }
     status: Obj = {key: value for key, value in current.items() if key not in ("reason", "message", "podIP", "podIPs")}
     status |= {
-        "phase": what,
+        "phase": pod_phase,
         **({"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]} if pod_ip is not None else {}),
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
@@ -196,7 +195,7 @@ def _state(state: Waiting | Running | Terminated) -> Obj:
 
 
 def initial_states(containers: Sequence[Mapping[str, Any]], reported: Sequence[Mapping[str, Any]], now: datetime) -> list[ContainerState]:
-    """Return the first states of a pod's containers: new, or as reported by an earlier kubelet process.
+    """The first states of a pod's containers: new, or as reported by an earlier kubelet process.
 
     A container that was reported as running ended with that kubelet: exit status 137, ContainerStatusUnknown.
     """

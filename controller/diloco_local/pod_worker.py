@@ -30,7 +30,7 @@ _RETRY = ExponentialBackoff(initial=0.1, ceiling=10.0)
 
 
 class PodWorker:
-    """Runs one pod, identified by its uid, until neither this machine nor the API has anything of it."""
+    """Runs one pod, identified by its uid, until both this machine and the API have nothing left of it."""
 
     def __init__(self, context: KubeletContext, node: SimulatedNode, pod: Obj) -> None:
         self._context = context
@@ -57,7 +57,7 @@ class PodWorker:
         return self._pod
 
     def update(self, pod: Obj | None) -> None:
-        """Take the pod as the API has it now; None: it is deleted."""
+        """Take the pod as the API has it now. None if it has gone from the API."""
         if pod is None:
             self._gone = True
         else:
@@ -65,19 +65,19 @@ class PodWorker:
         self._updated.set()
 
     async def signal(self, number: int) -> bool:
-        """Send a signal to every process of the pod, as from outside the kubelet. False: none runs."""
+        """Send a signal to each container, as `Container.signal` does. False if none runs."""
         return any([await container.signal(number) for container in self._containers])
 
     def logs(self, container: str) -> tuple[list[tuple[Path, int]], bool]:
-        """Return the log of each run of a container with the position where the run begins in it, oldest first; and whether the container
-        runs."""
-        found = next((each for each in self._containers if each.state.name == container), None)
-        return (found.logs, isinstance(found.state.now, Running)) if found else ([], False)
+        """The log file of each run of a container with the position where the run begins in it, oldest first; and whether the container
+        runs now."""
+        match = next((each for each in self._containers if each.state.name == container), None)
+        return (match.logs, isinstance(match.state.now, Running)) if match else ([], False)
 
     def inside(self, container: str, words: Sequence[str]) -> Command | None:
-        """Return what another program in a container of the pod is here; None: no such container runs."""
-        found = next((each for each in self._main if each.state.name == container), None)
-        return found.inside(words) if found else None
+        """The command on this machine that runs `words` as if in a container of the pod. None if no such container runs."""
+        match = next((each for each in self._main if each.state.name == container), None)
+        return match.inside(words) if match else None
 
     async def stop_with_node(self) -> None:
         """Kill every process, because the node stopped, and report nothing."""
@@ -156,7 +156,7 @@ class PodWorker:
         self._dirty.set()
 
     def _with_addresses(self) -> Obj:
-        """Return the pod with the addresses that its status will have."""
+        """The pod with the addresses that its status will have."""
         return {**self._pod, "status": {**self._pod.get("status", {}), "podIP": self._address, "hostIP": self._node.address}}
 
     async def _run_containers(self) -> None:
@@ -173,9 +173,9 @@ class PodWorker:
         return self._gone or "deletionTimestamp" in self._pod["metadata"]
 
     async def _until_deletion(self) -> None:
-        """Wait until the pod is deleted."""
+        """Wait until the pod is deleted, as its node sees it."""
         while True:
-            # This process knows of a deletion that a node without a connection cannot know: its pods run on until it is back.
+            # A node without a connection cannot know of a deletion: its pods run on until it is back, although this process knows.
             await self._node.connected.wait()
             if self._deleted:
                 return
@@ -183,15 +183,14 @@ class PodWorker:
             await self._updated.wait()
 
     def _grace(self) -> float:
-        """Return seconds from SIGTERM to SIGKILL; 0 if the pod has gone from the API."""
+        """Seconds from SIGTERM to SIGKILL. 0 if the pod has gone from the API."""
         if self._gone:
             return 0.0
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         return float(metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)))
 
     async def _terminate(self, containers: asyncio.Task[None]) -> None:
-        """Send SIGTERM, then SIGKILL after the grace period, which the API may shorten meanwhile. Returns when the containers have
-        ended."""
+        """Send SIGTERM, and SIGKILL after the grace period, which the API may shorten meanwhile. Return when the containers have ended."""
         began = asyncio.get_running_loop().time()
         for container in self._containers:
             await container.stop()
@@ -213,7 +212,7 @@ class PodWorker:
         while True:
             await self._dirty.wait()
             await self._node.connected.wait()
-            # Before the write: a change during it is written by the next one.
+            # Clear before the write: a change during this write then leads to another one.
             self._dirty.clear()
             await self._write_status()
 
@@ -230,7 +229,7 @@ class PodWorker:
                 log.warning("volumes of pod %s were not updated: %s", self._name, error)
 
     async def _write_status(self) -> None:
-        """Write the pod's status to the API. Retries until that succeeds or the pod has gone."""
+        """Write the pod's status to the API. Retry until that succeeds or the pod has gone."""
         failures = 0
         pod = self._pod
         while not self._gone:
@@ -238,7 +237,7 @@ class PodWorker:
                 pod.get("status", {}),
                 init=[container.state for container in self._init],
                 main=[container.state for container in self._main],
-                # An API server refuses loopback addresses in Endpoints, and its Warning events would bury those of the job.
+                # A real API server refuses loopback addresses in Endpoints, and its Warning events would bury the job's.
                 pod_ip=None if self._context.address_in_annotation else self._address,
                 host_ip=self._node.address,
                 started_at=self._started_at,
@@ -266,7 +265,7 @@ class PodWorker:
                 await self._context.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
 
     def _annotated(self, pod: Obj) -> Obj:
-        """Add its address to the annotations, if that is not in its status. A write of the status stores annotations too."""
+        """Add the pod's address to its annotations, if the status does not carry it. A write of the status stores annotations too."""
         if not self._context.address_in_annotation:
             return pod
         annotations = {**(pod["metadata"].get("annotations") or {}), ANNOTATION_ADDRESS: self._address}
@@ -275,13 +274,13 @@ class PodWorker:
     async def _fresh(self) -> Obj:
         metadata = self._pod["metadata"]
         pod = await self._context.client.get(PODS, metadata["namespace"], metadata["name"])
-        # A pod of this name that was created since is not the one that ran here: its status stays as it is.
+        # A pod of the same name may have been created since. This worker must not touch its status.
         if pod["metadata"]["uid"] != metadata["uid"]:
             raise NotFound(404, "NotFound", f"pod {self._name} has another uid now")
         return pod
 
     async def _remove(self) -> None:
-        """Remove the pod, of which nothing runs any more, from the API."""
+        """Remove the pod from the API. None of its processes runs any more."""
         metadata = self._pod["metadata"]
         failures = 0
         while not self._gone:
@@ -297,5 +296,5 @@ class PodWorker:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Wait until the task has ended in any way."""
+    """Wait until the task has ended, and leave its exception in it."""
     await asyncio.wait([task])

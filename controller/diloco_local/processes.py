@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class Priority(enum.StrEnum):
-    """Priority of the processes of containers, beside others of this machine when its processors are short."""
+    """Priority of containers' processes against the other processes of this machine, when its processors are short."""
 
     LOW = "low"
-    """A tenth of a process of the usual priority, and all of an idle processor. So a few learners do not starve the control plane, and
-    the machine stays usable."""
+    """A tenth of what a process of the usual priority gets, and all of an idle processor. So a few learners do not starve the control
+    plane, and the machine stays usable."""
     NORMAL = "normal"
-    """That of the command."""
+    """The same as the command has."""
 
     @property
     def niceness(self) -> int:
@@ -48,10 +48,12 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """How a process ended. `code` is the exit status as shells and kubelets report it: 128 + signal for a signal."""
+    """How a process ended."""
 
     code: int
+    """The exit status as shells and kubelets report it: 128 + signal if a signal ended the process."""
     signal: int = 0
+    """0 if the process exited by itself."""
 
     @classmethod
     def of_wait_status(cls, status: int) -> Exited:
@@ -70,7 +72,7 @@ class Process:
     _gone: asyncio.Future[None] = field(repr=False)
     pid: int = 0
     supervisor: int = 0
-    """The process number of its supervisor."""
+    """The pid of its supervisor."""
     _writer: asyncio.StreamWriter | None = field(default=None, repr=False)
 
     @property
@@ -78,11 +80,11 @@ class Process:
         return not self._exited.done()
 
     async def wait(self) -> Exited:
-        """Wait until the main process ended."""
+        """Wait until the main process has ended."""
         return await asyncio.shield(self._exited)
 
     async def wait_gone(self) -> None:
-        """Wait until no process that it started is alive either."""
+        """Wait until no process of the container is alive."""
         await asyncio.shield(self._gone)
 
     def signal(self, number: int, *, group: bool = False) -> None:
@@ -116,16 +118,16 @@ class Supervisor:
         await self.close()
 
     async def close(self) -> None:
-        """Kill every process, and return when all have gone."""
+        """Kill every process, and wait until all have gone."""
         running = [*self._running]
         for task in running:
-            if not task.cancelling():  # a second time would cut its clean-up short
+            if not task.cancelling():  # to cancel it twice would cut its clean-up short
                 task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
-        """Start a program with exactly this environment; append its stdout and stderr to `log`. Raises StartFailed. If cancelled, it also
-        ends what it may have started, since the caller has no handle to do so."""
+        """Start a program with exactly this environment, and append its stdout and stderr to `log`. Raises StartFailed. If this call is
+        cancelled, it ends a program that it has started, since the caller has no handle to do so."""
         self._numbers += 1
         loop = asyncio.get_running_loop()
         process = Process(f"{self._mark}/{self._numbers}/", loop.create_future(), loop.create_future())
@@ -145,22 +147,22 @@ class Supervisor:
 
 
 async def _run(process: Process, request: Mapping[str, Any], started: asyncio.Future[int]) -> None:
-    """Run a container to its end. If cancelled, it kills all of it first."""
-    why = "its supervisor was killed; try again"
+    """Run a container to its end. A cancellation kills all of the container first."""
+    reason = "its supervisor was killed; try again"
     try:
         await _supervised(process, request, started)
     except OSError as error:
-        why = f"its supervisor could not be started: {error}"
+        reason = f"its supervisor could not be started: {error}"
     finally:
         if not started.done():
-            started.set_exception(StartFailed(why))
+            started.set_exception(StartFailed(reason))
         if process.running:
             process._exited.set_result(Exited(137, 9))  # noqa: SLF001 - only these functions begin and end a Process
         process._gone.set_result(None)  # noqa: SLF001
 
 
 async def _supervised(process: Process, request: Mapping[str, Any], started: asyncio.Future[int]) -> None:
-    """Begin a supervisor, and return when it has ended, with all its processes. Raises OSError."""
+    """Start a supervisor, and wait until it and all processes of the container have ended. Raises OSError if it cannot be started."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -180,9 +182,9 @@ async def _supervised(process: Process, request: Mapping[str, Any], started: asy
     except ConnectionError:
         pass  # the same as end of file
     finally:
-        writer.transport.abort()  # at which the helper kills everything
+        writer.transport.abort()  # the helper sees the end of the socket and kills everything
         await helper.wait()
-        # One that was killed has killed nothing, and of its processes only the main one dies with it; or some outlived its kills.
+        # Not 0: either the helper was killed before it could kill its processes (only the main one dies with it), or some outlived its kills.
         if helper.returncode and not await asyncio.to_thread(supervisor.kill_marked, process.mark):
             log.error(
                 "Processes with %s=%s in their environment outlive SIGKILL: they are stuck inside the kernel, and end when they leave it.",

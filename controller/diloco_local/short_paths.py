@@ -1,7 +1,7 @@
 """Short names for folders of this machine.
 
 The path of a Unix socket has at most 107 bytes (unix(7)). Programs make sockets below TMPDIR: multiprocessing and torch's data loaders use
-names such as `pymp-abcdefgh/listener-abcdefgh`. A pod's folder below the state directory may be longer than what that leaves.
+names such as `pymp-abcdefgh/listener-abcdefgh`. The path of a pod's folder in the state directory may be too long for such a name.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 
 LONGEST = 40
-"""Bytes of a folder that needs no short name: 67 are left for names below it."""
+"""Most bytes of a path that needs no short name: 67 are left for names below it."""
 _SHORT = Path("/tmp")  # noqa: S108 - the folder made there is this user's alone
 
 
 class ShortPaths:
-    """Links to folders, in a folder of this user's own."""
+    """Links to folders, in a folder that only this user can enter."""
 
     def __init__(self) -> None:
         self._links: dict[Path, Path] = {}
@@ -40,18 +40,18 @@ class ShortPaths:
         return self._links[folder]
 
     def release(self, below: Path) -> None:
-        """Remove the links to what is below a folder."""
+        """Remove the links to folders below this one."""
         for folder in [each for each in self._links if each.is_relative_to(below)]:
             self._links.pop(folder).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove all of them."""
+        """Remove all links."""
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
         self._links, self._home = {}, None
 
 
 def _own_folder() -> Path:
-    """Return a folder that only this user can enter."""
+    # mkdtemp: only this user can enter it.
     parent = _SHORT if os.access(_SHORT, os.W_OK | os.X_OK) else None
     return Path(tempfile.mkdtemp(prefix="dl-", dir=parent))

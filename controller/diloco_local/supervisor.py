@@ -1,9 +1,9 @@
-"""The parent of one container's processes: a small helper program, run by path so that it imports only some standard library.
+"""The parent of one container's processes: a small helper program, run by path so that it imports only a little of the standard library.
 
-It starts the main process, passes signals on and reports its exit, over a socket that it shares with the command. When the main process
-ends, or the socket closes because the command ended in any way (even by SIGKILL), it kills every descendant and exits. It is a sub-reaper:
-a grandchild that daemonises (double fork, setsid) becomes its child instead of init's, so it is found too. If the supervisor itself is
-killed, the main process dies by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry the container's mark.
+The supervisor starts the main process, passes signals on to it and reports its exit, over a socket that it shares with the command. When the
+main process ends, or the socket closes because the command ended (even by SIGKILL), the supervisor kills every descendant and exits. It is a
+sub-reaper: a grandchild that daemonises (double fork, setsid) becomes its child instead of init's, so it is found too. If the supervisor
+itself is killed, the main process dies by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry the container's mark.
 
 Linux only: /proc, prctl.
 
@@ -11,7 +11,7 @@ Request:  one JSON line {"argv", "env", "cwd", "log", "mark", "nice"}; then a by
           processes
 Reports:  JSON lines {"started": pid} or {"failed": message}; then {"exited": wait status}
 
-As in a container, all other processes end with the main one; exit status 0 of the supervisor says that none of them is alive.
+As in a container, all other processes end with the main one. The supervisor exits with status 0 once none of them is alive.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -44,13 +44,15 @@ _END_SECONDS = 10.0
 """How long to wait for killed processes to end. Only a process that is stuck inside the kernel takes longer; it dies when it leaves the
 kernel."""
 _FORKS_OUTRUN = 1000
+"""Rounds in which processes that fork are stopped, before the stopped ones are killed."""
 _LISTS = 200
 _LOOKS_AT_EXEC = 20
 _AUTOGROUP_SECONDS = 0.5
+"""How long to retry a write to /proc/self/autogroup: the kernel takes one in 0.1 s."""
 
 
 def prctl(option: int, argument: int) -> None:
-    """Call prctl."""
+    """Call prctl(2). Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, argument, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -58,7 +60,7 @@ def prctl(option: int, argument: int) -> None:
 
 
 class ProcessStat(NamedTuple):
-    """What is used of /proc/<pid>/stat."""
+    """The fields of /proc/<pid>/stat that the supervisor reads."""
 
     pid: int
     parent: int
@@ -71,13 +73,12 @@ class ProcessStat(NamedTuple):
 
 
 def processes() -> Iterator[ProcessStat]:
-    """Yield every process of the machine that is visible and lives when the last of them has been given, and some that have ended
-    meanwhile.
+    """Yield every visible process that still lives when the search ends, and some that have ended meanwhile.
 
-    A process that was listed may fork and end before it is read; so the list is made again until it holds nothing new. Then each living
-    process was listed and read, or its parent lived after the last list was begun, so that the parent was. Within a list a parent comes
-    before its children: who finds a parent gone reads of its children that the sub-reaper has them. Processes that fork faster than they
-    are listed end the search after `_LISTS` lists; one of those is then nearly always read alive.
+    A process may fork and end between being listed and being read, so /proc is listed again until it holds nothing new. Then each living
+    process has been read, or its parent has: a parent that lived after the last list was begun. Within a list a parent comes before its
+    children, so a child whose parent is already gone shows the sub-reaper as its parent. The search ends after `_LISTS` lists even if
+    processes fork faster than they are listed; one of those is then nearly always read alive.
     """
     read: set[str] = set()
     for _ in range(_LISTS):
@@ -97,21 +98,21 @@ def processes() -> Iterator[ProcessStat]:
 
 
 def descendants(root: int) -> list[ProcessStat]:
-    """Return all processes below `root`, living or not."""
+    """All processes below `root`, living or not."""
     children: dict[int, list[ProcessStat]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
-    found: list[ProcessStat] = []
+    below_root: list[ProcessStat] = []
     todo = [root]
     while todo:
         below = children.get(todo.pop(), [])
-        found += below
+        below_root += below
         todo += [process.pid for process in below]
-    return found
+    return below_root
 
 
 def lower_priority(niceness: int) -> None:
-    """Give this process, a session leader, a lower priority than processes outside containers, by so much niceness; 0 leaves it."""
+    """Add to the niceness of this process, a session leader, so that processes outside containers go first. 0 changes nothing."""
     os.nice(niceness)
     deadline = time.monotonic() + _AUTOGROUP_SECONDS
     while True:
@@ -127,14 +128,15 @@ def lower_priority(niceness: int) -> None:
 
 
 def has_mark(pid: int, mark: str) -> bool:
-    """Return whether the process was started with MARK set to something that begins with `mark`."""
+    """Whether the process was started with MARK set to something that begins with `mark`."""
     for _ in range(_LOOKS_AT_EXEC):
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
                 environ = file.read()
         except OSError:
             return False
-        # While a process executes a program, its new environment is not there yet. One of the kernel, or that ends, has no program either.
+        # In the middle of execve a process has no environment yet, so look again. A kernel thread, or a process that ends, never gets one;
+        # they have no program either.
         if environ or not os.path.exists(f"/proc/{pid}/exe"):  # noqa: PTH110
             break
         time.sleep(0.001)
@@ -142,7 +144,7 @@ def has_mark(pid: int, mark: str) -> bool:
 
 
 def kill(pid: int, number: int) -> None:
-    """Send a signal. A process that has gone already is no error."""
+    """Send a signal. It is no error if the process has gone."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -150,18 +152,18 @@ def kill(pid: int, number: int) -> None:
 
 
 def kill_until_none(living: Callable[[], list[int]]) -> bool:
-    """Send SIGKILL to what `living` finds until it finds nothing, however fast the processes fork. False: a process outlived
+    """Kill the processes that `living` returns until it returns none, however fast they fork. False if one still lives after
     `_END_SECONDS`."""
     deadline = time.monotonic() + _END_SECONDS
-    while found := living():
+    while targets := living():
         for _ in range(_FORKS_OUTRUN):
-            for pid in found:
+            for pid in targets:
                 kill(pid, signal.SIGSTOP)  # a stopped process does not fork while the others die
-            fresh = [pid for pid in living() if pid not in found]
+            fresh = [pid for pid in living() if pid not in targets]
             if not fresh:
                 break
-            found += fresh
-        for pid in found:
+            targets += fresh
+        for pid in targets:
             kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
@@ -170,13 +172,13 @@ def kill_until_none(living: Callable[[], list[int]]) -> bool:
 
 
 def kill_marked(mark: str) -> bool:
-    """Kill every process of this machine that carries the mark. For the owner of a supervisor that died."""
+    """Kill every process of this machine that carries the mark. The owner of a supervisor that died calls this."""
     me = os.getpid()
     return kill_until_none(lambda: [p.pid for p in processes() if p.alive and p.pid != me and has_mark(p.pid, mark)])
 
 
 def _collect() -> dict[int, int]:
-    """Return pid -> wait status of every child that has ended, adopted ones too."""
+    """Reap every child that has ended, adopted ones too: pid -> wait status."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -189,19 +191,19 @@ def _collect() -> dict[int, int]:
 
 
 def _living() -> list[int]:
-    """Return every process of the container that is alive."""
+    """Every process of the container that is alive."""
     return [process.pid for process in descendants(os.getpid()) if process.alive]
 
 
 def _left() -> list[int]:
-    """Return the same once those that have ended are collected: a dead parent would hide those whom it leaves."""
+    """Like `_living`, after reaping: a dead parent that is not reaped keeps its children from being adopted, and so hides them."""
     _collect()
     return _living()
 
 
 def supervise(connection: socket.socket) -> bool:
-    """Start the program that the request names, and serve until it ends or the other side closes the connection; then kill everything.
-    False: a process outlived that."""
+    """Start the program that the request names, and serve until it ends or the other side closes the connection. Then kill everything.
+    False if a process outlived that."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     wake, waker = os.pipe()
     for end in (wake, waker):
@@ -230,7 +232,7 @@ def supervise(connection: socket.socket) -> bool:
             if connection.fileno() in ready and not (signals := connection.recv(4096)):
                 break
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the command has ended, as when it closes the connection
+        pass  # the command has ended: the same as a closed connection
     except BaseException:
         kill_until_none(_left)
         raise
@@ -238,7 +240,7 @@ def supervise(connection: socket.socket) -> bool:
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any] | None, bytes]:
-    """Return the request, and what came after it; None: the other side has gone."""
+    """The request, and the bytes that came after it. None if the other side has gone."""
     data = b""
     while b"\n" not in data:
         piece = connection.recv(1 << 16)
@@ -262,7 +264,7 @@ def _signal(main: int, number: int) -> None:
 
 
 def _start(connection: socket.socket, request: dict[str, Any]) -> int | None:
-    """Start the main process and report it; None: it could not be started."""
+    """Start the main process, report it and return its pid. None if it could not be started."""
     reader, writer = os.pipe()  # closed by exec; before that it carries why exec failed
     parent = os.getpid()
     pid = os.fork()
@@ -282,7 +284,7 @@ def _start(connection: socket.socket, request: dict[str, Any]) -> int | None:
 
 
 def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
-    """Become the container's main process in the child, or report the error and exit."""
+    """In the forked child: become the container's main process, or write the error to `failure` and exit."""
     try:
         os.setsid()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -293,9 +295,9 @@ def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             if signal.getsignal(number) is not signal.SIG_DFL:  # an ignored signal would stay ignored in the program
                 signal.signal(number, signal.SIG_DFL)
-        nothing = os.open("/dev/null", os.O_RDONLY)
+        null = os.open("/dev/null", os.O_RDONLY)
         log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        for source, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
         os.chdir(request["cwd"])
         os.execvpe(request["argv"][0], request["argv"], {**request["env"], MARK: request["mark"]})  # noqa: S606

@@ -45,34 +45,34 @@ class PodFolder:
 
     @property
     def path(self) -> Path:
-        """It is deleted with the pod."""
+        """The pod's own folder, deleted with the pod."""
         return self._folder
 
     def log(self, container: str, restarts: int) -> Path:
-        """Return the log of one run of a container; its folder exists."""
+        """The log file of one run of a container. Its folder is created."""
         self._logs.mkdir(parents=True, exist_ok=True)
         return self._logs / f"{container}-{restarts}.log"
 
     def mounts(self, pod: Obj, container: Mapping[str, Any], sources: Sources, claims: Mapping[str, Path]) -> list[Mount]:
-        """Create or update the volumes of a container. `claims`: the folder of each claim that exists. Raises ContainerConfigError if a
-        source is missing or not supported; OSError."""
+        """Create or update the volumes of a container. `claims`: the folder of each claim that exists. Raises OSError, and
+        ContainerConfigError if a source is missing or not supported."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
-        found: list[Mount] = []
+        mounts: list[Mount] = []
         for mount in container.get("volumeMounts") or ():
             volume = volumes.get(mount["name"])
             if volume is None:
                 raise ContainerConfigError(f"volumeMount {mount['name']!r} of container {container['name']!r}: the pod has no such volume")
             folder = self._materialise(pod, volume, sources, claims)
             local = folder / mount["subPath"] if mount.get("subPath") else folder
-            # As a kubelet does. A program that finds no folder there would fail on simulated nodes alone.
+            # A kubelet creates this folder. A program that relies on that would fail on simulated nodes alone.
             if mount.get("subPath") and not local.exists():
                 local.mkdir(parents=True)
-            found.append(Mount(mount["mountPath"], str(local)))
-        found.append(Mount(container.get("terminationMessagePath") or TERMINATION_LOG, str(self._termination_file(container["name"]))))
-        return found
+            mounts.append(Mount(mount["mountPath"], str(local)))
+        mounts.append(Mount(container.get("terminationMessagePath") or TERMINATION_LOG, str(self._termination_file(container["name"]))))
+        return mounts
 
     def refresh(self, pod: Obj, sources: Sources) -> None:
-        """Update the files of a running pod. Raises ContainerConfigError if a source is missing, after updating the others; OSError."""
+        """Update the files of a running pod. Raises OSError, and ContainerConfigError if a source is missing, once the others are updated."""
         missing: ContainerConfigError | None = None
         for volume in pod["spec"].get("volumes") or ():
             folder = self._volume(volume)
@@ -91,10 +91,11 @@ class PodFolder:
         file.write_bytes(b"")
 
     def termination_message(self, container: Mapping[str, Any], log: Path, start: int, exit_code: int) -> str:
-        """Return at most 4096 bytes of the container's termination message, or the end of its log, from `start` on, if it asks for that."""
+        """At most 4096 bytes of the container's termination message. If that is empty and the container asks for it, the end of its log,
+        which begins at `start`."""
         try:
             with self._termination_file(container["name"]).open("rb") as file:
-                # No more of it is read: the file is as large as the program likes, and the API refuses long messages.
+                # Read no more: the file may be as large as the program likes, and the API refuses long messages.
                 message = file.read(MESSAGE_BYTES)
         except FileNotFoundError:
             message = b""
@@ -135,10 +136,10 @@ def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, F
         if source := volume.get(kind):
             known = True
             name = source.get(name_field) or source.get("name")
-            found = data.get(name)
-            if found is None and not source.get("optional"):
+            content_by_key = data.get(name)
+            if content_by_key is None and not source.get("optional"):
                 raise ContainerConfigError(f"{kind.lower()} {name!r} not found")
-            files |= _selected(found or {}, source, f"{kind.lower()} {name!r}")
+            files |= _selected(content_by_key or {}, source, f"{kind.lower()} {name!r}")
     if source := volume.get("downwardAPI"):
         known = True
         items = source.get("items") or ()
@@ -172,8 +173,8 @@ def _mode(item: Mapping[str, Any], source: Mapping[str, Any]) -> int:
 
 
 def publish(folder: Path, files: Mapping[str, File]) -> None:
-    """Make `folder` contain exactly these files, by path in it. A reader that opens `..data` once sees either the old or the new
-    files, never a mixture. Does nothing if nothing changed."""
+    """Make `folder` contain exactly these files (path in the folder -> file). A reader that opens `..data` once sees either the old or
+    the new files, never a mixture. Does nothing if nothing changed."""
     link = folder / _DATA
     if link.exists() and _read(link) == files:
         return
@@ -187,7 +188,7 @@ def publish(folder: Path, files: Mapping[str, File]) -> None:
     pending = folder / f"{_DATA}_tmp"
     pending.unlink(missing_ok=True)
     pending.symlink_to(fresh.name)
-    # One rename: between an unlink and a new link a reader would find no files.
+    # Replace by one rename: between an unlink and a new link a reader would find no files.
     pending.replace(link)
     # After the link is replaced: before, the names of new files would lead nowhere.
     shown = {path.partition("/")[0] for path in files}
@@ -196,7 +197,7 @@ def publish(folder: Path, files: Mapping[str, File]) -> None:
             (folder / name).symlink_to(f"{_DATA}/{name}")
     for entry in list(folder.iterdir()):
         if entry.name.startswith(".."):
-            # The old folder goes last: until the rename readers opened files in it.
+            # The old folder goes last: readers opened files in it before the rename.
             if entry not in (link, fresh):
                 shutil.rmtree(entry)
         elif entry.name not in shown:
@@ -204,12 +205,12 @@ def publish(folder: Path, files: Mapping[str, File]) -> None:
 
 
 def _read(folder: Path) -> dict[str, File]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): File(path.read_bytes(), path.stat().st_mode & 0o777) for path in found}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): File(path.read_bytes(), path.stat().st_mode & 0o777) for path in files}
 
 
 def tail(file: Path, limit: int, start: int = 0) -> bytes:
-    """Return the last `limit` bytes of a file, of those from `start` on; empty if there is no file."""
+    """The last `limit` bytes of a file, but none before position `start`. Empty if there is no file."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)
