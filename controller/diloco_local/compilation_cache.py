@@ -11,7 +11,7 @@ from pathlib import Path
 
 _FOLDERS = {"JAX_COMPILATION_CACHE_DIR": "jax", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 CACHE_VARIABLES = tuple(_FOLDERS)
-"""Variables that tell the compilers their folders. If the command's environment sets one, it wins over the folder in the state directory."""
+"""Variables that tell the compilers their folders. One in the command's environment wins over the folder in the state directory."""
 _EVERY_PROGRAM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 """By default JAX keeps only programs that take a second or longer to compile. A small model is many programs that each take less."""
 MOST_BYTES = 1 << 30

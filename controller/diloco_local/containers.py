@@ -77,7 +77,7 @@ class Container:
         self._restarts_in_a_row = 0
         """Restarts since the last long run."""
         self.logs: list[tuple[Path, int]] = []
-        """For each run: its log file, and the position in the file where the run begins. An earlier pod of the same name may have used it."""
+        """For each run: its log file, and the position where the run begins. An earlier pod of the same name may have written before it."""
 
     async def run(self) -> None:
         """Run until the container has ended for good: it ended and is not restarted, or it was stopped."""
@@ -284,16 +284,16 @@ _SECRET_NAMES = {("secret", "secretName"), ("secret", "name"), ("secretRef", "na
 
 def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
     """Every name that the pod's spec refers to. `references`: pairs of a field and the field inside it that holds the name."""
-    referred: set[str] = set()
+    names: set[str] = set()
     todo: list[Any] = [pod["spec"]]
     while todo:
         value = todo.pop()
         if isinstance(value, Mapping):
-            referred |= {value[outer][inner] for outer, inner in references if isinstance(value.get(outer), Mapping) and inner in value[outer]}
+            names |= {value[outer][inner] for outer, inner in references if isinstance(value.get(outer), Mapping) and inner in value[outer]}
             todo += value.values()
         elif isinstance(value, list):
             todo += value
-    return referred
+    return names
 
 
 async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set[str]) -> dict[str, Obj]:

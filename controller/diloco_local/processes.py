@@ -184,7 +184,7 @@ async def _supervised(process: Process, request: Mapping[str, Any], started: asy
     finally:
         writer.transport.abort()  # the helper sees the end of the socket and kills everything
         await helper.wait()
-        # Not 0: either the helper was killed before it could kill its processes (only the main one dies with it), or some outlived its kills.
+        # Not 0: the helper was killed before it could kill its processes (only the main one dies with it), or some outlived its kills.
         if helper.returncode and not await asyncio.to_thread(supervisor.kill_marked, process.mark):
             log.error(
                 "Processes with %s=%s in their environment outlive SIGKILL: they are stuck inside the kernel, and end when they leave it.",

@@ -24,7 +24,7 @@ _RETRY_SECONDS = 1.0
 
 
 class Scheduler:
-    """Binds every pending pod that fits a node, and says of the others why they do not, as kube-scheduler does."""
+    """Binds every pending pod that fits a node, and writes into the status of the others why they do not, as kube-scheduler does."""
 
     def __init__(self, client: Client, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._client = client
@@ -33,12 +33,11 @@ class Scheduler:
         self._pods = Reflector(client, PODS, as_it_is, rng=random.random)
         self._nodes = Reflector(client, NODES, as_it_is, rng=random.random)
         self._assumed: dict[str, Obj] = {}
-        """Pods that this scheduler has bound, by uid, until the cache shows it. They use their node's resources already."""
+        """Pods, by uid, that this scheduler has bound but the cache shows as pending. They use their node's resources already."""
         self._pods.on_change(lambda _old, _new: self._wake.set())
         self._nodes.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pods.run(), name="scheduler's pods")
             group.create_task(self._nodes.run(), name="scheduler's nodes")
@@ -52,7 +51,7 @@ class Scheduler:
                     self._wake.set()
 
     async def _schedule_pending(self) -> bool:
-        """Try to bind every pending pod once. False: some request to the API server failed."""
+        """Try once to bind every pending pod. False if a request to the API server failed."""
         pods = {held.uid: held.value for held in self._pods.cache}
         for uid in [*self._assumed]:
             if uid not in pods or pods[uid]["spec"].get("nodeName"):
@@ -78,7 +77,7 @@ class Scheduler:
                     for name, amount in requests(pod).items():
                         on_node[name] = on_node.get(name, Fraction(0)) + amount
             except (Conflict, NotFound):
-                continue  # it changed meanwhile: that change wakes the scheduler again
+                continue  # the pod changed meanwhile: that change wakes the scheduler again
             except ApiError as error:
                 log.warning("scheduling pod %s: %s", pod["metadata"]["name"], error)
                 complete = False

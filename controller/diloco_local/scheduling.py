@@ -1,8 +1,8 @@
 """Chooses a node for a pod, or says why none fits. Pure; `scheduler` acts on it.
 
-Considered are nodeSelector, required affinity to nodes and between pods, taints and tolerations, unschedulable, readiness, and requests
-against allocatable resources. A node has none of a resource that it does not list, except of cpu, memory, ephemeral-storage and pods:
-simulated nodes need not list those.
+It considers nodeSelector, required affinity to nodes and between pods, taints and tolerations, unschedulable, readiness, and requests
+against allocatable resources. A node that does not list a resource has none of it; but cpu, memory, ephemeral-storage and pods are then
+unlimited, since simulated nodes need not list them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A node; or None with the reason, in the words of the Kubernetes scheduler."""
+    """A node; or None, and in `message` the reason in the words of kube-scheduler."""
 
     node: str | None
     message: str = ""
 
 
 def requests(pod: Obj) -> dict[str, Fraction]:
-    """Return resources that a pod requests, `pods` among them."""
+    """The resources that a pod requests, with `pods` among them."""
     return pod_requests(pod["spec"])
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
-    """Return whether one of the tolerations matches the taint."""
     return any(
         (not toleration.get("effect") or toleration["effect"] == taint["effect"])
         and (toleration.get("key", "") in ("", taint["key"]))
@@ -51,12 +50,12 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
 
 
 def occupies_node(pod: Obj) -> bool:
-    """Return whether the pod uses resources of its node: it is bound and has not ended."""
+    """Whether the pod uses resources of a node: it is bound and has not ended."""
     return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
-    """Return resources that pods use on each node."""
+    """Node -> resource -> what the pods there use."""
     taken: dict[str, dict[str, Fraction]] = {}
     for pod in pods:
         if occupies_node(pod):
@@ -67,12 +66,11 @@ def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
 
 
 def labels_of(node: Obj) -> dict[str, str]:
-    """Return the labels of a node."""
     return {NODE_HOSTNAME: node["metadata"]["name"], **(node["metadata"].get("labels") or {})}
 
 
 def unschedulable_reason(pod: Obj, node: Obj, taken: Mapping[str, Fraction], neighbours: Neighbours | None = None) -> str | None:
-    """Return why the pod cannot run on the node; None if it can."""
+    """Why the pod cannot run on the node. None if it can. `taken`: what pods use on the node."""
     spec = pod["spec"]
     labels = labels_of(node)
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not attracts(
@@ -106,22 +104,27 @@ def _insufficient_resource(wanted: Mapping[str, Fraction], node: Obj, taken: Map
 
 
 def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Fraction]], neighbours: Neighbours | None = None) -> Choice:
-    """Return the feasible node with the fewest pods, by name among equals. `neighbours`: of the pods that use resources."""
+    """Choose the feasible node with the fewest pods, by name among equals.
+
+    Args:
+        taken: see `used_resources`
+        neighbours: the pods that use resources, for affinity between pods
+    """
     feasible: list[tuple[Fraction, str]] = []
     counts: Counter[str] = Counter()
     named = only_nodes(node_terms(pod["spec"].get("affinity")))
     for node in nodes:
         name = node["metadata"]["name"]
-        if named is not None and name not in named:  # as the test below would find, after a hundred times the work
+        if named is not None and name not in named:  # the test below says the same, after a hundred times the work
             counts[_OTHER_NODE] += 1
             continue
         on_node = taken.get(name, {})
-        why = unschedulable_reason(pod, node, on_node, neighbours)
-        if why is None:
+        reason = unschedulable_reason(pod, node, on_node, neighbours)
+        if reason is None:
             feasible.append((on_node.get("pods", Fraction(0)), name))
         else:
-            counts[why] += 1
+            counts[reason] += 1
     if feasible:
         return Choice(min(feasible)[1])
-    reasons = ", ".join(f"{count} {why}" for why, count in sorted(counts.items()))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     return Choice(None, f"0/{len(nodes)} nodes are available: {reasons}." if nodes else "no nodes available to schedule pods")

@@ -14,7 +14,7 @@ from diloco_local.compilation_cache import trim_caches
 
 
 def claim_folder(state_dir: Path, namespace: str, claim: str) -> Path:
-    """Return the folder of a volume claim: the next control plane finds what the syncer of the last one has written."""
+    """The folder of a volume claim. The next control plane finds there what the last one's syncer wrote."""
     return state_dir / "volumes" / namespace / claim
 
 
@@ -27,8 +27,8 @@ class StateDirUnusable(RuntimeError):
 
 
 class StateDir:
-    """Layout: `volumes/` (claims; they stay after the command), `logs/`, `compiled/` (what JAX compiled; it may be deleted), `pods/` (of
-    this run only), `identity`, `lock`."""
+    """Layout: `volumes/` (claims; they stay after the command), `logs/`, `compiled/` (caches of compilers; may be deleted), `pods/` (this
+    run's only), `identity`, `lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -43,7 +43,7 @@ class StateDir:
         return self.logs / "operator.log"
 
     def identity(self) -> str:
-        """Return a unique name of this directory, the same in every run. By it a command recognises what it made in a cluster. Raises
+        """A unique name of this directory, the same in every run. A command recognises by it what it made in a cluster. Raises
         StateDirUnusable."""
         file = self.path / "identity"
         try:
@@ -73,7 +73,7 @@ class StateDir:
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
             trim_caches(self.path)
-            shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
+            shutil.rmtree(self.path / "pods", ignore_errors=True)  # a run that was killed leaves it
             (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
         except OSError as error:
             os.close(lock)

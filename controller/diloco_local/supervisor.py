@@ -1,9 +1,10 @@
 """The parent of one container's processes: a small helper program, run by path so that it imports only a little of the standard library.
 
-The supervisor starts the main process, passes signals on to it and reports its exit, over a socket that it shares with the command. When the
-main process ends, or the socket closes because the command ended (even by SIGKILL), the supervisor kills every descendant and exits. It is a
-sub-reaper: a grandchild that daemonises (double fork, setsid) becomes its child instead of init's, so it is found too. If the supervisor
-itself is killed, the main process dies by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry the container's mark.
+The supervisor starts the main process, passes signals on to it and reports its exit, over a socket that it shares with the command. When
+the main process ends, or the socket closes because the command ended (even by SIGKILL), the supervisor kills every descendant and exits.
+It is a sub-reaper: a grandchild that daemonises (double fork, setsid) becomes its child instead of init's, so it is found too. If the
+supervisor itself is killed, the main process dies by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry the
+container's mark.
 
 Linux only: /proc, prctl.
 

@@ -72,7 +72,7 @@ class PodFolder:
         return mounts
 
     def refresh(self, pod: Obj, sources: Sources) -> None:
-        """Update the files of a running pod. Raises OSError, and ContainerConfigError if a source is missing, once the others are updated."""
+        """Update the files of a running pod. Raises OSError, and ContainerConfigError if a source is missing, after updating the rest."""
         missing: ContainerConfigError | None = None
         for volume in pod["spec"].get("volumes") or ():
             folder = self._volume(volume)

@@ -1,4 +1,4 @@
-"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/contract tests it.
+"""`MemoryApi`: the verbs of an API server. kube/client.py says what they promise, and tests/contract tests that.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -31,7 +31,7 @@ from diloco_local.memory.server import Server
 from diloco_local.memory.watch import watch_table
 
 type Hook = Callable[[str, Resource, str, str], None]
-"""`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""
+"""`hook(verb, resource, namespace, name)`. The verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""
 
 WRITE_VERBS = frozenset(("create", "update", "patch", "delete", "bind", "evict"))
 _PODS = Resource("", "v1", "Pod", "pods")
@@ -43,14 +43,17 @@ def _now() -> datetime:
 
 
 class MemoryApi:
-    """An API server in memory. Implements `kube.client.Client`; lives in one event loop.
+    """An API server in memory, for one event loop. Implements `kube.client.Client`.
 
-    Objects handed out are the caller's own. Objects have no metadata.managedFields: there is no server-side apply here.
+    The caller may change the objects that it gets. They have no metadata.managedFields, since there is no server-side apply. `writes`
+    counts the writes that took effect. Time-outs and bookmarks of watches use the event loop's clock.
 
-    `clock` gives the time of every timestamp, timezone-aware. Time-outs and bookmarks of watches use the event loop's clock. `random` makes
-    uids and generated names; with a seed they repeat. `window`: the most changes of each kind at which watches can begin, see also
-    `store.KEPT`. `before` and `after` are called around every request, also around reads. An error from `before` rejects the request. An
-    error from `after` loses the answer of a request that took effect (not called for watch). `writes` counts the writes that took effect.
+    Args:
+        clock: gives the time of every timestamp, timezone-aware
+        random: makes uids and generated names; with a seed they repeat
+        window: most changes of each kind that are kept, so that watches can begin at them; see also `store.KEPT`
+        before: called before every request, reads too; an error from it rejects the request
+        after: called after every request but watch; an error from it loses the answer, although the request took effect
     """
 
     def __init__(
@@ -94,10 +97,10 @@ class MemoryApi:
         self._enter("list", resource, namespace, "")
         kind = self._server.kind(resource)
         if continue_token:
-            found = self._continued.get(continue_token)
-            if found is None:
+            continued = self._continued.get(continue_token)
+            if continued is None:
                 raise Gone(410, "Expired", "The provided continue parameter is too old to display a consistent list result. List again.")
-            version, objs = found
+            version, objs = continued
         else:
             matches = selection(kind, label_selector, field_selector)
             objs = [obj for obj in self._server.table(kind).all(namespace) if matches(obj)]
@@ -153,9 +156,9 @@ class MemoryApi:
     async def create(
         self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
     ) -> Obj:
-        mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
+        received, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("create", resource, namespace, name)
-        stored = self._server.create(kind, mine, dry_run=dry_run)
+        stored = self._server.create(kind, received, dry_run=dry_run)
         answer = _answered(stored, metadata_only=metadata_only)
         if dry_run:
             self._leave("create", resource, namespace, name)
@@ -165,10 +168,10 @@ class MemoryApi:
     async def update(
         self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "", metadata_only: bool = False
     ) -> Obj:
-        mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
+        received, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("update", resource, namespace, name, subresource)
         old = self._server.existing(kind, namespace, name)
-        stored = self._server.replace(kind, mine, old, subresource)
+        stored = self._server.replace(kind, received, old, subresource)
         return self._answer("update", resource, namespace, name, _answered(stored, metadata_only=metadata_only))
 
     async def patch(
@@ -182,10 +185,10 @@ class MemoryApi:
         field_manager: str = "",
         metadata_only: bool = False,
     ) -> Obj:
-        mine = _received(patch, nulls=True)
+        received = _received(patch, nulls=True)
         kind = await self._begin("patch", resource, namespace, name, subresource)
         old = self._server.existing(kind, namespace, name)
-        new = merge_patch(old, mine)
+        new = merge_patch(old, received)
         if not isinstance(new.get("metadata"), dict):
             raise BadRequest(400, "BadRequest", "metadata must be a map")
         stored = self._server.update(kind, new, old, subresource)
@@ -211,14 +214,14 @@ class MemoryApi:
         self._answer("bind", _PODS, namespace, name, {})
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
-        """Evict a pod: there are no PodDisruptionBudgets here, so none can block an eviction."""
+        """Evict a pod. Nothing can block that: this server has no PodDisruptionBudgets."""
         kind = await self._begin("evict", _PODS, namespace, name)
         self._server.evict(kind, self._server.existing(kind, namespace, name), grace=grace_seconds, uid=uid)
         self._answer("evict", _PODS, namespace, name, {})
 
     # --- for tests and the embedded default ---------------------------------------------------------------------------
     def compact(self) -> None:
-        """Compact all history, as etcd does after a while: older versions and continue tokens are `Gone`."""
+        """Compact all history, as etcd does after a while: older versions and continue tokens are `Gone` then."""
         self._server.store.compact()
         self._continued.clear()
 
@@ -228,7 +231,7 @@ class MemoryApi:
         self._server.store.wake()
 
     def dump(self) -> dict[str, Any]:
-        """Return the whole state as JSON."""
+        """The whole state as JSON, for `restore`."""
         store = self._server.store
         objects = [copy_json(obj) for table in store.tables.values() for obj in table.all()]
         return {"resourceVersion": store.version, "objects": objects}
@@ -243,7 +246,7 @@ class MemoryApi:
         before: Hook | None = None,
         after: Hook | None = None,
     ) -> MemoryApi:
-        """Return a server that continues from a `dump()`. Its history is compacted: watches list again."""
+        """A server that continues from a `dump()`. Its history is compacted, so watches must list again."""
         api = cls(clock=clock, random=random, before=before, after=after)
         server, store = api._server, api._server.store
         namespaces = store.tables["", "namespaces"]
@@ -253,9 +256,9 @@ class MemoryApi:
         for obj in sorted(objects, key=lambda each: each["kind"] != DEFINITIONS.resource.kind):
             kind = server.kind_of(obj)
             if kind is DEFINITIONS:
-                for made in kinds_of(obj):
-                    server.register(made)
-            # A new CRD may know fields that the object was stored without: API servers fill in defaults when they read from etcd.
+                for defined in kinds_of(obj):
+                    server.register(defined)
+            # The CRD may have got fields since the object was stored. API servers, too, fill in defaults when they read from etcd.
             store.load(server.table(kind), kind.structural.completed(obj) if kind.structural else obj)
         store.version = int(state["resourceVersion"])
         api.compact()
@@ -283,25 +286,25 @@ class MemoryApi:
 
 
 def _received(obj: Obj, *, nulls: bool) -> Obj:
-    """Return the server's own copy of what a client sent."""
+    """The server's own copy of what a client sent, without nulls unless `nulls`. Raises `BadRequest` if it is not JSON or not a map."""
     try:
-        mine: Obj = copy_json(obj) if nulls else copy_json_without_nulls(obj)
+        copy: Obj = copy_json(obj) if nulls else copy_json_without_nulls(obj)
     except TypeError as error:
         raise BadRequest(400, "BadRequest", f"the object is not JSON: {error}") from error
-    if not isinstance(mine, dict) or not isinstance(mine.get("metadata") or {}, dict):
+    if not isinstance(copy, dict) or not isinstance(copy.get("metadata") or {}, dict):
         raise BadRequest(400, "BadRequest", "the object and its metadata must be maps")
-    return mine
+    return copy
 
 
 def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
-    """Return a whole object, its namespace and its name."""
-    mine = _received(obj, nulls=nulls)
-    meta = mine["metadata"] = copy_json_without_nulls(mine.get("metadata") or {})
-    return mine, meta.get("namespace", ""), meta.get("name", "")
+    """The server's own copy of a whole object, its namespace and its name."""
+    copy = _received(obj, nulls=nulls)
+    meta = copy["metadata"] = copy_json_without_nulls(copy.get("metadata") or {})
+    return copy, meta.get("namespace", ""), meta.get("name", "")
 
 
 def _answered(stored: Obj, *, metadata_only: bool) -> Obj:
-    """Return a copy of a stored object for the caller, or what a server answers to a request for metadata only."""
+    """A copy of a stored object for the caller. With `metadata_only`, what a server answers to such a request."""
     if metadata_only:
         stored = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": stored["metadata"]}
     answer: Obj = copy_json(stored)
@@ -310,7 +313,7 @@ def _answered(stored: Obj, *, metadata_only: bool) -> Obj:
 
 # --- JSON merge patch, RFC 7386 ---------------------------------------------------------------------------------------
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Return `target` with `patch` merged in: null removes, maps merge, everything else replaces. Neither is changed."""
+    """`target` with `patch` merged in: null removes, maps merge, everything else replaces. Changes neither of them."""
     if not isinstance(patch, dict):
         return patch
     out = dict(target) if isinstance(target, dict) else {}
@@ -334,7 +337,7 @@ def _as_text(value: object) -> str:
 
 
 def selection(kind: Kind, label_selector: str, field_selector: str) -> Callable[[Obj], bool]:
-    """Raise `BadRequest` for a selector that cannot be parsed, or a field that the kind does not offer."""
+    """A predicate for both selectors. Raises `BadRequest` if one cannot be parsed, or for a field that the kind does not offer."""
     labels = parse_labels(label_selector)
     fields = []
     for requirement in parse_fields(field_selector):

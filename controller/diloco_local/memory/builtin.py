@@ -1,7 +1,7 @@
 """The built-in kinds that the operator and the embedded control plane use.
 
-Beside pods, whose templates users write, nothing is validated: the operator alone makes these objects, and tests on a real API server see
-whether that takes them.
+Only pods are validated, because users write their templates. The operator alone makes the other objects, and tests on a real API server
+show whether that takes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 _DEFAULT_CLASS = "standard"
-"""What claims without a class get: this is a cluster that has a default one."""
+"""Storage class of claims that name none: this cluster has a default one."""
 
 _DRA = "resource.k8s.io"
 
@@ -39,7 +39,7 @@ def _initialize(phase: str) -> Callable[[Obj], None]:
 
 
 def builtin_kinds() -> list[Kind]:
-    """Return all kinds except CustomResourceDefinition, which `crds` makes."""
+    """All built-in kinds except CustomResourceDefinition, which `crds` defines."""
 
     def core(kind: str, plural: str, *, namespaced: bool = True) -> Resource:
         return Resource("", "v1", kind, plural, namespaced=namespaced)
@@ -57,7 +57,7 @@ def builtin_kinds() -> list[Kind]:
             initialize=initialize_pod,
             validate=pod_causes,
         ),
-        # A kubelet registers its node and its capacity with one write.
+        # A kubelet registers its node and the node's capacity with one write.
         Kind(core("Node", "nodes", namespaced=False), status=True, keeps_status_on_create=True),
         Kind(core("Secret", "secrets"), default=_default_secret),
         Kind(core("ConfigMap", "configmaps")),
@@ -70,7 +70,7 @@ def builtin_kinds() -> list[Kind]:
         ),
         Kind(core("Event", "events"), selectable={**about, "reason": ("reason",)}),
         Kind(core("ServiceAccount", "serviceaccounts")),
-        # Without a version no update: two replicas that write blindly would both lead.
+        # Refuse updates without a version: two replicas that write blindly would both lead.
         Kind(Resource("coordination.k8s.io", "v1", "Lease", "leases"), unconditional_update=False),
         Kind(Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)),
         Kind(Resource(_DRA, "v1", "ResourceSlice", "resourceslices", namespaced=False), selectable={"spec.driver": ("spec", "driver")}),

@@ -13,7 +13,7 @@ from typing import Any
 
 from diloco_operator.kube.imports import without_init
 
-with without_init("cel"):  # it would bring the library's own shell, with rich and prompt_toolkit: half a second and 20 MiB
+with without_init("cel"):  # its __init__ imports the library's own shell, with rich and prompt_toolkit: half a second and 20 MiB
     from cel import cel
 
 # What the library raises: missing keys, wrong types, failing functions, numbers out of range, division by zero.
@@ -21,7 +21,7 @@ EVALUATION_ERRORS = (KeyError, RuntimeError, TypeError, ValueError, ArithmeticEr
 _STRING = re.compile(r"""r?("([^"\\]|\\.)*"|'([^'\\]|\\.)*')""")
 _USE = re.compile(r"\b(self|oldSelf)\b(\s*\.\s*([A-Za-z_]\w*+)(?!\s*\())?")
 _FUNCTIONS = {"sum": sum}
-"""Those of Kubernetes that the job's rules call and the library lacks."""
+"""Functions of Kubernetes' CEL that the job's rules call and the library lacks."""
 
 
 class CelError(ValueError):
@@ -37,10 +37,10 @@ class Expression:
     needs_functions: bool
     uses_old: bool
     fields: frozenset[str] | None
-    """The top-level fields of self and oldSelf that it reads; None: unknown, or all of them."""
+    """The top-level fields of self and oldSelf that the expression reads. None if it may read all of them."""
 
     def run(self, value: Any, old: Any = None) -> Any:
-        """Evaluate. Raises `CelError`."""
+        """The value of the expression. Raises `CelError`."""
         variables = {"self": value, "oldSelf": old} if self.uses_old else {"self": value}
         try:
             return self.program.execute(cel.Context(variables, _FUNCTIONS) if self.needs_functions else variables)
@@ -50,7 +50,7 @@ class Expression:
 
 
 def compile_expression(source: str) -> Expression:
-    """Compile. Raises `CelError` with the parser's message."""
+    """Raises `CelError` with the parser's message."""
     try:
         program = cel.compile(source)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Deletion: grace periods, finalizers, and garbage collection of dependents.
 
-A real cluster collects garbage in the background, some time later. Here all consequences of a deletion happen before the call returns, in a
-fixed order, so that tests are repeatable. Each consequence is a separate change that watches see.
+A real cluster collects garbage in the background, some time later. This server carries out all consequences of a deletion before the call
+returns, in a fixed order, so that tests are repeatable. Each consequence is a separate change that watches see.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -37,11 +37,11 @@ class Collector:
         self._unregister = unregister
 
     def delete(self, table: Table, obj: Obj, *, grace: int | None = None) -> None:
-        """Begin, speed up or complete the deletion of a stored object."""
+        """Begin, speed up or complete the deletion of a stored object. `grace`: seconds, None for the object's own."""
         marked = self._marked(table, obj, grace)
         key = (table.group, table.plural)
         ends = not marked["metadata"].get("finalizers") and not marked["metadata"]["deletionGracePeriodSeconds"]
-        # Watches see the end of a pod's grace period, however short it was.
+        # Also if the pod ends at once: watches see the mark before the deletion.
         if marked is not obj and (not ends or key == _NAMESPACES or self._kinds[key].graceful):
             marked = self._store.put(table, marked)
         if key == _NAMESPACES:
@@ -50,7 +50,8 @@ class Collector:
             self._remove(table, marked)
 
     def written(self, table: Table, obj: Obj, old: Obj | None) -> None:
-        """Complete a deletion that nothing holds any more, and collect objects without an owner, after every create and update."""
+        """Call this after every create and update: it completes a deletion that nothing holds up any more, and collects the object if its
+        owners have gone."""
         meta = obj["metadata"]
         if "deletionTimestamp" in meta:
             if (table.group, table.plural) == _NAMESPACES:
@@ -61,7 +62,7 @@ class Collector:
             self._attend(table, obj)
 
     def _marked(self, table: Table, obj: Obj, grace: int | None) -> Obj:
-        """Return the object with the time and grace period of its deletion; the same object if nothing changes."""
+        """The object with the time and grace period of its deletion. The very same object if nothing changes."""
         meta = obj["metadata"]
         wanted = self._grace(table, obj, grace)
         now = self._clock()
@@ -101,7 +102,7 @@ class Collector:
 
     # --- owners -------------------------------------------------------------------------------------------------------
     def _attend(self, table: Table, obj: Obj) -> None:
-        """Collect an object if all its owners are gone; otherwise remove references to owners that are gone."""
+        """Collect an object if all its owners have gone; otherwise remove its references to owners that have gone."""
         meta = obj["metadata"]
         refs = meta.get("ownerReferences")
         if not refs or "deletionTimestamp" in meta or table.get(meta.get("namespace", ""), meta["name"]) is not obj:
@@ -113,29 +114,29 @@ class Collector:
             self._store.put(table, {**obj, "metadata": {**meta, "ownerReferences": living}})
 
     def _lives(self, ref: dict[str, str], namespace: str) -> bool:
-        """Return whether an owner is there, or is of a kind that this server does not know: of those nothing is collected."""
+        """Whether the owner exists. Also True if this server does not know its kind: dependents of such owners are never collected."""
         group = ref["apiVersion"].rpartition("/")[0]
         if not any(kind.resource.group == group and kind.resource.kind == ref["kind"] for kind in self._kinds.values()):
             return True
-        found = self._store.by_uid(ref["uid"])
+        owner = self._store.by_uid(ref["uid"])
         # An owner in another namespace does not count.
-        return found is not None and found[1]["metadata"].get("namespace", "") in ("", namespace)
+        return owner is not None and owner[1]["metadata"].get("namespace", "") in ("", namespace)
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def _empty_namespace(self, name: str) -> None:
         for table in list(self._store.tables.values()):
             for obj in list(table.all(name)):
-                # An earlier deletion may have taken it.
+                # An earlier deletion may have taken the object along.
                 current = table.get(name, obj["metadata"]["name"])
                 if current is not None and "deletionTimestamp" not in current["metadata"]:
                     self.delete(table, current)
         self._settle_namespace(name)
 
     def _settle_namespace(self, name: str) -> None:
-        """Remove a namespace that is being deleted, once nothing is in it."""
+        """Remove the namespace if it is being deleted and nothing is left in it."""
         table = self._store.tables[_NAMESPACES]
-        found = table.get("", name)
-        if found is None or "deletionTimestamp" not in found["metadata"]:
+        space = table.get("", name)
+        if space is None or "deletionTimestamp" not in space["metadata"]:
             return
-        if not found["metadata"].get("finalizers") and not any(each.rows.get(name) for each in self._store.tables.values()):
-            self._remove(table, found)
+        if not space["metadata"].get("finalizers") and not any(each.rows.get(name) for each in self._store.tables.values()):
+            self._remove(table, space)

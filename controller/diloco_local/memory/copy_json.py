@@ -9,8 +9,7 @@ _LEAVES = frozenset((str, int, bool, type(None)))
 
 
 def copy_json(value: Any) -> Any:
-    """Return a deep copy in plain JSON types: a string enum becomes its string, a tuple a list. Raises TypeError for values that JSON
-    lacks."""
+    """A deep copy in plain JSON types: a string enum becomes its string, a tuple a list. Raises TypeError for values that JSON lacks."""
     kind = type(value)
     if kind is dict:
         return {key if type(key) is str else _key(key): each if type(each) in _LEAVES else copy_json(each) for key, each in value.items()}
@@ -20,7 +19,7 @@ def copy_json(value: Any) -> Any:
 
 
 def copy_json_without_nulls(value: Any) -> Any:
-    """Copy like `copy_json`, without nulls in maps."""
+    """Like `copy_json`, but without the nulls in maps."""
     kind = type(value)
     if kind is dict:
         return {

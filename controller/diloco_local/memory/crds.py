@@ -1,6 +1,6 @@
-"""CustomResourceDefinitions: the `Kind` for each version that one serves.
+"""CustomResourceDefinitions: a `Kind` for each version that one serves.
 
-The definitions are the project's own, and tests install them on a real API server: what is wrong with one is not looked for here.
+The definitions are the project's own, and tests install them on a real API server. So this module does not look for errors in them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diloco_local.memory.schema import Structural
 
 
 def established(obj: Obj, time: str) -> Obj:
-    """Return the definition with the status of an established one."""
+    """The definition with the status that makes it established."""
     conditions = [{"type": name, "status": "True", "lastTransitionTime": time} for name in ("NamesAccepted", "Established")]
     return {**obj, "status": {"conditions": conditions}}
 
@@ -27,11 +27,11 @@ def _structural(schema: str) -> Structural:
 
 
 def kinds_of(obj: Obj) -> list[Kind]:
-    """Return one kind for each served version of a definition."""
+    """One kind for each served version of a definition."""
     spec = obj["spec"]
     kinds = []
     for version in spec["versions"]:
-        # Also where objects are stored in it: only a served version answers.
+        # Even the storage version: only a served version answers requests.
         if not version.get("served"):
             continue
         selectable = [each["jsonPath"].removeprefix(".") for each in version.get("selectableFields") or ()]

@@ -12,7 +12,7 @@ from diloco_local.memory.schema import Structural
 
 
 def _nothing(obj: Obj) -> None:
-    """Set no defaults."""
+    """Leave the object as it is."""
 
 
 def _always_valid(obj: Obj) -> list[Cause]:
@@ -23,15 +23,15 @@ def _always_valid(obj: Obj) -> list[Cause]:
 class Kind:
     resource: Resource
     structural: Structural | None = None
-    """For a custom resource: fills in defaults, prunes and validates."""
+    """The schema of a custom resource, which fills in defaults, prunes and validates. None for a built-in kind."""
     status: bool = False
     """Whether status is a subresource."""
     keeps_status_on_create: bool = False
     generation: bool = False
     graceful: bool = False
-    """Deletion waits for a kubelet (pods)."""
+    """Deletion waits for a kubelet. True of pods."""
     unconditional_update: bool = True
-    """False: an update must carry resourceVersion."""
+    """If False, an update must carry a resourceVersion."""
     name_rule: str = SUBDOMAIN
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Field selector -> path, besides metadata.name and metadata.namespace."""
@@ -53,7 +53,7 @@ class Kind:
 
 
 def at_path(obj: Obj, path: tuple[str, ...]) -> object:
-    """Return the value at a path; None: there is none."""
+    """The value at a path. None if there is none."""
     value: object = obj
     for name in path:
         if not isinstance(value, dict) or name not in value:

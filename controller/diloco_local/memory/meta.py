@@ -44,7 +44,7 @@ _RULES = {
 
 @functools.lru_cache(maxsize=65536)
 def name_problem(rule: str, name: str) -> str | None:
-    """Return the error of a name, or None."""
+    """The error of a name, or None."""
     pattern, limit, message = _RULES[rule]
     if len(name) > limit:
         return f"Invalid value: {show(name)}: must be no more than {limit} characters"
@@ -62,7 +62,7 @@ def _label_problem(key: str, value: str) -> str | None:
 
 
 def metadata_causes(obj: Obj, rule: str) -> list[Cause]:
-    """Return the errors of an object's name and labels, which the operator makes from those of jobs and pools."""
+    """The errors of an object's name and labels. The operator makes both from names of jobs and pools, so users can get them wrong."""
     meta = obj["metadata"]
     problem = name_problem(rule, meta["name"])
     causes = [Cause("metadata.name", problem)] if problem else []

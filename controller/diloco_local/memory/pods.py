@@ -39,7 +39,7 @@ def initialize_pod(obj: Obj) -> None:
 
 
 def pod_causes(obj: Obj) -> list[Cause]:
-    """Return what is wrong with a new pod, as far as a template of a job can make it wrong and a kubelet could not go on with it."""
+    """Errors of a new pod. It looks only for those that a job's template can cause and that a kubelet could not cope with."""
     spec = obj["spec"]
     causes = [] if spec.get("containers") else [Cause("spec.containers", "Required value")]
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
@@ -50,7 +50,7 @@ def pod_causes(obj: Obj) -> list[Cause]:
             causes.append(Cause(f"{path}.name", problem))
         elif name in seen:
             causes.append(Cause(f"{path}.name", f"Duplicate value: {show(name)}"))
-        # One set for both groups: logs and statuses name a container without its group.
+        # One set of names for both groups: logs and statuses name a container without its group.
         seen.add(name)
         if not container.get("image"):
             causes.append(Cause(f"{path}.image", "Required value"))
@@ -67,6 +67,6 @@ def _variable_causes(variables: Any, path: str) -> Iterator[Cause]:
     for index, variable in enumerate(variables):
         if not variable.get("name"):
             yield Cause(f"{path}[{index}].name", "Required value")
-        # In YAML `value: 1` is a number. What is taken here must be taken by every API server.
+        # In YAML `value: 1` is a number. Every real API server refuses it, so this one must too.
         if type(variable.get("value", "")) is not str:
             yield Cause(f"{path}[{index}].value", f"Invalid value: {show(variable['value'])}: must be a string")

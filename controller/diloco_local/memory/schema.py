@@ -33,14 +33,13 @@ class Structural:
         self.root = compile_schema(schema)
 
     def apply_defaults(self, obj: Obj) -> Obj:
-        """Return a copy with defaults, and without nulls where the schema allows none."""
+        """A copy with defaults, and without nulls where the schema allows none."""
         filled: Obj = copy_json(obj)
         _fill(self.root, filled)
         return filled
 
     def completed(self, obj: Obj, old: Obj | None = None) -> Obj:
-        """Return the object pruned and with defaults. Parts that are identical with those of `old` are complete already and shared with
-        `obj`."""
+        """The object, pruned and with defaults. Top-level parts that `obj` shares with `old` are complete already, and are not copied."""
         out: Obj = {}
         for name, value in obj.items():
             child = self.root.child(name)
@@ -57,17 +56,19 @@ class Structural:
         return out
 
     def validate(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
-        """Return every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting. Paths are as Kubernetes
-        writes them: `spec.pools[0].topology`. Expects defaults filled in.
+        """All errors at once, of the schema and of CEL rules. Paths are as Kubernetes writes them: `spec.pools[0].topology`. A rule is not
+        evaluated if the structure below its node is wrong.
 
-        Ratcheting, as in Kubernetes: parts that an update leaves unchanged are not rejected for rules that they broke already. A rule is
-        not evaluated if the structure below its node is wrong.
+        Args:
+            obj: with defaults filled in
+            old: for an update, the object before it; then transition rules count, and, as in Kubernetes, unchanged parts are not rejected
+                for rules that they broke already ("ratcheting")
         """
         return Validator().run(self.root, obj, MISSING if old is None else old)
 
     def violations(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
-        """Return the errors that an API server answers for an object. Unlike `validate` this evaluates either every rule or, after certain
-        errors in the structure, none, and then says so."""
+        """The errors that an API server answers for an object. Unlike `validate`, a server evaluates either every rule or, after certain
+        errors in the structure, none; then the last error says so."""
         validator = Validator(skip_broken=False)
         causes = validator.run(self.root, obj, MISSING if old is None else old)
         structural = [cause for index, cause in enumerate(causes) if index not in validator.from_rules]
@@ -75,7 +76,7 @@ class Structural:
 
 
 def _blocks_rules(cause: Cause) -> bool:
-    """Say whether Kubernetes evaluates no rule: a field is missing, too long, of the wrong type, or not in its enum."""
+    """Whether Kubernetes evaluates no rule after this error: a field is missing, too long, of the wrong type, or not in its enum."""
     return _BLOCKING.search(cause.message) is not None
 
 
@@ -83,14 +84,14 @@ def _fill(node: Node, value: Any) -> None:
     if isinstance(value, dict):
         for name, child in node.properties.items():
             present = value.get(name, MISSING)
-            # As in Kubernetes: a null where none is allowed counts as absent, so that the default applies.
+            # As in Kubernetes, a null that the schema does not allow counts as absent, so that the default applies.
             if present is None and child.type:
                 del value[name]
                 present = MISSING
             if present is MISSING:
                 if child.default is MISSING:
                     continue
-                # A copy: the defaults below are filled into it, and later writes change it.
+                # Copy it: defaults below are filled in, and later writes change it. The schema's own value must stay as it is.
                 present = value[name] = copy_json(child.default)
             if isinstance(present, (dict, list)):
                 _fill(child, present)

@@ -1,6 +1,6 @@
-"""From a request to the store: the meaning of a write for a kind. Synchronous; each method is one atomic step.
+"""What a request does to the store, by the rules of the object's kind. Synchronous: each method is one atomic step.
 
-Stored objects are shared with history and watchers and never changed in place. Methods return stored objects.
+Methods return stored objects. Those are shared with history and watchers, so nobody may change them in place.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Server:
         return kind
 
     def keeps_nulls(self, resource: Resource) -> bool:
-        """Return whether nulls are kept: in a custom resource the schema gives them a meaning, in a built-in kind they have none."""
+        """Whether nulls of a received object are kept. The schema of a custom resource gives them a meaning; built-in kinds have none."""
         kind = self._served.get((resource.group, resource.version, resource.plural))
         return kind is not None and kind.structural is not None
 
@@ -92,7 +92,7 @@ class Server:
 
     # --- writes -------------------------------------------------------------------------------------------------------
     def create(self, kind: Kind, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """Create `obj`, which belongs to the server from now on. `dry_run`: nothing is stored."""
+        """Create `obj`, which belongs to the server from now on. With `dry_run` nothing is stored."""
         meta = obj["metadata"]
         _check_type(kind, obj)
         self._check_namespace(kind, meta)
@@ -102,7 +102,7 @@ class Server:
             if not meta.get("generateName"):
                 raise invalid(kind, "", [Cause("metadata.name", "Required value: name or generateName is required")])
             meta["name"] = self._generated(self.table(kind), meta.get("namespace", ""), meta["generateName"])
-        # The server's own: a manifest that was saved from a cluster would otherwise bring its deletion with it.
+        # These fields are the server's. A manifest that was saved from a cluster would otherwise bring its deletion with it.
         for name in ("selfLink", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
             meta.pop(name, None)
         time = stamp(self._clock())
@@ -110,7 +110,7 @@ class Server:
         meta["creationTimestamp"] = time
         if kind.generation:
             meta["generation"] = 1
-        # Nor is a saved status true of the new object.
+        # A saved status is not true of the new object either.
         if kind.status and not kind.keeps_status_on_create:
             obj.pop("status", None)
         obj = self._checked(kind, {**obj, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind}, None)
@@ -129,7 +129,7 @@ class Server:
         new = _merge_writable(kind, new, old, subresource)
         meta, old_meta = new["metadata"], old["metadata"]
         new = self._checked(kind, new, old)
-        # No event: a controller that writes what is there already would wake itself for ever.
+        # No write, so no event: a controller that writes what is stored already would wake itself for ever.
         if new == old:
             return old
         if kind.generation and _spec_changed(kind, new, old):
@@ -137,7 +137,7 @@ class Server:
         return self._put(kind, new, old)
 
     def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
-        """Return an update with a whole object. Some kinds require a resourceVersion."""
+        """Update with a whole object. For some kinds it must carry a resourceVersion."""
         meta = new["metadata"]
         if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
             raise self._uid_conflict(kind, meta["uid"], old["metadata"])
@@ -180,7 +180,7 @@ class Server:
         return stored
 
     def _checked(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
-        """Return the object, pruned and with defaults. Raises `Invalid` with all its errors."""
+        """The object, pruned and with defaults. Raises `Invalid` with all errors, and `BadRequest` for a value of a wrong type."""
         name = obj["metadata"]["name"]
         try:
             causes = metadata_causes(obj, kind.name_rule)
@@ -191,7 +191,8 @@ class Server:
                 kind.default(obj)
                 causes += kind.validate(obj)
         except (AttributeError, KeyError, TypeError) as error:
-            # A real server decodes metadata and built-in kinds into typed structures first. Here the checks find wrong types.
+            # A real server decodes metadata and built-in kinds into typed structures first. This one stumbles over wrong types only in
+            # its checks.
             raise BadRequest(400, "BadRequest", f"{kind.resource.kind} {name!r} cannot be decoded: {error}") from error
         if causes:
             raise invalid(kind, name, causes)
@@ -205,12 +206,12 @@ class Server:
             return
         if not namespace:
             raise BadRequest(400, "BadRequest", "an empty namespace may not be set during creation")
-        found = self.store.tables["", "namespaces"].get("", namespace)
-        if found is None:
+        space = self.store.tables["", "namespaces"].get("", namespace)
+        if space is None:
             raise NotFound(404, "NotFound", f'namespaces "{namespace}" not found')
-        if "deletionTimestamp" in found["metadata"]:
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise Forbidden(403, "Forbidden", f'{kind.title} "{meta.get("name", "")}" is forbidden: {why}')
+        if "deletionTimestamp" in space["metadata"]:
+            reason = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise Forbidden(403, "Forbidden", f'{kind.title} "{meta.get("name", "")}" is forbidden: {reason}')
 
     def _check_preconditions(self, kind: Kind, meta: Obj, live: Obj) -> None:
         if meta.get("resourceVersion") and meta["resourceVersion"] != live["resourceVersion"]:
@@ -227,24 +228,24 @@ class Server:
                 return name
 
     def _with_condition(self, pod: Obj, type: str, reason: str = "", message: str = "") -> Obj:
-        """Return the pod's status with this condition set to True."""
+        """The pod's status with this condition set to True."""
         status = pod.get("status", {})
-        said = {name: text for name, text in (("reason", reason), ("message", message)) if text}
+        texts = {name: text for name, text in (("reason", reason), ("message", message)) if text}
         others = [each for each in status.get("conditions", ()) if each["type"] != type]
-        return {**status, "conditions": [*others, {"type": type, "status": "True", "lastTransitionTime": stamp(self._clock()), **said}]}
+        return {**status, "conditions": [*others, {"type": type, "status": "True", "lastTransitionTime": stamp(self._clock()), **texts}]}
 
 
 def _check_type(kind: Kind, obj: Obj) -> None:
     resource = kind.resource
-    found = (obj.get("apiVersion") or resource.api_version, obj.get("kind") or resource.kind)
-    if found != (resource.api_version, resource.kind):
+    received = (obj.get("apiVersion") or resource.api_version, obj.get("kind") or resource.kind)
+    if received != (resource.api_version, resource.kind):
         raise BadRequest(
-            400, "BadRequest", f"the object is {found[1]} of {found[0]}, the request is for {resource.kind} of {resource.api_version}"
+            400, "BadRequest", f"the object is {received[1]} of {received[0]}, the request is for {resource.kind} of {resource.api_version}"
         )
 
 
 def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str) -> None:
-    """Check fields that a write may omit but not change. For the status of a custom object the metadata is ignored, even the uid."""
+    """Check fields that a write may omit but not change. A write of a custom object's status ignores the metadata, even the uid."""
     if subresource and kind.structural is not None:
         return
     changed = [name for name in _IMMUTABLE_METADATA if meta.get(name) not in (None, "", live.get(name))]
@@ -254,7 +255,7 @@ def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str
 
 
 def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
-    """Return `new` where the request may write, `old` everywhere else. The metadata is a new dict."""
+    """The object with the fields of `new` that the request may write, and those of `old` for the rest. Its metadata is a new dict."""
     old_meta = old["metadata"]
     if subresource == "status":
         rest = {key: value for key, value in old.items() if key != "status"}

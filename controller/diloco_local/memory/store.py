@@ -1,7 +1,7 @@
-"""Objects, versions and history: what etcd and the watch cache are in an API server. Knows nothing of kinds.
+"""Objects, versions and history: the part of etcd and the watch cache in an API server. The store knows nothing of kinds.
 
-Stored objects are never changed in place. Writers put new ones, which may share parts with the old ones. So history keeps references, and
-readers copy what they return.
+Stored objects are never changed in place: writers put new ones, which may share parts with the old ones. So history can keep references,
+and readers copy what they return.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -17,8 +17,8 @@ from datetime import datetime, timedelta
 from diloco_operator.kube.client import EventType, Gone, Obj
 
 KEPT = timedelta(minutes=5)
-"""Changes are kept for this long, and are gone when they are twice as old: API servers have etcd compacted every five minutes. A job's
-status is some KiB and is written each second, so all changes of a day would be a gigabyte."""
+"""Changes are kept at least this long, and forgotten at the latest when they are twice as old: API servers have etcd compacted every five
+minutes. A job's status has some KiB and is written each second, so all changes of a day would be a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Table:
-    """All objects of one kind, by namespace and name, and the changes at which watches can begin."""
+    """All objects of one kind, by namespace and name, and their latest changes, at which watches can begin."""
 
     group: str
     plural: str
@@ -49,7 +49,7 @@ class Table:
         return row.get(name) if row else None
 
     def all(self, namespace: str = "") -> Iterator[Obj]:
-        """Yield all in the order of namespace and name, as etcd lists keys."""
+        """Yield all objects, sorted by namespace and name, as etcd lists keys. "" means every namespace."""
         names = [namespace] if namespace else sorted(self.rows)
         for each in names:
             row = self.rows.get(each, {})
@@ -61,13 +61,13 @@ class Table:
         return self.first + len(self.changes)
 
     def position_after(self, version: int) -> int:
-        """Return where a watch from `version` starts. Raises `Gone`."""
+        """The position in the history of the first change after `version`. Raises `Gone` if that is compacted."""
         if version < self.compacted:
             raise Gone(410, "Expired", f"too old resource version: {version} ({self.compacted})")
         return self.first + bisect.bisect_right(self.changes, version, key=lambda change: change.version)
 
     def change_at(self, position: int) -> Change:
-        """Raise `Gone` if a watcher was too slow."""
+        """Raises `Gone` if the change is forgotten because the watcher was too slow."""
         if position < self.first:
             raise Gone(410, "Expired", f"too old resource version: the watch fell behind ({self.compacted})")
         return self.changes[position - self.first]
@@ -80,7 +80,7 @@ class Table:
 
 
 class Store:
-    """One global version. Callers provide optimistic concurrency: they check and put in one step, in a single thread."""
+    """All tables, with one version counter. Optimistic concurrency is the callers' part: they check and put in one step, in one thread."""
 
     def __init__(self, window: int, clock: Callable[[], datetime]) -> None:
         self.version = 1
@@ -126,15 +126,15 @@ class Store:
         self._record(table, EventType.DELETED, last, old)
 
     def by_uid(self, uid: str) -> tuple[Table, Obj] | None:
-        found = self._by_uid.get(uid)
-        if found is None:
+        entry = self._by_uid.get(uid)
+        if entry is None:
             return None
-        obj = found[0].get(found[1], found[2])
-        return (found[0], obj) if obj is not None else None
+        obj = entry[0].get(entry[1], entry[2])
+        return (entry[0], obj) if obj is not None else None
 
     def dependents(self, uid: str) -> list[tuple[Table, Obj]]:
-        found = (self.by_uid(each) for each in self._by_owner.get(uid, ()))
-        return [each for each in found if each is not None]
+        entries = (self.by_uid(entry) for entry in self._by_owner.get(uid, ()))
+        return [entry for entry in entries if entry is not None]
 
     def load(self, table: Table, obj: Obj) -> None:
         """Store an object of a dump at its old version. Watches see no change."""
@@ -182,8 +182,8 @@ class Store:
 
     def _unindex_owners(self, obj: Obj) -> None:
         for ref in obj["metadata"].get("ownerReferences", ()):
-            found = self._by_owner.get(ref["uid"])
-            if found is not None:
-                found.pop(obj["metadata"]["uid"], None)
-                if not found:
+            dependents = self._by_owner.get(ref["uid"])
+            if dependents is not None:
+                dependents.pop(obj["metadata"]["uid"], None)
+                if not dependents:
                     del self._by_owner[ref["uid"]]

@@ -1,6 +1,6 @@
 """A CRD's openAPIV3Schema, compiled once into a tree that defaulting, pruning and validation walk. Pure.
 
-It has what the schemas of this project have. Anything else is an error: an API server would check it, and this one would not.
+It knows the keywords that the schemas of this project use. Any other is an error: a real API server would check it, and this one would not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KNOWN_OF_RULES = {"rule", "message", "fieldPath"}
 
 
 class UnknownKeyword(ValueError):
-    """A schema has something that is not checked here."""
+    """A schema has a keyword that this API server does not check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class CompiledRule:
     expression: Expression
     message: str
     field_path: str
-    """Relative, as Kubernetes writes it: `.a.b`."""
+    """Relative to the rule's node, as Kubernetes writes it: `.a.b`. "" means the node itself."""
 
     @property
     def transition(self) -> bool:
@@ -45,7 +45,7 @@ class Node:
     """One node of the schema."""
 
     type: str = ""
-    """"": any."""
+    """"" means any type."""
     preserve: bool = False
     root: bool = False
     properties: dict[str, Node] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Node:
     required: tuple[str, ...] = ()
     default: Any = MISSING
     list_keys: tuple[str, ...] = ()
-    """Keys of its items by which a list is a map."""
+    """The keys that identify an item, if the list is a map (x-kubernetes-list-map-keys)."""
     checks: tuple[Check, ...] = ()
     rules: tuple[CompiledRule, ...] = ()
     transitions_below: bool = False
@@ -73,7 +73,7 @@ class Node:
         return self.properties.get(key) or self.additional
 
     def item_key(self, item: Any) -> tuple[Any, ...] | None:
-        """Return the key of an item of a list with `list_keys`; None: it has none."""
+        """The key of an item of a list with `list_keys`. None if the item is no map."""
         return tuple(item.get(key) for key in self.list_keys) if isinstance(item, dict) else None
 
 
@@ -89,7 +89,7 @@ def _node(schema: Mapping[str, Any], *, root: bool = False) -> Node:
         type=schema.get("type", ""),
         preserve=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
         root=root,
-        # Those of the root's own are checked as those of every kind, and what the schema says of them prunes and defaults nothing.
+        # Every kind has the fields in IMPLICIT at its root, and `meta` checks them. What a schema says of them prunes and defaults nothing.
         properties={name: _node(sub) for name, sub in schema.get("properties", {}).items() if not (root and name in IMPLICIT)},
         additional=_node(schema["additionalProperties"]) if "additionalProperties" in schema else None,
         items=_node(schema["items"]) if "items" in schema else None,

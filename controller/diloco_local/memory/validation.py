@@ -12,15 +12,15 @@ from diloco_local.memory.values import invalid, is_number, json_type, show
 
 
 class Validator:
-    """One validation; collects the causes. `skip_broken`: rules that read parts with a wrong structure are not evaluated."""
+    """One validation; it collects the causes. With `skip_broken`, rules that read parts with a wrong structure are not evaluated."""
 
     def __init__(self, *, skip_broken: bool = True) -> None:
         self._skip_broken = skip_broken
         self.causes: list[Cause] = []
         self.from_rules: set[int] = set()
-        """Indexes of the causes that come from rules instead of the structure."""
+        """Indexes of the causes that come from rules, not from the structure."""
         self._broken: list[str] = []
-        """Paths of structural errors: rules that read there are not evaluated."""
+        """Paths of structural errors, for `skip_broken`."""
 
     def run(self, node: Node, value: Any, old: Any) -> list[Cause]:
         self._visit(node, value, old, "")
@@ -31,8 +31,9 @@ class Validator:
         self._broken.append(path)
 
     def _visit(self, node: Node, value: Any, old: Any, path: str) -> None:
-        """Visit a value; `old` is MISSING if there is no corresponding old value."""
-        # Ratcheting: checked again, an object that an older schema took could not be updated any more. 1 == True in Python, not in JSON.
+        """Check a value. `old` is MISSING if there is no corresponding old value."""
+        # Ratcheting: if unchanged parts were checked again, an object that an older schema took could not be updated any more. The types
+        # are compared because 1 == True in Python, but not in JSON.
         if old is not MISSING and value == old and type(value) is type(old):
             if node.transitions_below:
                 self._unchanged(node, value, old, path)
@@ -53,7 +54,7 @@ class Validator:
             self._rules(node, value, old, path, self._broken[before:], unchanged=False)
 
     def _unchanged(self, node: Node, value: Any, old: Any, path: str) -> None:
-        """Evaluate only transition rules for an unchanged value."""
+        """Evaluate only the transition rules of an unchanged value."""
         if not node.transitions_below or value is None:
             return
         if isinstance(value, dict):
@@ -67,7 +68,7 @@ class Validator:
 
     def _type(self, node: Node, value: Any, path: str) -> bool:
         kind = json_type(value)
-        # 3.0 is an integer: JSON has one type of number.
+        # JSON has only one type of number, so 3.0 is an integer too.
         fits = kind == node.type or (is_number(value) and (node.type == "number" or (node.type == "integer" and value == int(value))))
         if not node.type or fits:
             return True
@@ -95,7 +96,7 @@ class Validator:
         if node.list_keys:
             self._unique([node.item_key(item) for item in value], path)
             if isinstance(old, list):
-                # Only by key: by index, an insertion would compare each item with another one.
+                # Match old items by key. By index, each item after an insertion would be compared with another one.
                 earlier = {_hashable(node.item_key(item)): item for item in old}
         if node.items is None:
             return
@@ -144,7 +145,6 @@ class Validator:
 
 
 def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: bool) -> bool:
-    """Return whether a rule must be evaluated."""
     if rule.transition:
         return old is not MISSING
     if unchanged:
@@ -152,7 +152,7 @@ def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: boo
     fields = rule.expression.fields
     if not node.root or fields is None or not isinstance(old, dict):
         return True
-    # Otherwise a write to status would run all rules of spec at the root, and vice versa.
+    # At the root, evaluate a rule only if a field that it reads has changed. Otherwise a write of status would run all rules about spec.
     return any(value.get(name, MISSING) != old.get(name, MISSING) for name in fields)
 
 
@@ -167,18 +167,18 @@ def _reads_broken(rule: CompiledRule, path: str, broken: list[str]) -> bool:
 
 
 def _read_fields(rules: list[CompiledRule], value: Any) -> frozenset[str] | None:
-    """Return the fields that the rules read: at the root and in big maps CEL gets only these; None: all."""
-    found: frozenset[str] = frozenset()
+    """The fields of `value` that the rules read: CEL gets only these, which matters for the root and for big maps. None if it needs all."""
+    fields: frozenset[str] = frozenset()
     for rule in rules:
         if not isinstance(value, dict) or rule.expression.fields is None:
             return None
-        found |= rule.expression.fields
-    return found
+        fields |= rule.expression.fields
+    return fields
 
 
 def to_cel(node: Node, value: Any, fields: frozenset[str] | None = None) -> Any:
-    """Return a value for CEL, in which numbers of a `number` field are doubles: JSON has 1 for 1.0, and CEL adds no int to a double.
-    `fields`: only these of a map; None: all."""
+    """The value for CEL, with the numbers of `number` fields as doubles: JSON writes 1 for 1.0, and CEL cannot add an int to a double.
+    `fields`: take only these of a map. None means all."""
     if isinstance(value, dict):
         names = [name for name in value if fields is None or name in fields]
         if not node.doubles_below:

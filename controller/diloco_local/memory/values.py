@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 type Check = Callable[[Any], str | None]
-"""The error of a value, or None. A check ignores values of types that it does not apply to."""
+"""Returns the error of a value, or None. A check ignores values of types that it does not apply to."""
 
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})")
 
@@ -20,7 +20,7 @@ def is_number(value: Any) -> bool:
 
 
 def json_type(value: Any) -> str:
-    """Return the type's name in a schema; a number without a fraction is an integer, as in JSON."""
+    """The name that a schema has for the type of this value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -35,7 +35,7 @@ def json_type(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value for a message: shortened JSON; for maps and lists only the type."""
+    """The value for a message: JSON of at most 100 characters; for maps and lists only the type."""
     if isinstance(value, (dict, list)):
         return f'"{json_type(value)}"'
     text = json.dumps(value, ensure_ascii=False)
@@ -47,7 +47,7 @@ def invalid(value: Any, message: str) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Return an RFC 3339 time. Raises ValueError."""
+    """Parse an RFC 3339 time. Raises ValueError."""
     if not _RFC3339.fullmatch(text):
         raise ValueError(f"{text!r} is not a time like 2006-01-02T15:04:05Z")
     return datetime.fromisoformat(text.upper())
@@ -70,7 +70,8 @@ FORMATS: Mapping[str, Check] = {
 
 @functools.lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern as Go reads it: `$` matches only at the very end of the text, not before a final newline. Raises re.error."""
+    """Compile a pattern as Go reads it: a `$` at its end matches only at the very end of the text, not before a final newline. Raises
+    re.error."""
     if pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = pattern[:-1] + r"\Z"
     return re.compile(pattern)
@@ -114,7 +115,7 @@ CHECKED = frozenset(
 
 
 def compile_checks(schema: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Return a schema's checks of one value. Raises `re.error` for a pattern that does not compile."""
+    """The checks that a schema makes of one value. Raises `re.error` for a pattern that does not compile."""
     checks = _bound_checks(schema) + _size_checks(schema)
     if (allowed := schema.get("enum")) is not None:
         options = ", ".join(show(option) for option in allowed)

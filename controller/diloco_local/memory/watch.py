@@ -1,4 +1,4 @@
-"""Watching a table: changes after a version, filtered by selectors, with bookmarks."""
+"""A watch of a table: its changes after a version, filtered by selectors, with bookmarks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ type Filter = Callable[[Obj], bool]
 
 
 def seen_through(change: Change, matches: Filter) -> tuple[EventType, Obj] | None:
-    """Return a change for a watcher with selectors: an object that begins to match is ADDED, one that stops is DELETED (with its last
-    match)."""
+    """The change as a watcher with selectors sees it: an object that begins to match is ADDED, and one that stops matching is DELETED, as
+    it last matched. None if the watcher does not see the change."""
     before = change.old is not None and matches(change.old)
     if change.type is EventType.DELETED:
         return (EventType.DELETED, change.obj) if before else None
@@ -40,9 +40,12 @@ async def watch_table(
     copied: Callable[[Obj], Obj],
     broken: Callable[[], ApiError | None],
 ) -> AsyncIterator[WatchEvent]:
-    """Yield the changes after `version`; 0: existing objects come as ADDED first. `copied` makes the watcher's copy.
+    """Yield the changes after `version`, until the time-out. If `version` is 0, the existing objects come as ADDED first.
 
-    `broken()` is called at every wake-up and may return an error that ends the watch.
+    Args:
+        bookmark: makes a bookmark for a version; None if the watcher wants none
+        copied: makes the watcher's own copy of an object
+        broken: called at every wake-up; an error that it returns ends the watch
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
@@ -73,7 +76,7 @@ async def watch_table(
             return
         if bookmark and now >= next_bookmark:
             next_bookmark = now + bookmark_seconds
-            if store.version > version:  # a bookmark for the initial version says nothing new
+            if store.version > version:  # a bookmark of the initial version would say nothing new
                 yield bookmark(store.version)
             continue
         await _changed(table, min(deadline, next_bookmark) - now, loop)

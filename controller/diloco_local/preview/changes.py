@@ -1,4 +1,4 @@
-"""Changes of a fleet that a preview tries: pools that go, slices that come, nodes that are drained. Pure."""
+"""Changes of a fleet that a preview tries: pools are removed, slices are added, nodes are drained. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BadChange(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options as given."""
+    """The values of the options --without, --add and --drain, as given."""
 
     without: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
@@ -50,10 +50,11 @@ class Changes:
     removed: tuple[str, ...] = ()
     """Names of nodes."""
     drained: tuple[str, ...] = ()
+    """Names of nodes."""
     added: tuple[Obj, ...] = ()
 
     def of(self, nodes: Sequence[Obj]) -> list[Obj]:
-        """Return these nodes without those that go or are drained, and with those that come."""
+        """The nodes after the change: without removed and drained ones, with added ones."""
         gone = {*self.removed, *self.drained}
         return [*(node for node in nodes if node["metadata"]["name"] not in gone), *self.added]
 
@@ -62,56 +63,57 @@ class Changes:
 
 
 def changes_of(asked: Asked, nodes: Sequence[Obj], jobs: Sequence[Obj]) -> Changes:
-    """Read the changes asked for; `jobs`: whose pools may be named. Raises `BadChange`."""
+    """Read the options. They may name pools of these jobs. Raises `BadChange`."""
     pools = _pools(jobs)
-    there = [node["metadata"]["name"] for node in nodes]
+    node_names = [node["metadata"]["name"] for node in nodes]
     removed = sorted({name for pool in asked.without for name in _nodes_of(pool, nodes, pools)})
     for name in asked.drain:
-        if name not in there:
-            raise _unknown(f"--drain {name}: there is no node of this name", name, there, "nodes")
+        if name not in node_names:
+            raise _unknown(f"--drain {name}: there is no node of this name", name, node_names, "nodes")
         if name in removed:
             raise BadChange(f"--drain {name}: the node goes with --without already; leave out one of the two")
     added: list[Obj] = []
     for text in asked.add:
-        # Those of earlier --add too: two of one kind would make the same names.
+        # The nodes of earlier --add too: two additions of one kind would otherwise make the same names.
         taken = {node["metadata"]["name"] for node in (*nodes, *added)}
         added += new_nodes(_addition(text, nodes, pools), nodes, taken)
     return Changes(tuple(removed), tuple(dict.fromkeys(asked.drain)), tuple(added))
 
 
 def _pools(jobs: Iterable[Obj]) -> dict[str, list[Pool]]:
-    """Return the pools of all jobs by name."""
-    found: dict[str, list[Pool]] = {}
+    """Name -> the pools of all jobs with this name. Jobs that cannot be read are left out."""
+    by_name: dict[str, list[Pool]] = {}
     for job in jobs:
         try:
             spec = load(job).spec
         except InvalidJob:
             continue
         for pool in spec.pools:
-            found.setdefault(pool.name, []).append(pool)
-    return found
+            by_name.setdefault(pool.name, []).append(pool)
+    return by_name
 
 
 # --- nodes that go -----------------------------------------------------------------------------------------------------
 def _nodes_of(name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool]]) -> list[str]:
-    """Return nodes of a node pool of this name; or else of a kind of accelerator; or else those that a pool of a job can use."""
+    """Names of the nodes that `--without NAME` removes: those of a node pool with this name; if there is none, those with an accelerator of
+    this name; if it names none, those that a pool of a job can use."""
     by_label = [node for node in nodes if name in _node_pools(node)]
     if by_label:
         return [node["metadata"]["name"] for node in by_label]
-    # A pool of a job may have the name of a kind, and is what its user means.
+    # A pool of a job may have the same name as a kind. Then its user means the pool.
     kind = _kind_named(f"--without {name}", name, nodes) if name not in pools else None
     if kind is not None:
-        found = [node["metadata"]["name"] for node in nodes if _accelerator(node) == kind.name]
-        if found:
-            return found
+        node_names = [node["metadata"]["name"] for node in nodes if _accelerator(node) == kind.name]
+        if node_names:
+            return node_names
         raise BadChange(f"--without {name}: the fleet has no node of {kind.name}")
     if name not in pools:
         known = sorted({pool for node in nodes for pool in _node_pools(node)} | pools.keys())
         raise _unknown(f"--without {name}: there is no node pool, pool of a job or accelerator of this name", name, known, "pools")
-    found = sorted({node for pool in pools[name] for node in _usable(pool, nodes)})
-    if not found:
+    node_names = sorted({node for pool in pools[name] for node in _usable(pool, nodes)})
+    if not node_names:
         raise BadChange(f"--without {name}: the fleet has no node that pool {name} can use")
-    return found
+    return node_names
 
 
 def _usable(pool: Pool, nodes: Sequence[Obj]) -> list[str]:
@@ -142,12 +144,12 @@ def _node_pools(node: Obj) -> list[str]:
 
 # --- nodes that come ---------------------------------------------------------------------------------------------------
 def _addition(text: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool]]) -> Addition:
-    found = _ADDITION.fullmatch(text)
-    if found is None:
+    match = _ADDITION.fullmatch(text)
+    if match is None:
         raise BadChange(
             f"--add {text}: write POOL=COUNTxTOPOLOGY, such as v6e=4x2x2 for four slices of 2x2, or POOL=COUNT for hosts, such as h100=2"
         )
-    name, count, size = found["pool"], int(found["count"]), found["size"] or ""
+    name, count, size = match["pool"], int(match["count"]), match["size"] or ""
     kind = _kind_for(text, name, nodes, pools)
     if kind.family is not Family.TPU:
         if size and not size.isdecimal():
@@ -158,10 +160,10 @@ def _addition(text: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool
             raise BadChange(f"--add {text}: hosts of {kind.name} come with {sizes or 'no'} accelerators, not {per_host}")
         return Addition(kind, count, "", per_host, name)
     if size not in kind.host_options:
-        what = f"topology {size!r}" if size else "slice without a topology"
+        missing = f"topology {size!r}" if size else "slice without a topology"
         example = kind.topologies[min(1, len(kind.topologies) - 1)]
         raise BadChange(
-            f"--add {text}: {kind.name} has no {what}; it has {kind.topology_rule}. The first number is the count: {name}=1x{example}"
+            f"--add {text}: {kind.name} has no {missing}; it has {kind.topology_rule}. The first number is the count: {name}=1x{example}"
         )
     options = kind.host_options[size]
     asked = {pool.chips_per_host for each in pools.values() for pool in each if (pool.accelerator, pool.topology) == (kind.name, size)}
@@ -170,7 +172,8 @@ def _addition(text: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool
 
 
 def _kind_for(text: str, name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool]]) -> Accelerator:
-    """Return the kind that a pool of a job asks for; or else the kind of this name; or else that of the nodes of a node pool."""
+    """The kind that `name` means: the kind that a pool of a job with this name asks for; if there is none, the kind with this name; if
+    there is none, the kind of the nodes in a node pool with this name."""
     asked = sorted({pool.accelerator for pool in pools.get(name, ())})
     if len(asked) > 1:
         raise BadChange(f"--add {text}: pools of this name ask for {' and for '.join(asked)}; write the kind instead, such as {asked[0]}=1")
@@ -178,20 +181,20 @@ def _kind_for(text: str, name: str, nodes: Sequence[Obj], pools: Mapping[str, Se
         return CATALOGUE[asked[0]]
     if (kind := _kind_named(f"--add {text}", name, nodes)) is not None:
         return kind
-    there = sorted({_accelerator(node) for node in nodes if name in _node_pools(node)} - {""})
-    if len(there) == 1:
-        return CATALOGUE[there[0]]
+    in_node_pool = sorted({_accelerator(node) for node in nodes if name in _node_pools(node)} - {""})
+    if len(in_node_pool) == 1:
+        return CATALOGUE[in_node_pool[0]]
     raise _unknown(f"--add {text}: there is no pool or accelerator {name}", name, [*pools, *CATALOGUE], "pools and accelerators")
 
 
 def _kind_named(option: str, name: str, nodes: Sequence[Obj]) -> Accelerator | None:
-    """Find a kind by its name, or a part of it that no other kind has, such as v6e; of several, such as for h100, the one that the fleet
-    has. Raises `BadChange` if that does not decide."""
+    """Find a kind by its name or by a part of it, such as v6e. If several kinds have that part, such as h100, take the one that the fleet
+    has. None if no kind has it. Raises `BadChange` if the fleet does not decide."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     kinds = [kind for kind in CATALOGUE.values() if name in kind.name.split("-")]
-    there = {_accelerator(node) for node in nodes} if len(kinds) > 1 else set()
-    chosen = [kind for kind in kinds if kind.name in there] if len(kinds) > 1 else kinds
+    in_fleet = {_accelerator(node) for node in nodes} if len(kinds) > 1 else set()
+    chosen = [kind for kind in kinds if kind.name in in_fleet] if len(kinds) > 1 else kinds
     if kinds and len(chosen) != 1:
         raise BadChange(f"{option}: {name} may be {' or '.join(kind.name for kind in kinds)}; write one of these")
     return chosen[0] if chosen else None

@@ -1,4 +1,4 @@
-"""A cluster on virtual time: an API server in memory, a scheduler, kubelets that start everything, and the operator."""
+"""A cluster on virtual time: an API server in memory, a scheduler, kubelets that only write statuses, and the operator."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from diloco_local.preview.speeds import known_of
 from diloco_local.scheduler import Scheduler
 
 _QUIET = 120.0
-"""Virtual seconds without a change after which nothing more will happen by itself soon: twice as long as a unit keeps a slice for certain
-(`OperatorConfig.minimum_hold`), and longer than all pauses between attempts to place."""
+"""After this many virtual seconds without a change the cluster counts as settled. Twice as long as a unit certainly keeps a slice
+(`OperatorConfig.minimum_hold`), and longer than each pause between two attempts to place."""
 _LONGEST = 3600.0
-"""Virtual seconds after which a preview of units that come and go ends."""
+"""A preview ends after this many virtual seconds, even if units still come and go."""
 _SEEN = 1.0
-"""Virtual seconds in which everybody has seen a change."""
+"""Virtual seconds in which every watch has delivered a change."""
 _SEED = 0
 
 
@@ -40,7 +40,7 @@ class PreviewFailed(Exception):
 
 
 class VirtualCluster:
-    """An async context manager, for a `VirtualLoop`. `begin`: the time that it begins at, seconds since the epoch."""
+    """An async context manager. It runs in a `VirtualLoop`. `begin`: its first moment, in seconds since the epoch."""
 
     def __init__(self, contents: Contents, begin: float, config: OperatorConfig | None = None) -> None:
         self._begin = begin
@@ -68,11 +68,11 @@ class VirtualCluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def now(self) -> float:
-        """Return the virtual wall clock, seconds since the epoch."""
+        """The virtual wall clock, seconds since the epoch."""
         return self._begin + asyncio.get_running_loop().time()
 
     async def settle(self) -> bool:
-        """Let everything happen that follows by itself. False: units still came and went at the end. Raises `PreviewFailed`."""
+        """Wait until nothing changes any more. False if units still came and went after `_LONGEST`. Raises `PreviewFailed`."""
         loop = asyncio.get_running_loop()
         begun = self._last_change = loop.time()
         while (left := self._last_change + _QUIET - loop.time()) > 0 and loop.time() < begun + _LONGEST:
@@ -84,11 +84,11 @@ class VirtualCluster:
         return left <= 0
 
     async def jobs(self) -> list[Obj]:
-        """Return the jobs as they are now, by namespace and name."""
+        """The jobs as they are now, sorted by namespace and name."""
         return (await self.api.list(names.DILOCO_JOBS)).items
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
-        """Return pool -> the names of the slices that are kept free for it."""
+        """Pool -> the names of the slices that are kept free for it."""
         return self._operator.spares(key)
 
     async def apply(self, job: Obj) -> None:
@@ -96,9 +96,9 @@ class VirtualCluster:
         meta = job["metadata"]
         with contextlib.suppress(NotFound):
             while True:
-                there = await self.api.get(names.DILOCO_JOBS, meta["namespace"], meta["name"])
+                stored = await self.api.get(names.DILOCO_JOBS, meta["namespace"], meta["name"])
                 try:
-                    await self.api.update(names.DILOCO_JOBS, {**there, "spec": job["spec"]})
+                    await self.api.update(names.DILOCO_JOBS, {**stored, "spec": job["spec"]})
                 except Conflict:
                     continue
                 return
@@ -109,7 +109,7 @@ class VirtualCluster:
         await self.api.create(names.DILOCO_JOBS, job)
 
     async def change(self, changes: Changes) -> None:
-        """Change the fleet all at once: no unit moves to a node that goes as well."""
+        """Apply all changes of the fleet as one: nodes that go are cordoned first, so that no unit moves to one of them."""
         for name in (*changes.removed, *changes.drained):
             await self.api.patch(names.NODES, "", name, {"spec": {"unschedulable": True}})
         await asyncio.sleep(_SEEN)
@@ -125,7 +125,7 @@ class VirtualCluster:
             await self.api.patch(names.NODES, "", node["metadata"]["name"], status, subresource="status")
 
     async def _remove(self, gone: Sequence[str]) -> None:
-        """Remove nodes, and with them their pods."""
+        """Remove nodes and their pods."""
         for name in gone:
             await self.api.delete(names.NODES, "", name)
         for pod in await self._pods_on(gone):
@@ -165,7 +165,7 @@ class VirtualCluster:
 
 
 def _essence(job: Obj) -> tuple[Any, ...]:
-    """Return what of a job shows that something happens to it: no figures, and no times."""
+    """The parts of a job whose change means that something happens to it. Figures and times are left out: they change all the time."""
     status = job.get("status") or {}
     units = [
         (unit["name"], unit.get("slice"), unit["state"], unit.get("reason"), unit.get("attempt")) for unit in status.get("units") or ()
@@ -179,11 +179,11 @@ def _essence(job: Obj) -> tuple[Any, ...]:
 BY_JOB = "job"
 """Index of `Kubelets.pods` by namespace and job."""
 _TERMINATED = 143
-"""As shells report SIGTERM: how a learner ends that is asked to."""
+"""128 + SIGTERM: the exit status of a learner that is asked to end."""
 
 
 class Kubelets:
-    """Those of all nodes. `now`: seconds since the epoch. `changed` is called with every change of a pod of a job."""
+    """The kubelets of all nodes. `now`: seconds since the epoch. `changed` is called with the job at every change of one of its pods."""
 
     def __init__(self, client: Client, now: Callable[[], float], changed: Callable[[tuple[str, str]], None]) -> None:
         self._client = client
@@ -197,7 +197,6 @@ class Kubelets:
         self.pods.on_change(self._on_pod)
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pods.run(), name="kubelets' pods")
             while True:
@@ -223,7 +222,7 @@ class Kubelets:
             elif pod["spec"].get("nodeName") and phase == "Pending":
                 await self._write(pod, self._running(pod))
         except (NotFound, Conflict):
-            return  # it changed meanwhile: that change comes too
+            return  # the pod changed meanwhile: that change is in the queue, too
 
     async def _write(self, pod: Obj, status: Obj) -> None:
         meta = pod["metadata"]
@@ -262,7 +261,7 @@ def _job_of(held: CachedObject[Obj]) -> tuple[str, str]:
 
 
 def _conditions(pod: Obj) -> list[Obj]:
-    """Return all but Ready."""
+    """All conditions but Ready."""
     return [each for each in pod.get("status", {}).get("conditions") or () if each["type"] != "Ready"]
 
 

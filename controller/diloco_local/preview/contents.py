@@ -16,11 +16,11 @@ from diloco_operator.reconcile.grantors.registry import WATCHES
 from diloco_local.nodes import set_ready
 
 _USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of pods that use resources of a node."""
+"""Field selector that only pods meet which use resources of a node."""
 
 
 class NodesNotReadable(Exception):
-    """The user may not list nodes: nothing can be placed."""
+    """The user may not list nodes, so nothing can be placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Contents:
     slices: tuple[Obj, ...] = ()
     """ResourceSlices of GPUs."""
     claims: tuple[Obj, ...] = ()
-    """ResourceClaims of pods that are of no job: here no garbage collector ends those of pods that leave."""
+    """ResourceClaims of pods that belong to no job. Jobs' claims are left out: no garbage collector here would delete them with their
+    pods."""
     jobs: tuple[Obj, ...] = ()
     pods: tuple[Obj, ...] = ()
     """Pods of jobs, and others that use resources of nodes."""
@@ -39,20 +40,20 @@ class Contents:
 
 
 def of_fleet(nodes: Iterable[Obj], now: float) -> Contents:
-    """Return `nodes` as a kubelet registers them; all become ready."""
+    """The contents of a fleet file. All its nodes are ready."""
     return Contents(tuple(ready(node, now) for node in nodes))
 
 
 def ready(node: Obj, now: float) -> Obj:
-    """Return the node with a kubelet that reports, since `now`."""
-    found: Obj = {**node, "status": dict(node.get("status") or {})}
-    set_ready(found, "True", "KubeletReady", "kubelet is posting ready status", now=format_timestamp(now))
-    return found
+    """The node as if its kubelet reports Ready since `now`."""
+    copy: Obj = {**node, "status": dict(node.get("status") or {})}
+    set_ready(copy, "True", "KubeletReady", "kubelet is posting ready status", now=format_timestamp(now))
+    return copy
 
 
 async def of_cluster(client: Client, namespace: str) -> Contents:
-    """Return everything that the operator would read. Of a user who may not list all namespaces only those of `namespace`. Raises
-    `NodesNotReadable`, and `NotFound` if the cluster has no DiLoCoJobs."""
+    """Read what the operator would read. If the user may not list an object in all namespaces, read only those of `namespace`, and add a
+    note. Raises `NodesNotReadable`, and `NotFound` if the cluster does not know DiLoCoJobs."""
     notes: list[str] = []
     try:
         nodes = await list_all(client, names.NODES)
@@ -98,7 +99,7 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
 async def _allowed(
     client: Client, resource: Resource, namespace: str, notes: list[str], what: str, meaning: str, *, label: str = "", field: str = ""
 ) -> list[Obj]:
-    """List the objects of all namespaces, or of one and add a note."""
+    """List the objects of all namespaces. If that is forbidden, list those of one and add a note."""
     try:
         return await list_all(client, resource, labels=label, fields=field)
     except Forbidden:
@@ -107,7 +108,7 @@ async def _allowed(
 
 
 def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
-    """Return state for `MemoryApi.restore`: objects keep their uids, so that pods belong to their jobs."""
+    """The state for `MemoryApi.restore`. Objects keep their uids, so that pods still belong to their jobs."""
     at = format_timestamp(begin)
     spaces = sorted({"default", *(obj["metadata"]["namespace"] for obj in (*contents.jobs, *contents.pods, *contents.claims))})
     objects = [
@@ -125,7 +126,7 @@ def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
 
 
 _GRANTED = tuple(watched.resource for watched in WATCHES if watched.resource.group)
-"""Kinds that come with grantors; here they get no answer."""
+"""Kinds of grantors' objects. No grantor runs in a preview, so nobody answers them."""
 
 
 def _grantor_crd(resource: Resource) -> Obj:
@@ -150,7 +151,8 @@ def _kind(objs: Sequence[Obj], resource: Resource, at: str) -> list[Obj]:
 
 
 def _stored(obj: Obj, api_version: str, kind: str, at: str) -> Obj:
-    """Return the object as a server has it. What it does not say of itself, such as a node of a file, is the same in every run."""
+    """The object as a server has it. If it lacks a uid or a creation time, as a node from a file does, it gets the same ones in every
+    run."""
     meta = obj["metadata"]
     given = {"uid": f"{kind.lower()}-{meta['name']}", "creationTimestamp": at, "generation": 1, **meta}
     given.pop("managedFields", None)

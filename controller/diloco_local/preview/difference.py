@@ -17,9 +17,9 @@ class Move(enum.StrEnum):
 
     STARTS = "Starts"
     MOVES = "Moves"
-    """It has other hardware than before."""
+    """The unit has other hardware than before."""
     ENDS = "Ends"
-    """It has no hardware any more."""
+    """The unit has no hardware any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,13 @@ class UnitMove:
     unit: str
     move: Move
     before: str
-    """Its slice; "": none."""
+    """The unit's slice. "" if it had none."""
     after: str
+    """The unit's slice. "" if it has none."""
     reason: str
-    """Why it ends: the reason of the unit, or else of its pool, afterwards; "": the unit is gone, or runs."""
+    """If the unit ends, its reason afterwards. "" if the job does not want it any more, or if it does not end."""
     taken_by: str
-    """The unit that has its slice afterwards, as `namespace/job/unit`; "": none."""
+    """The unit that has this unit's former slice afterwards, as `namespace/job/unit`. "" if none has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class JobChange:
     namespace: str
     job: str
     before: Verdict | None
-    """None: the job is new."""
+    """None if the job is new."""
     after: Verdict
     placed_before: int
     placed_after: int
@@ -59,29 +60,29 @@ class Difference:
 
 
 def difference(before: Iterable[JobOutlook], after: Iterable[JobOutlook]) -> Difference:
-    """Compare jobs that are in both, or new."""
+    """Compare two outlooks. Jobs that are only in `before` count as units that end."""
     old, new = {job.key: job for job in before}, {job.key: job for job in after}
-    had, has = _places(old), _places(new)
-    owners = {unit.slice: "/".join(key) for key, unit in has.items()}
+    units_before, units_after = _places(old), _places(new)
+    owners = {unit.slice: "/".join(key) for key, unit in units_after.items()}
     moves = []
-    for key in sorted(had.keys() | has.keys()):
-        was, now = (each[key].slice if key in each else "" for each in (had, has))
-        if was == now:
+    for key in sorted(units_before.keys() | units_after.keys()):
+        slice_before, slice_after = (units[key].slice if key in units else "" for units in (units_before, units_after))
+        if slice_before == slice_after:
             continue
-        taken = owners.get(was, "") if was else ""
-        move = Move.STARTS if not was else Move.MOVES if now else Move.ENDS
+        taken_by = owners.get(slice_before, "") if slice_before else ""
+        move = Move.STARTS if not slice_before else Move.MOVES if slice_after else Move.ENDS
         reason = _reason(new.get(key[:2]), key[2]) if move is Move.ENDS else ""
-        moves.append(UnitMove(*key, move, was, now, reason, taken))
+        moves.append(UnitMove(*key, move, slice_before, slice_after, reason, taken_by))
     return Difference(
         tuple(moves), tuple(_job_change(old.get(key), job) for key, job in sorted(new.items()) if _changes(old.get(key), job))
     )
 
 
 def unfit(before: Iterable[JobOutlook], after: Iterable[JobOutlook], asked: Collection[tuple[str, str]]) -> tuple[JobOutlook, ...]:
-    """Return jobs without what they need afterwards: of those that were `asked` about, and others that had theirs before."""
-    had = {job.key for job in before if job.verdict is Verdict.FITS}
-    wanted = (Verdict.WAITS, Verdict.STALLED, Verdict.REFUSED)
-    return tuple(job for job in after if job.verdict in wanted and (job.key in asked or job.key in had))
+    """The jobs that lack hardware or do not train afterwards, if they were `asked` about or had what they need before."""
+    fitted = {job.key for job in before if job.verdict is Verdict.FITS}
+    bad = (Verdict.WAITS, Verdict.STALLED, Verdict.REFUSED)
+    return tuple(job for job in after if job.verdict in bad and (job.key in asked or job.key in fitted))
 
 
 def _places(jobs: Mapping[tuple[str, str], JobOutlook]) -> dict[UnitKey, UnitOutlook]:

@@ -1,4 +1,4 @@
-"""Nodes that a preview adds to a fleet: as those of the same kind that are there, else as the catalogue says. Pure."""
+"""Nodes that a preview adds to a fleet. They are like a node of the same kind in the fleet, else as the catalogue says. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, NODE_HOSTNAME, 
 from diloco_operator.kube.client import Obj
 
 _OF_CONDITIONS = "node.kubernetes.io/"
-"""Beginning of the keys of taints that say how a node is, such as not ready or cordoned."""
+"""Prefix of taints for the condition of a node, such as not ready or cordoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Slices or hosts that come."""
+    """Slices or hosts to add."""
 
     kind: Accelerator
     count: int
@@ -24,39 +24,39 @@ class Addition:
     topology: str
     """"" for hosts."""
     per_host: int
-    """Accelerators of a host; 0: as many as the hosts have that are there, or as the largest ones of the kind."""
+    """Accelerators of a host. 0 means the number that the fleet's hosts of this kind have, or that the kind's largest hosts have."""
     name: str
-    """As the user calls it."""
+    """The pool or kind as the user calls it."""
 
 
 def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) -> list[Obj]:
-    """Return the nodes of the addition. `nodes`: of the fleet, of which one of the same kind is the model. `taken`: names that are in
-    use."""
+    """The nodes of the addition. The first node of the same kind in `nodes`, the fleet, is their model. `taken`: names in use."""
     model, entry = _model(addition.kind, nodes)
     per_host = addition.per_host or _devices(model, addition.kind) or (addition.kind.host_sizes[-1] if addition.kind.host_sizes else 0)
     hosts = max(1, chip_count(addition.topology) // per_host) if addition.topology else 1
     labels, taints, capacity = _as(model, addition.kind)
     if entry is not None:
-        said = entry.on_node(topology=addition.topology, per_host=per_host)
+        labels_of_kind = entry.on_node(topology=addition.topology, per_host=per_host)
+        # The model may have another topology or another number of accelerators: only these labels do not come from it.
         varies = (entry.dialect.topology, entry.dialect.count)
-        labels |= said if model is None else {key: value for key, value in said.items() if key in varies}
+        labels |= labels_of_kind if model is None else {key: value for key, value in labels_of_kind.items() if key in varies}
     if addition.kind.resource:
         capacity[addition.kind.resource] = str(per_host)
     speed = ((model or {}).get("metadata", {}).get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED)
     kept = {"annotations": {ANNOTATION_RELATIVE_SPEED: speed}} if speed else {}
-    found = []
+    added = []
     for name, node_pool in _names(addition, hosts, taken):
         own = {**labels, NODE_HOSTNAME: name, NODE_POOL: node_pool}
         status = {"capacity": dict(capacity), "allocatable": dict(capacity)}
         spec = {"taints": taints} if taints else {}
-        found.append(
+        added.append(
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": own, **kept}, "spec": spec, "status": status}
         )
-    return found
+    return added
 
 
 def _names(addition: Addition, hosts: int, taken: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield node and node pool, of every host; a slice is a node pool of its own."""
+    """Yield name and node pool of every host. Each slice is a node pool of its own."""
     index = 0
     for _ in range(addition.count):
         while any(name in taken for name in _of_slice(addition, index, hosts)):
@@ -72,13 +72,14 @@ def _of_slice(addition: Addition, index: int, hosts: int) -> list[str]:
 
 
 def _model(kind: Accelerator, nodes: Sequence[Obj]) -> tuple[Obj | None, NodeLabels | None]:
-    """Return the first node of the kind, and the entry of the kind's row by which it says so."""
+    """The first node of the kind, and the catalogue's entry with the labels that identify it. Without such a node, None and the first entry
+    of the kind."""
     for node in nodes:
         labels = node["metadata"].get("labels") or {}
-        found = identify(labels)
-        if found is not None and found[0] is kind:
-            return node, found[1]
-        if found is None and kind.family is Family.CPU and not has_accelerator_label(labels):
+        identity = identify(labels)
+        if identity is not None and identity[0] is kind:
+            return node, identity[1]
+        if identity is None and kind.family is Family.CPU and not has_accelerator_label(labels):
             return node, None
     return None, kind.labels[0] if kind.labels else None
 
@@ -90,7 +91,7 @@ def _devices(model: Obj | None, kind: Accelerator) -> int:
 
 
 def _as(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:
-    """Return labels, taints and capacity, without what is of this one node alone."""
+    """Labels, taints and capacity of new nodes: the model's, without those that are this node's alone."""
     if model is None:
         return {}, [{"key": key, "value": "present", "effect": "NoSchedule"} for key in kind.taints[:1]], {}
     labels = {key: value for key, value in (model["metadata"].get("labels") or {}).items() if key not in (NODE_HOSTNAME, NODE_POOL)}

@@ -1,4 +1,4 @@
-"""What jobs have and lack, from their status: which unit runs where and why there, and which minimum does not fit. Pure."""
+"""What jobs have and lack, from their status: which unit runs where and why there, and which minimum has no hardware. Pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Verdict(enum.StrEnum):
     """Whether a job has what it must have."""
 
     FITS = "Fits"
-    """Every minimum of it has hardware, and it trains."""
+    """Each of its minimums has hardware, and the job trains."""
     WAITS = "Waits"
-    """A minimum of it has none."""
+    """The job's minimum, or a pool's, lacks hardware."""
     STALLED = "DoesNotTrain"
-    """Every minimum has hardware, and it does not train nevertheless; the message says why."""
+    """Each minimum has hardware, but the job does not train. The message says why."""
     IDLE = "Idle"
-    """It asks for nothing: it is suspended, over, or another controller's."""
+    """The job asks for nothing: it is suspended, over, or another controller's."""
     REFUSED = "Refused"
-    """The operator does not accept it."""
+    """The operator does not accept the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PassedPool:
 
     pool: str
     reason: str
-    """Why it has no more units, as in status.pools[].reason."""
+    """Why this pool has no more units, as in status.pools[].reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class UnitOutlook:
     pool: str
     slice: str
     choice: int
-    """The place of its pool in the job's order of preference, from 1."""
+    """The place of the unit's pool in the job's order of preference, from 1."""
     passed: tuple[PassedPool, ...]
-    """The pools before it."""
+    """The pools that come before the unit's pool in that order."""
     speed: Speed
     share: float | None
-    """The share of the job's tokens, 0 to 1; None: not known."""
+    """The unit's share of the job's tokens, 0 to 1. None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class WaitingUnit:
     reason: str
     message: str
     not_before: float | None
-    """When the operator tries again, seconds since the epoch; None: as soon as there is hardware."""
+    """When the operator tries again, seconds since the epoch. None if it does so as soon as there is hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,18 @@ class SparesOutlook:
     asked: int = 0
     kept: int = 0
     slices: tuple[str, ...] = ()
-    """Those that it keeps, by the names of status.units[].slice; of a cluster as it is now they are not known."""
+    """The kept slices, named as in status.units[].slice. Not known for a cluster as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOutlook:
-    """A pool of a job."""
-
     name: str
     hardware: str
     min: int
     max: int
     placed: int
     waits: bool
-    """It would have more units if there were more hardware."""
+    """The pool would have more units if there were more hardware."""
     reason: str
     message: str
     remedies: tuple[str, ...]
@@ -105,24 +103,22 @@ class PoolOutlook:
 
 @dataclass(frozen=True, slots=True)
 class JobOutlook:
-    """One job."""
-
     namespace: str
     name: str
     verdict: Verdict
     state: str
     reason: str
     message: str
-    """Why it is idle, refused or stalled; "": nothing is to be said."""
+    """Why the job is idle, refused or stalled. "" for the other verdicts."""
     placed: int
     min: int
     max: int
     short: tuple[str, ...]
     """Pools whose own minimum has no hardware."""
     tokens_per_second: float | None
-    """The tokens per second of all units that have hardware; None: not known of all."""
+    """Sum over all units that have hardware. None if one of their speeds is not known."""
     relative: float | None
-    """The same in units of the job's fastest pool, by the peak of the catalogue."""
+    """Sum of these units' `Speed.relative`. None if one of them is not known."""
     units: tuple[UnitOutlook, ...]
     waiting: tuple[WaitingUnit, ...]
     pools: tuple[PoolOutlook, ...]
@@ -133,7 +129,7 @@ class JobOutlook:
 
 
 def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
-    """Return `measured`, `spares`: of this job. Raises `InvalidJob`."""
+    """The outlook of a job. `measured` and `spares` are this job's. Raises `InvalidJob`."""
     spec, status = load(job).spec, Status.model_validate(job.get("status") or {})
     running = [unit for unit in status.units if unit.slice and unit.state in _RUNNING]
     pools = _pools(spec, status, running, spares)
@@ -166,26 +162,26 @@ def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Sum up; None if one is not known."""
+    """The sum. None if one value is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus], spares: SparesByPool) -> tuple[PoolOutlook, ...]:
-    said = {pool.name: pool for pool in status.pools}
+    reported = {pool.name: pool for pool in status.pools}
     names = [unit.pool for unit in running]
-    found = []
+    outlooks = []
     for pool in spec.pools:
-        told = said.get(pool.name, PoolStatus(name=pool.name))
+        pool_status = reported.get(pool.name, PoolStatus(name=pool.name))
         hardware = " ".join(part for part in (pool.accelerator, pool.topology or "") if part)
-        found.append(
+        outlooks.append(
             PoolOutlook(
-                pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), lack_of(told.reason).of_slices,
-                told.reason, told.message, told.remedies or (),
-                SparesOutlook(pool.spares, told.spares or 0, tuple(spares.get(pool.name, ()))),
+                pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), lack_of(pool_status.reason).of_slices,
+                pool_status.reason, pool_status.message, pool_status.remedies or (),
+                SparesOutlook(pool.spares, pool_status.spares or 0, tuple(spares.get(pool.name, ()))),
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(outlooks)
 
 
 def _units(running: Iterable[UnitStatus], pools: Sequence[PoolOutlook], speeds: Mapping[str, Speed]) -> tuple[UnitOutlook, ...]:
@@ -212,7 +208,7 @@ def _waits(unit: UnitStatus) -> bool:
 
 
 def _verdict(job: Obj, spec: Spec, status: Status, placed: int, short: Sequence[str]) -> tuple[Verdict, str]:
-    """Return the verdict and what is to be said of it."""
+    """The verdict and the message."""
     if spec.managed_by != MANAGER:
         return Verdict.IDLE, f"spec.managedBy is {spec.managed_by}: this operator leaves it alone"
     if any(each.type in TERMINAL and each.status is ConditionStatus.TRUE for each in status.conditions):

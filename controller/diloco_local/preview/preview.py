@@ -1,6 +1,6 @@
 """One preview from its beginning to its end: the jobs are applied, everything settles, the fleet changes, everything settles again.
 
-Where slices are kept free, all of it happens once more without spares: the difference is what they cost.
+If slices are kept free, all of this happens once more without spares. The difference is what spares cost.
 
 See docs/decisions/0214-plan.md.
 """
@@ -24,18 +24,18 @@ from diloco_local.preview.virtual_time import run_virtual
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The jobs at each stage, by namespace and name."""
+    """The jobs at each stage, sorted by namespace and name."""
 
     now: tuple[JobOutlook, ...]
-    """As the cluster has them; of a fleet file: none."""
+    """The jobs as the cluster has them. A fleet file has none."""
     planned: tuple[JobOutlook, ...]
-    """Once the jobs of the files are applied and nothing happens any more."""
+    """Once the jobs of the files are applied and everything has settled."""
     changed: tuple[JobOutlook, ...] | None
-    """Once the fleet has changed as well; None: it does not change."""
+    """Once the fleet has changed as well. None if it does not change."""
     settled: bool
-    """False: units still came and went after a virtual hour."""
+    """False if units still came and went after a virtual hour."""
     spares_cost: SparesCost | None = None
-    """None: no slice is kept free."""
+    """None if no slice is kept free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +44,30 @@ class SparesCost:
 
     planned: tuple[str, ...]
     changed: tuple[str, ...] | None
-    """None: the fleet does not change."""
+    """None if the fleet does not change."""
 
 
 def preview(contents: Contents, jobs: Sequence[Obj], changes: Changes, begin: float) -> Preview:
-    """Preview what these jobs would do when applied: valid, with defaults and namespaces. `begin`: the time now, seconds since the epoch.
-    Raises `ApiError` for a job that the API server would refuse, and `PreviewFailed`."""
-    found = _preview(contents, jobs, changes, begin)
-    if not keeps_spares([*found.planned, *(found.changed or ())]):
-        return found
+    """What would happen if these jobs were applied. Raises `PreviewFailed`, and `ApiError` for a job that the API server would refuse.
+
+    Args:
+        jobs: valid, with defaults and namespaces
+        begin: the time now, seconds since the epoch
+    """
+    plan = _preview(contents, jobs, changes, begin)
+    if not keeps_spares([*plan.planned, *(plan.changed or ())]):
+        return plan
     bare = _preview(replace(contents, jobs=tuple(without_spares(contents.jobs))), without_spares(jobs), changes, begin)
-    changed = None if found.changed is None or bare.changed is None else further_units(found.changed, bare.changed)
-    return replace(
-        found, settled=found.settled and bare.settled, spares_cost=SparesCost(further_units(found.planned, bare.planned), changed)
-    )
+    changed = None if plan.changed is None or bare.changed is None else further_units(plan.changed, bare.changed)
+    return replace(plan, settled=plan.settled and bare.settled, spares_cost=SparesCost(further_units(plan.planned, bare.planned), changed))
 
 
 def _preview(contents: Contents, jobs: Sequence[Obj], changes: Changes, begin: float) -> Preview:
     measured = {_key(job): _measured(job) for job in contents.jobs}
 
     async def outlooks(cluster: VirtualCluster) -> tuple[JobOutlook, ...]:
-        there = await cluster.jobs()
-        return _outlooks(there, measured, {_key(job): cluster.spares(_key(job)) for job in there})
+        jobs_now = await cluster.jobs()
+        return _outlooks(jobs_now, measured, {_key(job): cluster.spares(_key(job)) for job in jobs_now})
 
     async def work() -> Preview:
         async with VirtualCluster(contents, begin) as cluster:
@@ -95,25 +97,24 @@ def _measured(job: Obj) -> Measured:
 
 
 def _outlooks(jobs: Iterable[Obj], measured: Mapping[JobKey, Measured], spares: Mapping[JobKey, SparesByPool]) -> tuple[JobOutlook, ...]:
-    """Return the outlooks of the jobs that can be read."""
-    found = []
+    """The outlooks of the jobs that can be read."""
+    outlooks = []
     for job in jobs:
         key = _key(job)
         try:
-            found.append(outlook(job, measured.get(key, {}), spares.get(key, {})))
+            outlooks.append(outlook(job, measured.get(key, {}), spares.get(key, {})))
         except InvalidJob:
             continue  # no operator acts on it either
-    return tuple(sorted(found, key=lambda each: each.key))
+    return tuple(sorted(outlooks, key=lambda each: each.key))
 
 
 # --- What spares cost: the units that would run if no job kept slices free --------------------------------------------
 def keeps_spares(jobs: Iterable[JobOutlook]) -> bool:
-    """Return whether a slice is kept free."""
     return any(pool.spares.kept for job in jobs for pool in job.pools)
 
 
 def without_spares(jobs: Iterable[Obj]) -> list[Obj]:
-    """Return the same jobs, with pools that keep nothing free."""
+    """The same jobs, with pools that keep no slice free."""
     return [_without(job) for job in jobs]
 
 
@@ -126,10 +127,11 @@ def _without(job: Obj) -> Obj:
 
 
 def further_units(found: Iterable[JobOutlook], without: Iterable[JobOutlook]) -> tuple[str, ...]:
-    """Name the units that run only without spares, as `namespace/job/unit`: of each job as many as it then has more."""
-    there = {job.key: {unit.name for unit in job.units} for job in found}
+    """The units that run only without spares, as `namespace/job/unit`. Each job has at most as many here as it gains: a unit that merely
+    has another name is no gain."""
+    with_spares = {job.key: {unit.name for unit in job.units} for job in found}
     further: list[str] = []
     for job in without:
-        now, then = there.get(job.key, set()), sorted(unit.name for unit in job.units)
-        further += ["/".join((*job.key, name)) for name in [each for each in then if each not in now][: max(0, len(then) - len(now))]]
+        names, bare = with_spares.get(job.key, set()), sorted(unit.name for unit in job.units)
+        further += ["/".join((*job.key, name)) for name in [each for each in bare if each not in names][: max(0, len(bare) - len(names))]]
     return tuple(further)

@@ -1,4 +1,4 @@
-"""What the syncers would report: every unit whose pods all run contributes, at the speed that it had."""
+"""Reports as syncers would give them: every unit whose pods all run contributes, at the speed that it had before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diloco_operator.telemetry.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was known of a job before."""
+    """What the job's status said before the preview."""
 
     t: int = 0
     """Outer steps done."""
@@ -26,7 +26,7 @@ class Known:
 
 
 class Reports:
-    """`Telemetry` without syncers. `pods_of`: the pods of a job. `now`: seconds since the epoch."""
+    """Implements `Telemetry` without syncers. `now`: seconds since the epoch."""
 
     def __init__(self, pods_of: Callable[[JobKey], Iterable[Obj]], now: Callable[[], float]) -> None:
         self._pods_of = pods_of
@@ -36,7 +36,7 @@ class Reports:
         self._notify: list[Callable[[JobKey], None]] = []
 
     def know(self, key: JobKey, known: Known) -> None:
-        """Note what the job's syncer goes on from."""
+        """Note what the job's syncer continues from."""
         self._known[key] = known
 
     def on_change(self, notify: Callable[[JobKey], None]) -> None:
@@ -74,14 +74,14 @@ class Reports:
         self._followed.clear()
 
     def changed(self, key: JobKey) -> None:
-        """Note that something of the job's pods changed."""
+        """Note that one of the job's pods changed."""
         if key in self._followed:
             for notify in self._notify:
                 notify(key)
 
 
 def complete_units(pods: Iterable[Obj]) -> dict[str, int]:
-    """Return unit -> attempt of the units whose hosts all run."""
+    """Unit -> attempt, for the units whose hosts all run."""
     hosts: dict[tuple[str, int], list[int]] = {}
     for pod in pods:
         labels = pod["metadata"]["labels"]
@@ -93,10 +93,10 @@ def complete_units(pods: Iterable[Obj]) -> dict[str, int]:
 
 
 def _hosts_of(pod: Obj) -> int:
-    """Return hosts of the pod's unit, as its program is told; 0 if it is not told."""
+    """The number of hosts of the pod's unit, from its environment. 0 if the environment does not have it."""
     for container in pod["spec"]["containers"]:
         for variable in container.get("env") or ():
             if variable["name"] == contract.ENV_HOSTS:
-                told = str(variable.get("value") or "")
-                return int(told) if told.isdecimal() else 0
+                value = str(variable.get("value") or "")
+                return int(value) if value.isdecimal() else 0
     return 0

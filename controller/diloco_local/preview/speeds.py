@@ -1,5 +1,5 @@
-"""How fast a unit of each pool would be: as it was measured, else estimated from other hardware, else relative by the peak of the
-catalogue. Pure."""
+"""How fast a unit of each pool would be: as measured, else estimated from other hardware, else relative to other pools by the catalogue's
+peak. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from diloco_local.preview.reports import Known
 
 
 class Basis(enum.StrEnum):
-    """What a speed stands on."""
+    """What a speed is derived from."""
 
     MEASURED = "measured"
     """Units of this job run on this hardware, or did a moment ago."""
     ESTIMATED = "estimated"
-    """Units of this job run on other hardware: with the same share of the peak here."""
+    """Units of this job run on other hardware. The estimate takes the same share of the peak."""
     PEAK = "peak"
-    """Nothing is measured: only `relative` is known."""
+    """Nothing is measured. Only `relative` is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,46 +35,46 @@ class Speed:
 
     basis: Basis
     tokens_per_second: float | None
-    """None: not known."""
+    """None if it is not known."""
     relative: float | None
-    """Peak of the unit, that of the job's fastest pool being 1; None: the catalogue has no peak of the kind, and there are other pools."""
+    """The unit's peak over that of the job's fastest pool. None if the catalogue has no peak for the kind and there are other pools."""
 
 
 type Measured = Mapping[UnitShape, float]
-"""Tokens/s of a unit of this shape, see `measured_speeds`."""
+"""Shape of a unit -> its tokens/s, see `measured_speeds`."""
 
 
 def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
-    """Return the speeds by pool."""
+    """Pool -> the speed of one of its units. Pools of a kind that the catalogue lacks are missing."""
     shapes = {pool.name: shape for pool in load(job).spec.pools if (shape := _shape(pool)) is not None}
     fastest = max((shape.peak_tflops for shape in shapes.values()), default=0.0)
-    used = [measured[shape] / shape.peak_tflops for shape in dict.fromkeys(shapes.values()) if shape in measured and shape.peak_tflops]
-    found = {}
+    shares = [measured[shape] / shape.peak_tflops for shape in dict.fromkeys(shapes.values()) if shape in measured and shape.peak_tflops]
+    speeds = {}
     for name, shape in shapes.items():
         peak = shape.peak_tflops
         relative = peak / fastest if peak else 1.0 if len(shapes) == 1 else None
         if shape in measured:
-            found[name] = Speed(Basis.MEASURED, measured[shape], relative)
-        elif used and peak:
-            found[name] = Speed(Basis.ESTIMATED, fmean(used) * peak, relative)
+            speeds[name] = Speed(Basis.MEASURED, measured[shape], relative)
+        elif shares and peak:
+            speeds[name] = Speed(Basis.ESTIMATED, fmean(shares) * peak, relative)
         else:
-            found[name] = Speed(Basis.PEAK, None, relative)
-    return found
+            speeds[name] = Speed(Basis.PEAK, None, relative)
+    return speeds
 
 
 def measured_speeds(job: Obj) -> Measured:
-    """Return the speeds as the job's status has them: the record of each pool, or else the mean of its units that train. Of several pools
-    of one shape the first counts. Raises `InvalidJob`."""
+    """The speeds from the job's status: what it records for each pool, else the mean of the pool's units that train. If several pools have
+    one shape, the first counts. Raises `InvalidJob`."""
     status = Status.model_validate(job.get("status") or {})
     recorded = {pool.name: pool.tokens_per_second for pool in status.pools if pool.tokens_per_second}
-    found: dict[UnitShape, float] = {}
+    speeds: dict[UnitShape, float] = {}
     for pool in load(job).spec.pools:
-        now = [unit.tokens_per_second for unit in status.units if unit.pool == pool.name and _trains(unit)]
-        speed = recorded.get(pool.name) or (fmean(now) if now else 0.0)
+        unit_speeds = [unit.tokens_per_second for unit in status.units if unit.pool == pool.name and _trains(unit)]
+        speed = recorded.get(pool.name) or (fmean(unit_speeds) if unit_speeds else 0.0)
         shape = _shape(pool)
         if shape is not None and speed:
-            found.setdefault(shape, speed)
-    return found
+            speeds.setdefault(shape, speed)
+    return speeds
 
 
 def _trains(unit: UnitStatus) -> bool:
@@ -82,7 +82,7 @@ def _trains(unit: UnitStatus) -> bool:
 
 
 def _shape(pool: Pool) -> UnitShape | None:
-    """Return the shape of the pool's units; None: of a kind that is in the operator's catalogue file alone."""
+    """The shape of the pool's units. None if only the operator's own catalogue file has the kind."""
     try:
         return pool.shape
     except ValueError:
@@ -90,7 +90,7 @@ def _shape(pool: Pool) -> UnitShape | None:
 
 
 def shares_of(speeds: Sequence[Speed]) -> list[float | None]:
-    """Return the share of each of these units in the tokens of the job; None where it is not known."""
+    """The share of each of these units in the job's tokens. All are None if one speed is not known."""
     values = [speed.tokens_per_second for speed in speeds]
     if any(value is None for value in values):
         values = [speed.relative for speed in speeds]
@@ -100,7 +100,7 @@ def shares_of(speeds: Sequence[Speed]) -> list[float | None]:
 
 
 def known_of(job: Obj) -> Known:
-    """Return what the syncer of a job that runs already would go on to report."""
+    """What the syncer of a running job would continue to report."""
     status = Status.model_validate(job.get("status") or {})
     units = {
         unit.name: UnitReport(

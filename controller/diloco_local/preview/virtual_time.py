@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: moves the clock on by as long as the loop wanted to wait."""
+    """Never waits. It moves the clock forward by the time that the loop wanted to wait."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""What a fault did to a job: each figure follows from the record, and a claim that does not hold is not made. Pure.
+"""What a fault did to a job. Each figure follows from the record; where the record cannot tell, there is no figure. Pure.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -19,20 +19,20 @@ from diloco_operator.api.phases import Phase
 from diloco_local.record.history import Fault, JobHistory, UnitHistory
 
 _END_ROUNDING = 1.0
-"""Seconds. Kubernetes tells when a container ended without fractions, so a recovery begins up to so much before the kill."""
+"""Seconds. Kubernetes gives the end of a container in whole seconds, so a recovery may seem to begin up to a second before the kill."""
 _FEWEST_STEPS = 3
-"""Steps of a unit from which their median is known."""
+"""A unit's median is known from this number of steps on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest step of any of several units in some time, over the usual one of its unit. Where the syncer itself was lost, none heard
-    of each step: then it is the mean of those between two reports."""
+    """The longest step of several units in some time, beside the usual step of its unit. While the syncer itself was lost, nobody heard of
+    each step: a step then takes the mean time between two reports."""
 
     unit: str
     seconds: float
     usual: float
-    """Median of all its steps at other times."""
+    """Median of the unit's steps at other times, in seconds."""
 
     @property
     def ratio(self) -> float:
@@ -43,34 +43,32 @@ class Longest:
 class Effect:
     fault: Fault
     back: float | None
-    """Seconds from the fault until the unit trained again, or the syncer merged again; None: it did not."""
+    """Seconds from the fault until the unit trained again, or the syncer merged again. None if it did not."""
     rolled_back_to: int | None
-    """For a syncer, the outer step from which it went on; None: for a unit, or from where it was."""
+    """The outer step that the syncer fell back to. None if it fell back to none, or if the fault hit a unit."""
     longest: Longest | None
-    """The longest step of the other units meanwhile; None: none of them trained."""
+    """The longest step of the other units meanwhile. None if none of them trained."""
     before: Longest | None
-    """The same of as much time before the fault."""
+    """The longest step of the other units in an equally long time before the fault."""
     merges: Mapping[int, int]
-    """How many merges meanwhile had contributions of so many units."""
+    """Number of contributing units -> merges meanwhile that had this number."""
     units: int
-    """The units of the job at that time."""
+    """Units that the job had at the time of the fault."""
 
     @property
     def times_before(self) -> float | None:
-        """The longest step over that of as much time before the fault, each measured by its unit's median; None: one of them is unknown."""
+        """`longest` over `before`, each in medians of its unit. None if one of them is unknown."""
         return self.longest.ratio / self.before.ratio if self.longest and self.before else None
 
     def sentence(self) -> str:
-        """Write it for people."""
         fault = self.fault
-        said = [f"{fault.unit} {said_of(fault.signal)} at step {fault.step}, {self._return()}"]
+        parts = [f"{fault.unit} {said_of(fault.signal)} at step {fault.step}, {self._return()}"]
         meanwhile = [*self._others(), *self._merges()]
         if meanwhile:
-            said.append(f"meanwhile {', and '.join(meanwhile)}")
-        return "; ".join(said)
+            parts.append(f"meanwhile {', and '.join(meanwhile)}")
+        return "; ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Write it for programs."""
         return {
             "unit": self.fault.unit,
             "signal": self.fault.signal,
@@ -113,12 +111,11 @@ _DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "
 
 
 def said_of(signal: str) -> str:
-    """Name what the signal does to a unit, as a participle."""
+    """What the signal does to a unit, as a participle."""
     return _DONE.get(signal, f"sent SIG{signal}")
 
 
 def effects_of(job: JobHistory) -> list[Effect]:
-    """Find what each fault of the job did, in their order."""
     return [_effect(job, fault) for fault in job.faults]
 
 
@@ -143,16 +140,19 @@ def _effect(job: JobHistory, fault: Fault) -> Effect:
 
 
 def _training_again(job: JobHistory, fault: Fault) -> float | None:
-    """Return seconds until the unit trained again. After SIGKILL that is what the job's status says, from the loss, which is noticed at
-    once. A unit that had not trained before has no such figure, and one that was not lost only took a long step."""
+    """Seconds from the fault until the unit trained again. None if it did not.
+
+    After SIGKILL this is the recovery time in the job's status, which counts from the loss. For a unit that had not trained before the
+    status has none: then the first merge with its contribution counts. A unit that was not lost only took a long step.
+    """
     unit = job.units.get(fault.unit)
     if unit is None:
         return None
     recovery = next((each for each in unit.recoveries if each.at > fault.at), None)
     if recovery is not None:
         since = recovery.at - fault.at
-        is_of_the_fault = fault.signal == "KILL" and recovery.seconds <= since + _END_ROUNDING  # it may have been lost already, or not yet
-        return recovery.seconds if is_of_the_fault else since
+        is_by_the_fault = fault.signal == "KILL" and recovery.seconds <= since + _END_ROUNDING  # else it was lost already
+        return recovery.seconds if is_by_the_fault else since
     if (begun := next((at for at in unit.first_steps if at > fault.at), None)) is not None:
         merges = (merge.at - fault.at for merge in job.merges if merge.at > begun and fault.unit in merge.units)
         return next(merges, None)
@@ -160,7 +160,7 @@ def _training_again(job: JobHistory, fault: Fault) -> float | None:
 
 
 def _merging_again(job: JobHistory, fault: Fault) -> tuple[float | None, int | None]:
-    """Return seconds until the next process of the syncer merged, and the outer step that it went on from if that was an earlier one."""
+    """Seconds until the next process of the syncer merged, and the outer step that it fell back to. Each is None if there is none."""
     before = [merge for merge in job.merges if merge.at <= fault.at]
     after = [merge for merge in job.merges if merge.at > fault.at]
     if not after:
@@ -177,25 +177,25 @@ class _Time:
 
 
 def _longest(job: JobHistory, fault: Fault, when: _Time, affected: _Time) -> Longest | None:
-    """Return the longest step of the other units in that time, beside the usual step of its unit at other times than the affected one."""
+    """The longest step of the other units in `when`. The usual step of each is its median outside `affected`."""
     units = [unit for unit in job.units.values() if unit.name != fault.unit]
     unheard = fault.unit == COMPONENT_SYNCER
     last_merge = max((merge.at for merge in job.merges), default=0.0)
-    found = []
+    candidates = []
     for unit in units:
         usual = [gap.seconds for gap in unit.gaps if gap.steps == 1 and (gap.end <= affected.start or gap.start >= affected.end)]
-        # A step that the fault fell into is one of the affected time, and not of the time before.
+        # A step during which the fault came belongs to the affected time, and not to the time before.
         until = math.inf if when == affected else when.end
         within = [gap for gap in unit.gaps if gap.end > when.start and gap.start < when.end and gap.end <= until]
         meanwhile = [gap.seconds / gap.steps if unheard else gap.seconds for gap in within]
         meanwhile += _unended_step(unit, when, last_merge) if when == affected else ()
         if len(usual) >= _FEWEST_STEPS and meanwhile:
-            found.append(Longest(unit.name, max(meanwhile), median(usual)))
-    return max(found, key=lambda longest: longest.ratio, default=None)
+            candidates.append(Longest(unit.name, max(meanwhile), median(usual)))
+    return max(candidates, key=lambda longest: longest.ratio, default=None)
 
 
 def _unended_step(unit: UnitHistory, when: _Time, last_merge: float) -> Iterator[float]:
-    """Yield how long a unit that stands still to the end of the record, though the job trains, has done so."""
+    """If the unit stands still to the end of `when` although the job trains, yield the seconds since its last step."""
     if not unit.gaps:
         return
     last, until = max(unit.gaps[-1].end, unit.first_steps[-1]), min(when.end, last_merge)
@@ -208,8 +208,9 @@ def _rounded(value: float | None) -> float | None:
 
 
 def tokens_sentence(job: JobHistory) -> str:
-    """Return whether the job's tokens are what its committed samples hold. Two counts: the syncer adds up what units say of their tokens,
-    and keeps the set of sequence numbers that are committed; how many tokens a sample has, every step on record says."""
+    """A sentence that says whether the job's tokens are what its committed samples hold. These are two independent counts: the syncer adds
+    up the tokens that units report, and it keeps the set of committed sequence numbers. The steps on record say how many tokens a sample
+    has."""
     size = job.sample_size
     if size.own_data or not size.samples:
         return (

@@ -1,9 +1,9 @@
-"""The file of a record: lines are appended, a full file makes room for the next one, and what cannot be read is left out and said.
+"""The file of a record. Lines are appended, and a full file makes room for the next. A reader leaves out what it cannot read, and says so.
 
     <state directory>/record.jsonl        the newest lines
-    <state directory>/record.old.jsonl    those before, once there were more than one file takes
+    <state directory>/record.old.jsonl    the lines before them, once one file was full
 
-A command that is killed leaves a line that is cut short. The next one begins a line of its own behind it.
+A command that is killed may leave a line that is cut short. The next command begins a new line behind it.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -19,11 +19,11 @@ from diloco_local.record.lines import Line, RunBegan, line_bytes, parse_line
 
 NAME, OLD_NAME = "record.jsonl", "record.old.jsonl"
 MOST_BYTES = 64 << 20
-"""The most bytes of one file: some 300,000 lines, five hours of the four units of `examples/quickstart.yaml`."""
+"""Limit of one file: about 300,000 lines, or five hours of the four units of `examples/quickstart.yaml`."""
 
 
 class RecordWriter:
-    """Appends lines. What cannot be written is counted and never stops the run."""
+    """Appends lines. Lines that cannot be written are counted; they never stop the run."""
 
     def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
         self._path = directory / NAME
@@ -34,10 +34,10 @@ class RecordWriter:
         self.dropped = 0
         """Lines that could not be written."""
         self.error = ""
-        """Why the first of these could not be written."""
+        """Why the first dropped line could not be written. "" if none was dropped."""
 
     def write(self, *lines: Line) -> None:
-        """Append these lines, and let readers see them."""
+        """Append these lines, and flush them so that readers see them."""
         for number, line in enumerate(lines):
             try:
                 self._append(line_bytes(line))
@@ -51,7 +51,6 @@ class RecordWriter:
             self._fail(error, len(lines))
 
     def close(self) -> None:
-        """Write no more."""
         file, self._file = self._file, None
         try:
             if file is not None:
@@ -84,7 +83,7 @@ class RecordWriter:
             try:
                 file.close()
             except OSError:
-                return  # said already
+                return  # `error` says already what is wrong with the file
 
 
 def _ends_within_a_line(path: Path) -> bool:
@@ -96,11 +95,11 @@ def _ends_within_a_line(path: Path) -> bool:
 
 
 class NoRecord(Exception):
-    """There is none, or it cannot be read. The message says what to do."""
+    """There is no record, or it cannot be read. The message says what to do."""
 
 
 class RecordReader:
-    """The record of a state directory. Iterate over it once: it may be larger than one would hold in memory."""
+    """The record of a state directory. Iterate over it once, line by line: it may be too large for memory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -108,18 +107,18 @@ class RecordReader:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is missing in it and why, in sentences for people; complete after the last line."""
+        """What is missing in the record and why, in sentences for people. Complete after the last line."""
         return tuple(self._remarks)
 
     def __iter__(self) -> Iterator[Line]:
-        """Yield the oldest line first, and one at least. Raises NoRecord."""
+        """Yield the lines, the oldest first. Raises NoRecord if there is none."""
         try:
             paths = [path for name in (OLD_NAME, NAME) if (path := self._directory / name).is_file()]
         except OSError as error:
             raise NoRecord(f"{self._directory} cannot be read: {error.strerror or error}") from error
         if not paths:
-            why = "give the state directory of a `diloco up` (its option --state-dir, by default .diloco)"
-            raise NoRecord(f"{self._directory} has no {NAME}: {why}")
+            remedy = "give the state directory of a `diloco up` (its option --state-dir, by default .diloco)"
+            raise NoRecord(f"{self._directory} has no {NAME}: {remedy}")
         first: Line | None = None
         for path in paths:
             try:
@@ -150,8 +149,8 @@ class RecordReader:
                 continue
             yield line
         if torn:
-            why = "the command was ended while it wrote it, or writes it now"
-            self._remarks.append(f"Line {torn} of {path.name}, its last one, is cut short: {why}. It is left out.")
+            reason = "the command was ended while it wrote it, or writes it now"
+            self._remarks.append(f"Line {torn} of {path.name}, its last one, is cut short: {reason}. It is left out.")
         if unreadable:
             count = f"{len(unreadable):,} lines" if len(unreadable) > 1 else "1 line"
             self._remarks.append(f"{count} of {path.name} cannot be read, the first is line {unreadable[0]}. Left out.")

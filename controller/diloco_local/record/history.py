@@ -1,4 +1,4 @@
-"""A record by job, on one clock: the seconds in which a command ran, without the pauses between two commands. Pure.
+"""A record by job, on one clock, which counts seconds only while a command ran. Pure.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -27,12 +27,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From one local step of a unit to its next one on record, waits included."""
+    """The time from one local step of a unit to its next one on record, waits included."""
 
     start: float
     end: float
     steps: int
-    """1; more after a silence."""
+    """1. More if the record lacks steps in between."""
 
     @property
     def seconds(self) -> float:
@@ -41,9 +41,9 @@ class Gap:
 
 class Recovery(NamedTuple):
     at: float
-    """When it was on record that the unit contributes again."""
+    """When the unit contributed again, as the record has it."""
     seconds: float
-    """Since its loss, as in the job's status."""
+    """Time from the loss, as in the job's status."""
 
 
 @dataclass(slots=True)
@@ -51,31 +51,31 @@ class UnitHistory:
     name: str
     spans: list[Span] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    """Between the steps of one attempt, so its first step, which compiles, is not among them."""
+    """Gaps between the steps of one attempt. So an attempt's first step, which compiles, is not among them."""
     steps: int = 0
     """Local steps of all attempts, as far as the record knows."""
     first_steps: list[float] = field(default_factory=list)
-    """When each attempt had done its first one on record."""
+    """When each attempt had done its first step on record."""
     recoveries: list[Recovery] = field(default_factory=list)
     tokens: int = 0
-    """Committed."""
+    """Committed tokens."""
     received_bytes: int = 0
-    """From the unit."""
+    """Bytes from the unit to the syncer."""
     sent_bytes: int = 0
-    """To the unit."""
+    """Bytes from the syncer to the unit."""
 
     @property
     def seconds(self) -> float:
-        """From its first appearance to the end of the job, or until it was given up."""
+        """Time from its first appearance until the job ended, or until the unit was given up."""
         return sum(span.seconds for span in self.spans if span.phase.use is not None)
 
     def share(self, phase: Phase) -> float:
-        """Return the phase's share of these seconds, 0..1."""
+        """The phase's share of `seconds`, 0..1."""
         total = self.seconds
         return sum(span.seconds for span in self.spans if span.phase is phase) / total if total else 0.0
 
     def phase_at(self, at: float) -> Phase | None:
-        """Return the phase; None: it was not there."""
+        """The unit's phase at this time. None if the job did not have the unit then."""
         return next((span.phase for span in reversed(self.spans) if span.start <= at <= span.end), None)
 
 
@@ -83,7 +83,7 @@ class UnitHistory:
 class Fault:
     at: float
     unit: str
-    """Or `syncer`."""
+    """A unit, or `syncer`."""
     signal: str
     step: int
     """Outer step."""
@@ -99,7 +99,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Data of all exchanges up to `at`, in bytes."""
+    """Bytes that the syncer has received and sent in all exchanges up to `at`."""
 
     at: float
     received: int
@@ -108,18 +108,18 @@ class Traffic:
 
 @dataclass(slots=True)
 class SampleSize:
-    """How many tokens a sample has, as the units' steps say."""
+    """How many tokens a sample has, according to the units' steps."""
 
     samples: int = 0
     tokens: int = 0
-    """The tokens of the first step on record; 0 samples: none yet."""
+    """The totals of the first step on record. 0 samples if there is none yet."""
     uneven: bool = False
-    """Samples differ."""
+    """Samples have different numbers of tokens."""
     own_data: bool = False
-    """A program feeds itself, and counts no samples."""
+    """A program brings its own data, and counts no samples."""
 
     def add(self, samples: int, tokens: int) -> None:
-        """Add the totals of a session after some step."""
+        """Take the totals of a session after one of its steps."""
         if not samples:
             self.own_data = self.own_data or tokens > 0
         elif not self.samples:
@@ -130,21 +130,22 @@ class SampleSize:
 
 @dataclass(slots=True)
 class JobHistory:
-    """All times are in seconds from its first line on record."""
+    """One job. All times are in seconds from its first line on record."""
 
     name: str
     """namespace/name."""
     state: str = ""
-    """In the end."""
+    """The job's last state on record."""
     outer_steps: int = 0
     """The outer steps of the whole job."""
     t: int = 0
     """Outer steps done."""
     tokens: int = 0
+    """Committed tokens."""
     samples: int = 0
-    """Committed, and so are `tokens`."""
+    """Committed samples."""
     loss: float | None = None
-    """The loss of the training, in the end."""
+    """The last training loss."""
     held_out_loss: float | None = None
     units: dict[str, UnitHistory] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
@@ -152,15 +153,15 @@ class JobHistory:
     faults: list[Fault] = field(default_factory=list)
     sample_size: SampleSize = field(default_factory=SampleSize)
     missing: int = 0
-    """Entries that its syncer had forgotten before they were asked for."""
+    """Entries that the syncer had forgotten before it was asked for them."""
     runs: list[float] = field(default_factory=list)
     """When each further command began."""
     end: float = 0.0
-    """When it was over, or the last command ended."""
+    """When the job was over, or the last command ended."""
     object: dict[str, Any] | None = None
-    """The job as the API server had it last; None: it is not on record."""
+    """The job as the API server had it last. None if the record does not have it."""
     object_at: float = 0.0
-    """When it had it, seconds since the epoch."""
+    """When the API server had `object`, seconds since the epoch."""
 
     @property
     def last_run(self) -> float:
@@ -169,11 +170,11 @@ class JobHistory:
 
     @property
     def title(self) -> str:
-        """Its name, with the namespace where that is not the usual one."""
+        """The job's name, with its namespace unless that is `default`."""
         return self.name.removeprefix("default/")
 
     def share(self, phase: Phase) -> float:
-        """Return the phase's share of the time of all units, 0..1."""
+        """The phase's share of the time of all units, 0..1."""
         total = sum(unit.seconds for unit in self.units.values())
         return sum(unit.share(phase) * unit.seconds for unit in self.units.values()) / total if total else 0.0
 
@@ -183,9 +184,9 @@ class History:
     began: float
     """Time of the first line on record, seconds since the epoch."""
     seconds: float
-    """In which a command ran."""
+    """Time in which a command ran."""
     command: str
-    """The last one."""
+    """The last command."""
     ending: str
-    """How the last command ended; "": it was killed, or runs yet."""
+    """How the last command ended. "" if it was killed or still runs."""
     jobs: tuple[JobHistory, ...]

@@ -1,6 +1,6 @@
-"""The lines of a run's record: what `diloco up` writes down, and reports are made from.
+"""The lines of a run's record: `diloco up` writes them, and reports are made from them.
 
-One JSON object a line, each with `at`, `type` and, where it is about a job, `job` as namespace/name. People can read them, and `jq` can.
+Each line is one JSON object, for people and for `jq`, with `at`, `type` and, if it is about a job, `job` as namespace/name.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -24,7 +24,7 @@ def _text(at: float) -> str:
 
 
 At = Annotated[float, BeforeValidator(_seconds), PlainSerializer(_text, when_used="json"), Field(ge=0, le=32503680000, allow_inf_nan=False)]
-"""Seconds since the epoch; in a file as ISO 8601, before the year 3000."""
+"""Seconds since the epoch. A file has them as ISO 8601, before the year 3000."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -40,7 +40,7 @@ class RunBegan(_Line):
 
     type: Literal["run"] = "run"
     format: Literal[1] = 1
-    """The format of all lines."""
+    """The version of the format of all lines."""
     command: str = ""
 
 
@@ -56,7 +56,7 @@ class JobSeen(_Line):
 
 
 class PhaseBegan(_Line):
-    """A unit does something else from now on."""
+    """A unit is in another phase, state, attempt or slice from now on."""
 
     type: Literal["phase"] = "phase"
     job: str
@@ -85,13 +85,14 @@ class StepTaken(_Line):
     unit: str
     attempt: Count
     step: Count
-    """Local steps of this process of the unit. After a silence numbers before it may be missing."""
+    """Local steps of this process of the unit. After a silence, numbers before this one may be missing."""
     seconds: Finite | None = None
-    """As the unit measured it, without waits."""
+    """Duration of the step as the unit measured it, without waits."""
     loss: Finite | None = None
     samples: Count = 0
-    """In its session up to this step."""
+    """Samples of the unit's session up to this step."""
     tokens: Count = 0
+    """Tokens of the unit's session up to this step."""
 
 
 class Merged(_Line):
@@ -102,7 +103,7 @@ class Merged(_Line):
     t: Count
     fragment: Count
     units: tuple[str, ...]
-    """Units whose contributions it holds; none: the fragment stays as it was."""
+    """Units whose contributions the merge holds. If there are none, the fragment stays as it was."""
     loss: Finite | None = None
 
 
@@ -110,10 +111,11 @@ class UnitFigures(BaseModel):
     model_config = _Line.model_config
 
     tokens: Count = 0
-    """Committed, over all attempts."""
+    """Committed tokens of all attempts."""
     received_bytes: Count = 0
-    """Data of the exchanges from the unit to the syncer, since that began."""
+    """Bytes of exchanges from the unit to the syncer, since this process of the syncer began."""
     sent_bytes: Count = 0
+    """Bytes from the syncer to the unit, since the same time."""
 
 
 class Figures(_Line):
@@ -122,10 +124,10 @@ class Figures(_Line):
     type: Literal["figures"] = "figures"
     job: str
     syncer: str
-    """Names the process, from whose beginning bytes are counted."""
+    """The incarnation of the syncer's process, which counts bytes from its beginning."""
     t: Count
     tokens: Count
-    """Committed, as the units count them."""
+    """Committed tokens, as the units count them."""
     samples: Count
     """Committed sequence numbers, each counted once."""
     loss: Finite | None = None
@@ -140,16 +142,16 @@ class Recovered(_Line):
     unit: str
     attempt: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """From its loss until it trained again, as in the job's status."""
+    """Time from the loss until the unit trained again, as in the job's status."""
 
 
 class FaultFired(_Line):
-    """The command has sent a signal, as its user wished."""
+    """The command has sent a signal, because its user asked for that fault."""
 
     type: Literal["fault"] = "fault"
     job: str
     unit: str
-    """Or `syncer`."""
+    """A unit, or `syncer`."""
     signal: str
     step: Count
     """The outer step in the job's status."""
@@ -164,7 +166,7 @@ class Missing(_Line):
 
 
 class ObjectSeen(_Line):
-    """The job as the API server had it: when its state had changed, and at the end of the command."""
+    """The job as the API server has it. Written when the job's state changed, and at the end of the command."""
 
     type: Literal["object"] = "object"
     job: str
@@ -172,7 +174,7 @@ class ObjectSeen(_Line):
 
 
 class RunEnded(_Line):
-    """The command has ended. Without this line it was killed."""
+    """The command has ended. If this line is missing, the command was killed."""
 
     type: Literal["end"] = "end"
     ending: str
@@ -186,10 +188,10 @@ _ADAPTER: TypeAdapter[Line] = TypeAdapter(Line)
 
 
 def parse_line(text: bytes) -> Line:
-    """Raise ValueError for what is no line of a record."""
+    """Raises ValueError if the text is no line of a record."""
     return _ADAPTER.validate_json(text)
 
 
 def line_bytes(line: Line) -> bytes:
-    """Encode a line with its line break."""
+    """The line as JSON, with its line break."""
     return line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"

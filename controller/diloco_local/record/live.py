@@ -1,6 +1,6 @@
-"""What a record says of the last while of a running job, kept in memory. Pure.
+"""The last hour of a running job, kept in memory as lines of a record. Pure.
 
-It keeps phases, merges and sums. Steps are left out: there are many, and what they did to the job is in its figures.
+Phases, merges and figures are kept. Steps are left out: there are many, and the figures show what they did to the job.
 
 See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0274-dashboard.md.
 """
@@ -19,28 +19,28 @@ from diloco_local.record.lines import Line as RecordLine
 from diloco_local.record.reading import ENDED, history_of
 
 WINDOW = 3600.0
-"""Seconds that are kept."""
+"""Seconds of history that are kept."""
 _MOST_LINES = 20_000
 _FIGURES_APART = 5.0
-"""Seconds between two sums that are kept."""
+"""Seconds between two lines of figures that are kept."""
 _KEPT = (JobSeen, PhaseBegan, UnitLeft, Merged, Figures, Recovered, FaultFired)
 
 
 class LiveHistory:
-    """The last hour of one job. What was before only says what each unit did when the hour began."""
+    """The last hour of one job. From the time before, it keeps only what each unit did when the hour began."""
 
     def __init__(self, job: str) -> None:
-        """Begin with nothing; `job`: namespace/name."""
+        """`job`: namespace/name."""
         self._job = job
         self._lines: deque[RecordLine] = deque()
         self._phases: dict[str, PhaseBegan] = {}
-        """What each unit did when the oldest of the lines was written."""
+        """The phase of each unit when the oldest kept line was written."""
         self._seen: JobSeen | None = None
         self._figures_at = float("-inf")
         self._newest = float("-inf")
 
     def add(self, *lines: RecordLine) -> None:
-        """Take lines of this job."""
+        """Take the lines of this job, and ignore those of others."""
         for line in lines:
             if not isinstance(line, _KEPT) or line.job != self._job:
                 continue
@@ -54,7 +54,7 @@ class LiveHistory:
             self._forget(self._lines.popleft())
 
     def history(self, now: float) -> JobHistory:
-        """Return the history up to `now`, in seconds since the epoch, or up to the end of the job."""
+        """The history up to `now` (seconds since the epoch), or up to the end of the job if that was earlier."""
         seen = next((line for line in reversed(self._lines) if isinstance(line, JobSeen)), self._seen)
         end = seen.at if seen is not None and seen.state in ENDED else now
         start = end - WINDOW
@@ -74,7 +74,7 @@ class LiveHistory:
 
 
 def before(job: str, status: Status) -> Iterator[PhaseBegan]:
-    """Yield what the first status that is seen of a job tells of the time before: since when each unit does what it does."""
+    """Lines for the time before the first status of a job was seen: that status says since when each unit is in its phase."""
     for unit in status.units:
         if unit.since is not None:
             yield PhaseBegan(

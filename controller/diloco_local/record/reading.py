@@ -1,4 +1,4 @@
-"""From the lines of a record to its history. Pure.
+"""Makes the history from the lines of a record. Pure.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -32,7 +32,7 @@ from diloco_local.record.lines import (
 
 
 def history_of(lines: Iterable[Line]) -> History:
-    """Read the history from a record with one line at least, in one pass."""
+    """Read the history in one pass. The record has at least one line."""
     readers: dict[str, _JobReader] = {}
     began: float | None = None
     command = ending = ""
@@ -43,7 +43,8 @@ def history_of(lines: Iterable[Line]) -> History:
         if isinstance(line, RunBegan):
             command, ending = line.command, ""
             for reader in readers.values():
-                # A command that was killed has written no end: what it left open would last until the next one ends.
+                # The command before may have been killed, without a line for its end. Close what it left open: otherwise that would last
+                # until the end of this command.
                 reader.end_of_command(at)
                 reader.command_began(at)
         elif isinstance(line, RunEnded):
@@ -56,8 +57,8 @@ def history_of(lines: Iterable[Line]) -> History:
 
 
 def _on_one_clock(lines: Iterable[Line]) -> Iterator[tuple[float, Line]]:
-    """Yield each line with its second of the run. A command begins where the one before has ended. What a syncer says comes up to a second
-    late, so times of lines that follow each other may go back a little."""
+    """Yield each line with its time in seconds, without the pauses between commands: a command begins where the one before ended. Reports
+    of a syncer come up to a second late, so the times of consecutive lines may go back a little."""
     offset: float | None = None
     newest = 0.0
     for line in lines:
@@ -77,12 +78,12 @@ class _JobReader:
         self.job = JobHistory(name)
         self._start: float | None = None
         self._open: dict[str, tuple[float, Phase, int]] = {}
-        """Per unit the phase that it is in, since when, and of which attempt."""
+        """Unit -> since when it is in its phase, the phase, its attempt."""
         self._last_steps: dict[str, tuple[float, int, int]] = {}
-        """Per unit its newest step: when, of which attempt, its number."""
+        """Unit -> its newest step: time, attempt, number."""
         self._syncer = ""
         self._before: dict[str, tuple[int, int]] = {}
-        """Per unit the bytes (received, sent) that earlier processes of the syncer have counted."""
+        """Unit -> bytes (received, sent) that earlier processes of the syncer have counted."""
 
     def take(self, at: float, line: Line) -> None:
         """Take one line of this job."""
@@ -120,11 +121,11 @@ class _JobReader:
             self._close(unit, at)
         for history in self.job.units.values():
             history.spans = list(_with_lost_work(history))
-        # The time until the next command is no step.
+        # Otherwise the time until the next command would count as a step.
         self._last_steps.clear()
 
     def command_began(self, at: float) -> None:
-        """Note that another command began, of which this job may be one."""
+        """Note that another command began. It may run this job again."""
         if self.job.state not in ENDED:
             self.job.runs.append(at - (self._start or 0.0))
 
@@ -149,14 +150,14 @@ class _JobReader:
         self._unit(line.unit)
 
     def _close(self, unit: str, at: float) -> None:
-        # Times may go back a little, see `_on_one_clock`: such a span would have a negative length.
+        # Times may go back a little, see `_on_one_clock`. Drop a span that would have a negative length.
         if (known := self._open.pop(unit, None)) is not None and at > known[0]:
             self._unit(unit).spans.append(Span(known[0], at, known[1], known[2]))
 
     def _step(self, at: float, line: StepTaken) -> None:
         unit = self._unit(line.unit)
         last = self._last_steps.get(line.unit)
-        # Another attempt, or a count that begins anew: the time since is no step, and includes a start.
+        # Otherwise it is another attempt, or a count that begins anew: the time since the last step includes a start, so it is no gap.
         if last is not None and last[1] == line.attempt and last[2] < line.step:
             unit.gaps.append(Gap(last[0], at, line.step - last[2]))
             unit.steps += line.step - last[2]
@@ -170,7 +171,7 @@ class _JobReader:
         job = self.job
         job.t, job.tokens, job.samples = line.t, line.tokens, line.samples
         job.loss = line.loss if line.loss is not None else job.loss
-        # Each process of the syncer counts bytes from 0: without those of its predecessors the curve would fall.
+        # Each process of the syncer counts bytes from 0. Add its predecessors' bytes, else the curve would fall.
         if line.syncer != self._syncer:
             self._syncer = line.syncer
             self._before = {unit.name: (unit.received_bytes, unit.sent_bytes) for unit in job.units.values()}
@@ -183,8 +184,8 @@ class _JobReader:
 
 
 def _with_lost_work(unit: UnitHistory) -> Iterator[Span]:
-    """Yield its spans, where a loss ends the training with the step that was lost. Only now are all steps read: some come after the
-    loss."""
+    """Yield the unit's spans. Where a loss ended a training span, the time since its last complete step becomes lost work. This is done at
+    the end of a command, because the line of a step may come after the line of the loss."""
     steps = sorted([*unit.first_steps, *(gap.end for gap in unit.gaps)])
     for span, after in itertools.pairwise([*unit.spans, None]):
         assert span is not None, "only the end of the pairs is"

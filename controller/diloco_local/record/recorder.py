@@ -1,7 +1,7 @@
 """Writes down what happens in a run: it turns statuses, reports of syncers and faults into lines.
 
-What the syncers say is on the monotonic clock, which they share with this process: they run on the same machine. So times are exact,
-however late a report comes.
+Syncers give times on the monotonic clock. They run on this machine, so this process has the same clock, and times are exact however late
+a report comes.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -41,7 +41,7 @@ class _Syncer:
     """What is known of one process of a job's syncer."""
 
     incarnation: str | None = None
-    """None: nothing was heard of it."""
+    """None if no report has come yet."""
     last: int = 0
     """The number of the newest entry on record."""
 
@@ -50,7 +50,7 @@ class _Syncer:
 class _Job:
     said: tuple[str, int, float | None] | None = None
     units: dict[str, PhaseBegan] = field(default_factory=dict)
-    """What was written of each unit last."""
+    """The line that was last written for each unit."""
     trained: set[str] = field(default_factory=set)
     syncer: _Syncer = field(default_factory=_Syncer)
     recovered: dict[str, float] = field(default_factory=dict)
@@ -58,7 +58,8 @@ class _Job:
 
 
 class Recorder:
-    """One run's. `write` takes lines; `wall` is in seconds since the epoch, and read once: lines keep their distances if it is set."""
+    """Records one run. `write` takes lines. `wall` is read once, in seconds since the epoch: if somebody sets that clock meanwhile, lines
+    keep their distances."""
 
     def __init__(self, write: Callable[..., None], wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._write = write
@@ -67,15 +68,13 @@ class Recorder:
         self._jobs: dict[JobKey, _Job] = {}
 
     def began(self, command: str) -> None:
-        """Record that the command has begun."""
         self._write(RunBegan(at=self._now(), command=command))
 
     def ended(self, ending: str) -> None:
-        """Record that the command ends."""
         self._write(RunEnded(at=self._now(), ending=ending))
 
     def status(self, key: JobKey, state: str, status: Status) -> None:
-        """Record that the job has this status now. What has not changed is not written."""
+        """Record what has changed in the job's status."""
         job = self._jobs.setdefault(key, _Job())
         self._write(*self._changes(job, _name(key), state, status, self._now()))
 
@@ -84,11 +83,10 @@ class Recorder:
         self._write(ObjectSeen(at=self._now(), job=_name(key), object=obj))
 
     def fault(self, key: JobKey, unit: str, signal: str, step: int, at: float) -> None:
-        """Record that a signal was sent at that time."""
+        """Record that a signal was sent. `at`: seconds since the epoch."""
         self._write(FaultFired(at=at, job=_name(key), unit=unit, signal=signal, step=step))
 
     def report(self, key: JobKey, report: Report) -> None:
-        """Record what the job's syncer has reported."""
         job = self._jobs.setdefault(key, _Job())
         if job.syncer.incarnation != report.incarnation:
             job.syncer = _Syncer(report.incarnation)
@@ -98,15 +96,15 @@ class Recorder:
         return self._offset + self._monotonic()
 
     def _at(self, clock: float) -> float:
-        """Return seconds since the epoch, and none that is to come, whatever a syncer says."""
+        """A syncer's clock as seconds since the epoch. Never later than now, whatever the syncer says."""
         return min(max(0.0, self._offset + clock), self._now())
 
     @staticmethod
     def _changes(job: _Job, name: str, state: str, status: Status, at: float) -> Iterator[Line]:
-        said = (state, status.progress.steps, status.progress.held_out_loss)
-        if said != job.said:
-            job.said = said
-            yield JobSeen(at=at, job=name, state=said[0], steps=said[1], held_out_loss=said[2])
+        shown = (state, status.progress.steps, status.progress.held_out_loss)
+        if shown != job.said:
+            job.said = shown
+            yield JobSeen(at=at, job=name, state=shown[0], steps=shown[1], held_out_loss=shown[2])
         for unit in status.units:
             began = PhaseBegan(
                 at=at,
@@ -133,7 +131,7 @@ class Recorder:
 
     def _happened(self, syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
         for entry in report.entries:
-            if entry.number <= syncer.last:  # another stream of the same process begins with what it still knows
+            if entry.number <= syncer.last:  # a new stream of the same process begins with all entries that it still has
                 continue
             at = self._at(entry.at)
             if entry.number > syncer.last + 1:
@@ -177,7 +175,7 @@ class Recorder:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Return seven digits: more are the noise of a measurement, and lines of a file that is bounded."""
+    """Round to seven digits: more are noise, and would fill a file of limited size."""
     return None if value is None else float(f"{value:.7g}")
 
 
