@@ -32,14 +32,14 @@ may be left out. One of status is absent while there is nothing to say.
 LINKED = {
     frozenset(UnitState): "a [state](states.md)",
 }
-"""Enumerations with a table of their own, by their values."""
+"""Values of an enumeration that has a table of its own -> the link to it."""
 _NAMES_OF_ACCELERATORS = f"Built in are {', '.join(ACCELERATOR_NAMES)}"
 _AT_LEAST = re.compile(r"must be (at least \S+)$")
-"""The least value, in the message of a duration's rule."""
+"""Finds the least value in the message of a duration's rule."""
 
 
 def reference() -> str:
-    """Return the whole page, as Markdown."""
+    """The whole page, as Markdown."""
     parts = [
         f"# DiLoCoJob, `{names.API_VERSION}`",
         *map(paragraph, INTRODUCTION.split("\n\n")),
@@ -56,7 +56,11 @@ def reference() -> str:
 
 
 def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
-    """Yield a section for the job, its spec and status, and one for every object in these. Objects further in are rows of their section."""
+    """Yield a section each for the job, its spec, its status, and every object directly in these. Deeper objects are rows of that section.
+
+    Args:
+        place: the path of the section's object, such as `spec.pools[]`; "" for the job
+    """
     depth = place.count(".") + bool(place)
     # Only the operator writes status, so its fields need no defaults here.
     status = place.startswith("status")
@@ -65,7 +69,7 @@ def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
     if place:
         text += paragraph(schema.get("description", "")) + "\n"
     text += table(["field", "type", *([] if status else ["default"]), "meaning"], rows)
-    # What to do about a broken rule stands behind a semicolon; the API server says it.
+    # Behind the semicolon a message says what to do about a broken rule. The page leaves that to the API server.
     rules = [message.partition(";")[0] for message in _rules(schema, nested=_is_section(place))]
     if rules:
         text += "\nRules:\n\n" + "".join(map(bullet, rules))
@@ -78,7 +82,7 @@ def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
 
 
 def _is_section(place: str) -> bool:
-    """Return whether the objects within are rows."""
+    """Whether the objects inside this one are rows of its section."""
     return "." in place
 
 
@@ -92,7 +96,7 @@ def _list(schema: dict[str, Any]) -> str:
 
 
 def _rows(schema: dict[str, Any], place: str, prefix: str, *, status: bool) -> Iterator[list[str]]:
-    """Yield the rows of a section's table; `prefix` is the way from the section's object to `schema`."""
+    """Yield the rows of a section's table. `prefix`: the path from the section's object to `schema`."""
     required = schema.get("required", [])
     for name, child in schema["properties"].items():
         if (place, name) == ("", "metadata"):
@@ -109,7 +113,7 @@ def _rows(schema: dict[str, Any], place: str, prefix: str, *, status: bool) -> I
 
 
 def _rules(schema: dict[str, Any], *, nested: bool) -> Iterator[str]:
-    """Yield messages of the rules that stand at an object or directly at its fields, and if `nested` at those of objects within."""
+    """Yield the messages of the rules of an object and of its fields; with `nested`, also those of the objects inside it."""
     for rule in schema.get("x-kubernetes-validations", []):
         yield rule["message"]
     for child in schema["properties"].values():
@@ -130,7 +134,7 @@ def _type(schema: dict[str, Any], *, bounds: bool = True) -> str:
         return LINKED.get(frozenset(schema["enum"])) or ", ".join(f"`{value}`" for value in schema["enum"])
     messages = [rule["message"] for rule in schema.get("x-kubernetes-validations", [])]
     if any("must be a duration" in message for message in messages):
-        return ", ".join(["duration", *(found[1] for message in messages if (found := _AT_LEAST.search(message)))])
+        return ", ".join(["duration", *(match[1] for message in messages if (match := _AT_LEAST.search(message)))])
     name = {"date-time": "time"}.get(schema.get("format", ""), schema["type"])
     return ", ".join([name, *(_bounds(schema) if bounds else ())])
 
@@ -226,7 +230,7 @@ def _accelerators() -> str:
 
 
 def _labels() -> Iterator[str]:
-    """Yield a list for each dialect, in the order in which they decide."""
+    """Yield a list for each dialect, in the order in which dialects decide."""
     for dialect in DIALECTS:
         items = []
         for kind in CATALOGUE.values():
@@ -249,7 +253,7 @@ def _constants(title: str, module: ModuleType, prefixes: tuple[str, ...]) -> str
 
 
 def _documented(module: ModuleType) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value and the text below it of every commented string constant of a module."""
+    """Yield name, value and docstring of every string constant of a module that has one."""
     for name, text in _texts(ast.parse(inspect.getsource(module)).body):
         value = getattr(module, name)
         if isinstance(value, str):
@@ -257,7 +261,7 @@ def _documented(module: ModuleType) -> Iterator[tuple[str, str, str]]:
 
 
 def _with_values(text: str, constants: Mapping[str, object]) -> str:
-    """Return `text` with names of constants, which a reader of the page does not know, replaced by their values."""
+    """`text` with the values of constants in place of their names, which a reader of the page does not know."""
 
     def value(found: re.Match[str]) -> str:
         constant = constants.get(found[1])
@@ -273,7 +277,7 @@ def _documented_members(enumeration: type) -> Iterator[tuple[str, str]]:
 
 
 def _members(enumeration: type) -> Iterator[tuple[str, str]]:
-    """Yield value and the text below it of every commented member of a string enumeration."""
+    """Yield value and docstring of every member of a string enumeration that has one."""
     for name, text in _documented_members(enumeration):
         yield str(getattr(enumeration, name)), text
 

@@ -1,6 +1,6 @@
 """Generates the chart's documents: fields of `config` in values.schema.json from the operator's types, README.md from the schema.
 
-`hack/chart_docs.py [CHART]`, the folder of the chart; without it, the one of this repository.
+`hack/chart_docs.py [CHART]`: CHART is the folder of the chart, by default this repository's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHOLE = {"resources", "affinity", "podSecurityContext", "securityContext", "live
 RUN_FIELDS = {"workers", "concurrency", "job_concurrency", "watch_other_pods"}
 """Fields of RunConfig that the configuration file has."""
 SEPARATE = {"syncer_image", "storage_class_name", "image_pull_secrets"}
-"""Fields that have a value of the chart of their own."""
+"""Fields that are not in `config`, since the chart has a value of its own for each."""
 STRINGS = {"type": "array", "items": {"type": "string"}}
 SHAPES: dict[object, dict[str, Any]] = {
     float: {"$ref": "#/definitions/duration"},
@@ -44,22 +44,22 @@ SHAPES: dict[object, dict[str, Any]] = {
 
 
 def config_fields() -> dict[str, dict[str, Any]]:
-    """Return the properties of `config`."""
-    found = {}
+    """The properties of `config`, as JSON schema."""
+    properties = {}
     for owner, module, wanted in ((OperatorConfig, config_module, None), (RunConfig, run_module, RUN_FIELDS)):
         types, texts = get_type_hints(owner), docstrings(module, owner.__name__)
         for each in dataclasses.fields(owner):
             if each.name not in SEPARATE and (wanted is None or each.name in wanted):
                 if not texts[each.name]:
                     raise SystemExit(f"{module.__name__}.{owner}: {each.name} needs a docstring")
-                # RunConfig's numbers count workers and writes at once; an operator needs one.
+                # RunConfig's numbers say how many workers and writes there may be at once. An operator needs at least one of each.
                 least = {"minimum": 1} if owner is RunConfig and types[each.name] is int else {}
-                found[to_camel(each.name)] = {**SHAPES[types[each.name]], **least, "description": texts[each.name]}
-    return found
+                properties[to_camel(each.name)] = {**SHAPES[types[each.name]], **least, "description": texts[each.name]}
+    return properties
 
 
 def docstrings(module: ModuleType, owner: str) -> dict[str, str]:
-    """Return the strings below a class's attributes; an attribute without one whose default is a constant of the module has that one's."""
+    """Attribute -> its docstring. If an attribute has none and its default is a constant of the module, the constant's docstring."""
 
     def texts(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
         for statement, following in zip(body, [*body[1:], None], strict=True):
@@ -77,12 +77,12 @@ def docstrings(module: ModuleType, owner: str) -> dict[str, str]:
         if isinstance(target, ast.Name)
     }
     (body,) = (statement.body for statement in tree.body if isinstance(statement, ast.ClassDef) and statement.name == owner)
-    found = {}
+    by_attribute = {}
     for statement, text in texts(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             default = statement.value.id if isinstance(statement.value, ast.Name) else ""
-            found[statement.target.id] = text or constants.get(default, "")
-    return found
+            by_attribute[statement.target.id] = text or constants.get(default, "")
+    return by_attribute
 
 
 def rows(values: dict[str, Any], schema: dict[str, Any], definitions: dict[str, Any], path: str = "") -> Iterator[list[str]]:
@@ -109,15 +109,15 @@ def tables(schema: dict[str, Any], values: dict[str, Any]) -> str:
 
 
 def config_defaults() -> dict[str, str]:
-    """Return default of each field of `config`, as one would write it."""
-    found = {}
+    """Field of `config` -> its default, as one would write it in a values file."""
+    defaults = {}
     for owner in (OperatorConfig, RunConfig):
         types = get_type_hints(owner)
         for each in dataclasses.fields(owner):
             default: Any = each.default
             if types[each.name] in SHAPES:
-                found[to_camel(each.name)] = f"`{format_duration(default) if types[each.name] is float else json.dumps(default)}`"
-    return found
+                defaults[to_camel(each.name)] = f"`{format_duration(default) if types[each.name] is float else json.dumps(default)}`"
+    return defaults
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""Say which tests take most processor time, in the test process and in processes that ended in it. Made for `make quick`, whose tests
-take at most `LIMIT`: `PYTHONPATH=hack .venv/bin/pytest -p cpu_times tests/unit -m "not slow" -q -n 2`.
+"""A pytest plugin that prints which tests take most processor time. Processes that a test starts and that end in it count too. It is made
+for `make quick`, whose tests take at most `LIMIT`: `PYTHONPATH=hack .venv/bin/pytest -p cpu_times tests/unit -m "not slow" -q -n 2`.
 
 See docs/decisions/0127-runs-of-tests.md.
 """
@@ -19,7 +19,7 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process, and of its children that have ended."""
+    """CPU seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -29,7 +29,7 @@ def _measured(item: pytest.Item) -> Generator[None]:
     try:
         return (yield)
     finally:
-        # Part of the reports, which xdist carries to the process that prints.
+        # User properties are part of the reports, which xdist carries to the process that prints.
         item.user_properties.append((_PROPERTY, cpu_seconds() - begun))
 
 

@@ -19,7 +19,6 @@ def rows() -> list[list[str]]:
 
 
 def written(page: str) -> str:
-    """Return the page with the table as it must be."""
     return between(page, BEGIN, END, table(["what", "verbs", "why"], rows()))
 
 

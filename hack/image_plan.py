@@ -1,4 +1,4 @@
-"""Which images there are, and the file by which `docker buildx bake` builds them all: `make images`.
+"""The list of images, and the file with which `docker buildx bake` builds them all: `make images`.
 
     hack/image_plan.py --registry registry.example.com/diloco [--push | --load] | docker buildx bake -f -
 
@@ -24,19 +24,19 @@ _PLATFORMS = {"x86_64": AMD64, "aarch64": ARM64}
 
 @dataclass(frozen=True)
 class Variant:
-    """One image, for one or several kinds of processors."""
+    """One image, for one or more platforms."""
 
     image: str
     dockerfile: str
     accelerator: str = ""
-    """Value of the build argument; "": the Dockerfile has none."""
+    """Value of the build argument ACCELERATOR. "" if the Dockerfile has none."""
     suffix: str = ""
-    """Behind the version in the tag."""
+    """Follows the version in the tag."""
     platforms: tuple[str, ...] = (AMD64, ARM64)
 
     @property
     def target(self) -> str:
-        """Its name in the plan."""
+        """The image's name in the plan."""
         return self.image + self.suffix
 
     def tag(self, registry: str) -> str:
@@ -60,18 +60,18 @@ VARIANTS = (
 
 
 class Output(enum.Enum):
-    """What becomes of the images."""
+    """Where the images go."""
 
     ARCHIVES = "type=oci,dest=dist/images/{target}.tar"
-    """A file for each, with all its platforms."""
+    """A file for each image, with all its platforms."""
     REGISTRY = "type=registry"
     LOCAL = "type=docker"
-    """Docker's images on this machine, of one platform each: no local store takes two, and `kind load` needs what is there to be whole."""
+    """Docker's images on this machine, with one platform each: no local store takes two, and `kind load` needs whole images."""
 
 
 def plan(registry: str, output: Output, machine: str = "") -> dict[str, Any]:
-    """Return what bake reads. `machine`: whose platform alone is built, as `uname -m` names it; "": all platforms. Raises ValueError for a
-    machine for which there are no images."""
+    """The file that bake reads. `machine`: build only for this one, named as by `uname -m`; "" means all platforms. Raises ValueError for
+    a machine that has no images."""
     only = _PLATFORMS.get(machine)
     if machine and only is None:
         raise ValueError(f"there are no images for {machine}: they are for {', '.join(_PLATFORMS)}")
@@ -82,7 +82,7 @@ def plan(registry: str, output: Output, machine: str = "") -> dict[str, Any]:
             "platforms": [only] if only else list(variant.platforms),
             "tags": [variant.tag(registry)],
             "args": {"ACCELERATOR": variant.accelerator} if variant.accelerator else {},
-            # What an image was built from, and what is in it, stand beside it in the registry.
+            # The registry keeps beside each image what it was built from and what is in it.
             "attest": ["type=provenance,mode=max", "type=sbom"] if output is Output.REGISTRY else [],
             "output": [output.value.format(target=variant.target)],
         }
@@ -95,16 +95,16 @@ def plan(registry: str, output: Output, machine: str = "") -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print the file by which docker buildx bake builds all images.")
     parser.add_argument("--registry", default=REGISTRY, help="what stands before the images' names (default: %(default)s)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--push", action="store_true", help="push them; without it archives go to dist/images")
-    where.add_argument("--load", action="store_true", help="build for this machine alone, and put them among Docker's images here")
+    destination = parser.add_mutually_exclusive_group()
+    destination.add_argument("--push", action="store_true", help="push them; without it archives go to dist/images")
+    destination.add_argument("--load", action="store_true", help="build for this machine alone, and put them among Docker's images here")
     arguments = parser.parse_args()
     output = Output.REGISTRY if arguments.push else Output.LOCAL if arguments.load else Output.ARCHIVES
     try:
-        found = plan(arguments.registry, output, platform.machine() if arguments.load else "")
+        bake_file = plan(arguments.registry, output, platform.machine() if arguments.load else "")
     except ValueError as error:
         parser.error(str(error))
-    json.dump(found, sys.stdout, indent=2)
+    json.dump(bake_file, sys.stdout, indent=2)
     print()
 
 

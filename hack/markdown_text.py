@@ -1,4 +1,4 @@
-"""Markdown that the generators in this folder write: wrapped text, lists, and tables whose columns are aligned."""
+"""Helpers with which the generators in this folder write Markdown: wrapped text, lists, and tables with aligned columns."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ PADDED = 56
 
 
 def paragraph(text: str) -> str:
-    """Return wrapped at 120 characters."""
+    """Wrapped at `WIDTH` characters."""
     return _fill(outside_code(text)) + "\n"
 
 
 def bullet(text: str) -> str:
-    """Return one item of a list, wrapped at 120 characters."""
+    """One item of a list, wrapped at `WIDTH` characters."""
     return _fill(outside_code(text), initial_indent="- ", subsequent_indent="  ") + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table; every column but the last is padded to the width of its longest cell, as far as that is no longer than `PADDED`."""
+    """A table. Every column but the last is padded to the width of its longest cell; cells longer than `PADDED` do not count."""
     cells = [[cell(each) for each in row] for row in rows]
     columns = range(len(header) - 1)
     widths = [max(length for row in [header, *cells] if (length := len(row[index])) <= PADDED) for index in columns]
@@ -34,18 +34,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Return one line, with what would end the cell or begin a tag escaped."""
+    """One line. What would end the cell or begin a tag is escaped."""
     return outside_code(text).replace("|", "\\|")
 
 
 def outside_code(text: str) -> str:
-    """Return one line. A `<` that would begin a tag is escaped, except in code spans: there Markdown shows it as it is."""
+    """One line. A `<` that would begin a tag is escaped, except in code spans, where Markdown shows it as it is."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else re.sub(r"<(?=[A-Za-z/!?])", "&lt;", part) for part in parts)
 
 
 def between(page: str, begin: str, end: str, text: str) -> str:
-    """Return the page with the text in the place of what stands between the two lines."""
+    """The page with `text` between these two lines, in place of what stands there."""
     head, begins, rest = page.partition(begin)
     _, ends, tail = rest.partition(end)
     if not begins or not ends:

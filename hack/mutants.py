@@ -39,9 +39,10 @@ PACKAGES = {
     "controller/diloco_operator/placement": "tests/unit/diloco_operator/placement",
     "controller/diloco_operator/reconcile": "tests/unit/diloco_operator/reconcile",
 }
-"""Each pure package with the tests that must notice a change of it: its own, so that a fault is found next to its cause."""
+"""Pure package -> the tests that must notice a change of it. These are its own tests, so that a fault is found next to its cause."""
 LEAST_SECONDS, TIMES_USUAL = 120.0, 5.0
-"""A mutant that runs longer than both, in seconds and in times of the unchanged code's run, hangs. It counts as killed."""
+"""A mutant hangs, and counts as killed, if its tests take longer than both: this many seconds, and this many times as long as the tests of
+the unchanged code."""
 
 type Place = tuple[Path, tuple[int, int]]
 
@@ -83,8 +84,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _copy_checkout(target: Path) -> None:
-    """Copy what git tracks or would track, and the compiled loops. Without bytecode: Python could take it for that of a mutant with the
-    same size and second."""
+    """Copy the files that git tracks or would track, and the compiled kernels. Bytecode is left out: Python could take it for the bytecode
+    of a mutant whose file has the same size and the same second."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -97,8 +98,8 @@ def _copy_checkout(target: Path) -> None:
 
 # --- the sample -------------------------------------------------------------------------------------------------------
 def _draw(packages: Sequence[str], seed: int, count: int) -> list[tuple[str, MutationSpec]]:
-    """Return `count` places, each with one of its mutants: a comparison has ten mutants and would else be drawn ten times as often as
-    `not`."""
+    """Draw `count` places, and one mutant for each. If mutants were drawn instead, a comparison, which has ten, would come ten times as
+    often as `not`."""
     mutants: dict[Place, list[tuple[str, MutationSpec]]] = defaultdict(list)
     for package in packages:
         for mutation in _mutations(sorted(Path(package).rglob("*.py"))):
@@ -120,7 +121,7 @@ def _mutations(modules: Sequence[Path]) -> Iterator[MutationSpec]:
 
 
 def _spans_of_types(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return annotations and type aliases: nothing evaluates them when a test runs, so no test can notice a change of them."""
+    """Spans of annotations and type aliases. Nothing evaluates them when a test runs, so no test can notice a change of them."""
     nodes = list(ast.walk(ast.parse(source)))
     types = [child for node in nodes for child in (getattr(node, "annotation", None), getattr(node, "returns", None))]
     types += [node for node in nodes if isinstance(node, ast.TypeAlias)]
@@ -138,14 +139,15 @@ def _test_command(package: str) -> str:
 
 
 def _enter_copy() -> None:
-    """Let the tests of this process import the copy in the working directory, not the checkout that is installed."""
+    """Make the tests of this process import the copy in the working directory, not the installed checkout."""
     os.environ["PYTHONPATH"] = os.pathsep.join(str(Path.cwd() / source) for source in ("controller", "runtimes"))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def _time_limit(package: str) -> float:
-    """Raise `SystemExit` when the tests fail without a mutant: every mutant would seem killed."""
+    """Seconds after which a mutant of this package hangs. Raises `SystemExit` if the tests fail without a mutant, since every mutant would
+    seem killed then."""
     _enter_copy()
     began = time.monotonic()
     done = subprocess.run(shlex.split(_test_command(package)), check=False, capture_output=True, text=True)
@@ -155,7 +157,7 @@ def _time_limit(package: str) -> float:
 
 
 def _judge(mutants: Sequence[tuple[str, MutationSpec]], limits: dict[str, float], copies: Sequence[Path]) -> Iterator[Verdict]:
-    """Judge in processes, each of which works in a copy of its own, and takes every n-th mutant."""
+    """Judge the mutants in one process for each copy. Of n processes each takes every n-th mutant."""
     with contextlib.ExitStack() as stack:
         pending = []
         for index, copy in enumerate(copies):

@@ -1,4 +1,4 @@
-"""The files that a page tells its reader to write: each a fenced block behind a mark with its path, `<!-- file: FOLDER/NAME -->`.
+"""The files that a page tells its reader to write. Each is a fenced block behind a mark with its path, `<!-- file: FOLDER/NAME -->`.
 
 See docs/decisions/0144-documents.md.
 """
@@ -12,5 +12,5 @@ _FILE = re.compile(r"^<!-- file: (\S+) -->\n```[a-z]+\n(.*?)^```$", re.MULTILINE
 
 
 def of(page: Path) -> dict[str, str]:
-    """Return text by path, in the order of the page."""
+    """Path -> text, in the order of the page."""
     return dict(_FILE.findall(page.read_text()))

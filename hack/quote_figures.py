@@ -1,15 +1,16 @@
 """Writes what benchmarks printed into the pages that quote it: hack/quote_figures.py LINES, a file of JSON lines of `python -m benchmarks`.
 
-Two places of README.md and docs/results/*.md quote a figure, and a third counts them:
+README.md and docs/results/*.md quote figures in two kinds of places, and count limits in a third:
 
-- a row of a table with the head `| figure | limit | ours | command | commit |`, or the same without the command, whose first cell begins
-  with the name of the figure in backticks, and then with that of a field of its line if the row is about that: `figure` `field.part`. Ours
-  and the commit are written;
-- a number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`;
-- what stands between `<!-- limits -->` and `<!-- /limits -->`: how many limits there are on all pages, and how many are met; between
-  `<!-- missed -->` and `<!-- /missed -->`: the names of the others.
+- A row of a table with the head `| figure | limit | ours | command | commit |`, or the same without the command. Its first cell begins with
+  the name of the figure in backticks, or with that and the name of a field of its line: `figure` `field.part`. The cells "ours" and
+  "commit" are written.
+- A number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`.
+- Between `<!-- limits -->` and `<!-- /limits -->` stands how many limits there are on all pages, and how many are met; between
+  `<!-- missed -->` and `<!-- /missed -->` stand the names of the others.
 
-Exit status 1, and nothing written, when a line cannot be quoted: a smoke run, changes that are not committed, a figure without a place.
+If a line cannot be quoted, nothing is written and the exit status is 1. That is so for a smoke run, for changes that are not committed, and
+for a figure without a place.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAD = "| figure | limit | ours | command | commit |"
 HEADS = (HEAD, "| figure | limit | ours | commit |")
 MISSING = "not recorded"
-"""In the cell of a figure that no run has printed yet."""
+"""Stands in the cell of a figure that no run has printed yet."""
 _COMMIT_DIGITS = 8
 _BAR = re.compile(r"(?<!\\)\|")
 _NAME = re.compile(r"`([\w.-]+)`(?: `([\w.-]+)`)?")
@@ -38,26 +39,26 @@ _CLEAN_COMMIT = re.compile(r"[0-9a-f]{8,40}")
 
 type Line = Mapping[str, object]
 type Key = tuple[str, str]
-"""Name of a figure, and of a field of its line: "" for the value."""
+"""Name of a figure, and name of a field of its line. "" stands for the field `value`."""
 
 
 class Unquotable(Exception):
-    """What is wrong with the lines, and what to do."""
+    """A line cannot be quoted. The message says why, and what to do."""
 
 
 def pages() -> list[Path]:
-    """Return every page that quotes figures."""
+    """Every page that quotes figures."""
     return [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 
 
 def read_lines(text: str) -> dict[str, Line]:
-    """Give the newest line of each figure. Raises `Unquotable`. What is no JSON line, such as the output of make, is passed over."""
-    found: dict[str, Line] = {}
-    for number, written in enumerate(text.splitlines(), 1):
-        if not written.startswith("{"):
+    """The newest line of each figure. Text that is no JSON line, such as the output of make, is skipped. Raises `Unquotable`."""
+    newest: dict[str, Line] = {}
+    for number, text_line in enumerate(text.splitlines(), 1):
+        if not text_line.startswith("{"):
             continue
         try:
-            line = json.loads(written)
+            line = json.loads(text_line)
             name, commit = str(line["figure"]), str(line["commit"])
         except (ValueError, KeyError) as error:
             raise Unquotable(f"line {number}: no line of a benchmark: {error!r}") from error
@@ -65,12 +66,12 @@ def read_lines(text: str) -> dict[str, Line]:
             raise Unquotable(f"line {number}: {name} is of a smoke run, whose values mean nothing; run it without --smoke")
         if not _CLEAN_COMMIT.fullmatch(commit):
             raise Unquotable(f"line {number}: {name} is of commit {commit}; commit what you changed and measure again")
-        found[name] = line
-    return found
+        newest[name] = line
+    return newest
 
 
 def number(value: object) -> str:
-    """Write four significant digits, without an exponent; counts are exact."""
+    """The value with four significant digits, without an exponent. Whole numbers are exact."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unquotable(f"{value!r} is no number")
     if value == int(value):
@@ -79,14 +80,14 @@ def number(value: object) -> str:
 
 
 def value_of(line: Line, field: str) -> str:
-    """Write the value of the line, or that of a field: `processor_ms.with.other_threads` is one in an object."""
-    found: object = line
+    """The number in a field of the line; "" means `value`. `processor_ms.with.other_threads` is a field in objects."""
+    value: object = line
     for part in field.split(".") if field else ["value"]:
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             raise Unquotable(f"the line of {line['figure']} has no field {field}")
-        found = found[part]
+        value = value[part]
     try:
-        return number(found)
+        return number(value)
     except Unquotable as error:
         raise Unquotable(f"{line['figure']}, field {field or 'value'}: {error}") from error
 
@@ -96,7 +97,7 @@ def _cells(row: str) -> list[str]:
 
 
 def _lines_of_page(text: str) -> Iterator[tuple[str, Key | None]]:
-    """Give each line, and the figure of which it is a row."""
+    """Yield each line with the figure whose row it is. None if it is no such row."""
     quoting = False
     for line in text.splitlines():
         quoting = line in HEADS or (quoting and line.startswith("|"))
@@ -105,22 +106,22 @@ def _lines_of_page(text: str) -> Iterator[tuple[str, Key | None]]:
 
 
 def rows(text: str) -> dict[Key, list[str]]:
-    """Give the cells of each row that quotes a figure."""
+    """The cells of each row that quotes a figure."""
     return {key: _cells(line) for line, key in _lines_of_page(text) if key}
 
 
 def marks(text: str) -> dict[Key, str]:
-    """Give the number before each mark."""
+    """The number before each mark."""
     return {(mark[2], mark[3] or ""): mark[0].removesuffix(mark[1]) for mark in _MARK.finditer(text)}
 
 
 def quoted(text: str, lines: Mapping[str, Line]) -> str:
-    """Give the page with the figures of the lines. Raises `Unquotable`."""
+    """The page with the figures of the lines. Raises `Unquotable`."""
 
     def replaced(mark: re.Match[str]) -> str:
         return value_of(lines[mark[2]], mark[3] or "") + mark[1] if mark[2] in lines else mark[0]
 
-    written = []
+    page_lines = []
     for line, key in _lines_of_page(text):
         if key and key[0] in lines:
             field, measured = key[1], lines[key[0]]
@@ -128,19 +129,19 @@ def quoted(text: str, lines: Mapping[str, Line]) -> str:
             value = value_of(measured, field)
             missed = not field and not measured["ok"]
             cells = (name, limit, f"**{value}**" if missed else value, *command, str(measured["commit"])[:_COMMIT_DIGITS])
-            written.append(f"| {' | '.join(cells)} |")
+            page_lines.append(f"| {' | '.join(cells)} |")
         else:
-            written.append(_MARK.sub(replaced, line))
-    return "\n".join(written) + "\n"
+            page_lines.append(_MARK.sub(replaced, line))
+    return "\n".join(page_lines) + "\n"
 
 
 def figures(texts: Iterable[str]) -> dict[Key, list[str]]:
-    """Give the cells of the row of each figure, of all pages."""
+    """The cells of each row that quotes a figure, from all pages."""
     return {key: cells for text in texts for key, cells in rows(text).items()}
 
 
 def counted(page: str, quoted_figures: Mapping[Key, list[str]]) -> str:
-    """Give the page with the count of all limits, and with the names of those that are missed."""
+    """The page with the count of all limits, and with the names of those that are missed."""
     limited = {key: cells for key, cells in quoted_figures.items() if cells[1] and cells[2] != MISSING}
     missed = [" ".join(f"`{part}`" for part in key if part) for key, cells in sorted(limited.items()) if cells[2].startswith("**")]
     met = f"{len(limited) - len(missed)} of our {len(limited)} limits for figures are met."
@@ -148,7 +149,7 @@ def counted(page: str, quoted_figures: Mapping[Key, list[str]]) -> str:
 
 
 def without_a_place(texts: Iterable[str], lines: Mapping[str, Line]) -> list[str]:
-    """Name the figures of the lines that no page quotes in a row."""
+    """The figures of the lines that no page quotes in a row."""
     placed = {name for text in texts for name, _ in rows(text)}
     return sorted(set(lines) - placed)
 

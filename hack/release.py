@@ -3,8 +3,10 @@
     hack/release.py 0.2.0 [--output dist] [--registry ghcr.io/diloco-operator] [--push] [--parts wheels,chart,images] [--require PARTS]
                           [--dry-run]
 
-What this machine has no program for is left out and said; with --require it is an error, before anything is written. Nothing is committed
-or uploaded, but images with --push, which wants a commit that has the version. See docs/decisions/0107-packages-and-images.md.
+If this machine lacks the program for a part, the part is left out, and a line says so; with --require that is an error, raised before
+anything is written. Nothing is committed, and nothing is uploaded but images with --push, which needs a commit that has the version.
+
+See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations
@@ -33,28 +35,26 @@ CHART = "helm/diloco-operator"
 
 
 class CannotRelease(Exception):
-    """The message says why, and what to do."""
+    """There can be no release. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for."""
-
     version: str
     day: str
-    """ISO 8601, for the changelog."""
+    """The day in the changelog, ISO 8601."""
     output: Path
     registry: str
     push: bool
     parts: frozenset[str]
-    """What to build of it."""
+    """Parts to build, some of `PARTS`."""
     required: frozenset[str]
-    """Parts without which nothing is written."""
+    """If one of these parts cannot be built, nothing is written."""
 
 
 # --- what would change ------------------------------------------------------------------------------------------------
 def check_version(wanted: str, current: str) -> None:
-    """Raise CannotRelease for what is no version after the current one."""
+    """Raise CannotRelease unless `wanted` is a version, and the current one or a later one."""
     if not re.fullmatch(versions.VERSION, wanted):
         raise CannotRelease(f"{wanted!r} is no version: write three numbers, such as 0.2.0, or a candidate, such as 0.2.0rc1")
     try:
@@ -66,21 +66,22 @@ def check_version(wanted: str, current: str) -> None:
 
 
 def changed_files(root: Path, version: str, day: str) -> dict[str, str]:
-    """Return the new text of each file that the release changes; none for a release that is only built again."""
-    found: dict[str, str] = {}
+    """File -> its new text, for each file that the release changes. Empty if the tree has the release already, and is only built again."""
+    changed: dict[str, str] = {}
     for file, pattern in versions.places():
-        before = found.get(file) or (root / file).read_text()
+        before = changed.get(file) or (root / file).read_text()
         after = versions.replaced(before, pattern, version)
         if after != before:
-            found[file] = after
-    changelog = found.get(CHANGELOG) or (root / CHANGELOG).read_text()
-    if not found and _has(changelog, version):
+            changed[file] = after
+    changelog = changed.get(CHANGELOG) or (root / CHANGELOG).read_text()
+    if not changed and _has(changelog, version):
         return {}
-    return {**found, CHANGELOG: released(changelog, version, day)}
+    return {**changed, CHANGELOG: released(changelog, version, day)}
 
 
 def released(changelog: str, version: str, day: str) -> str:
-    """Return the changelog with what was unreleased below the version. Raise CannotRelease where nothing was, or the version is there."""
+    """The changelog with a heading for this version above what was unreleased. Raises CannotRelease if nothing was unreleased, or if there
+    is a heading for the version already."""
     if _has(changelog, version):
         raise CannotRelease(f"{CHANGELOG} has a heading for {version} already; give the next version")
     _, heading, rest = changelog.partition(UNRELEASED)
@@ -95,25 +96,25 @@ def _has(changelog: str, version: str) -> bool:
 
 # --- what is built ----------------------------------------------------------------------------------------------------
 def missing(which: Callable[[str], str | None] = shutil.which) -> Mapping[str, str]:
-    """Return the parts that cannot be built here, each with what is missing for it."""
-    found = {}
+    """Part -> what this machine lacks to build it, for each part that it cannot build."""
+    lacking = {}
     uv = versions.ROOT / ".tools" / "uv" / "bin" / "uv"
     if which("uv") is None and not uv.exists():
-        found["wheels"] = "uv is not installed; make setup brings it"
+        lacking["wheels"] = "uv is not installed; make setup brings it"
     if which("helm") is None:
-        found["chart"] = "helm is not on PATH"
+        lacking["chart"] = "helm is not on PATH"
     docker = which("docker")
     if docker is None:
-        found["images"] = "docker is not on PATH"
+        lacking["images"] = "docker is not on PATH"
     elif subprocess.run([docker, "buildx", "version"], capture_output=True, check=False).returncode:
-        found["images"] = "docker has no buildx"
+        lacking["images"] = "docker has no buildx"
     elif subprocess.run([docker, "info"], capture_output=True, check=False).returncode:
-        found["images"] = "docker reaches no daemon"
-    return found
+        lacking["images"] = "docker reaches no daemon"
+    return lacking
 
 
 def build(options: Options, parts: Sequence[str]) -> None:
-    """Build these parts of the tree as it stands, and the list of their checksums."""
+    """Build these parts from the tree as it is, and write the list of their checksums."""
     options.output.mkdir(parents=True, exist_ok=True)
     if "wheels" in parts:
         _run("wheels", [str(versions.ROOT / "hack" / "wheels.sh"), str(options.output)])
@@ -122,7 +123,7 @@ def build(options: Options, parts: Sequence[str]) -> None:
     if "images" in parts:
         (versions.ROOT / "dist" / "images").mkdir(parents=True, exist_ok=True)
         plan = json.dumps(image_plan.plan(options.registry, image_plan.Output.REGISTRY if options.push else image_plan.Output.ARCHIVES))
-        # The file has the digest of each image, which is what gets signed.
+        # The metadata file has the digests of the images. Signatures are for these.
         _run("images", ["docker", "buildx", "bake", "--file", "-", "--metadata-file", str(options.output / "images.json")], text=plan)
     sums = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
@@ -132,7 +133,7 @@ def build(options: Options, parts: Sequence[str]) -> None:
 
 
 def _run(part: str, command: Sequence[str], text: str | None = None) -> None:
-    # uv would look for another Python, or fetch one, where the checkout has no .venv.
+    # Without UV_PYTHON, uv would look for another Python, or download one, if the checkout has no .venv.
     environment = {**os.environ, "UV_PYTHON": sys.executable}
     done = subprocess.run(
         command, cwd=versions.ROOT, env=environment, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -143,7 +144,6 @@ def _run(part: str, command: Sequence[str], text: str | None = None) -> None:
 
 # --- the command ------------------------------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the release, or say what it would do."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("version", help="such as 0.2.0 or 0.2.0rc1")
     parser.add_argument("--output", type=Path, default=versions.ROOT / "dist", help="folder of what is built; default dist")
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def release(options: Options, *, dry_run: bool) -> None:
-    """Write the version and build. Raise CannotRelease before anything is written where something required is missing."""
+    """Write the version and build. Raises CannotRelease before anything is written if a required part cannot be built."""
     check_version(options.version, versions.project_version())
     changes = changed_files(versions.ROOT, options.version, options.day)
     if changes and options.push and not dry_run:

@@ -1,5 +1,7 @@
-"""Pytest rewrites the assertions of a module of tests when a process first imports it, and keeps the result as bytecode. In a fresh clone
-all processes of a run would do so at the same time, each for all modules: 25 s of a core. Here each module is rewritten once.
+"""Rewrites the assertions of each test module once, before the processes of a test run start.
+
+Pytest rewrites a module when a process first imports it, and keeps the result as bytecode. In a fresh clone, all processes of a run would
+do so at the same time, each for all modules: 25 s of a core.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-# Not a public part of pytest: tests/unit/hack/test_rewritten_tests.py says whether a new version still finds what is written here.
+# Not a public part of pytest: tests/unit/hack/test_rewritten_tests.py checks that a new version of pytest still reads this bytecode.
 from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, _rewrite_test, _write_pyc, assertstate_key, get_cache_dir
 
 
 def rewrite_tests(config: pytest.Config, folder: Path, processes: int) -> None:
-    """Rewrite every module of tests below `folder` whose bytecode is missing or old, in so many processes."""
+    """Rewrite every test module below `folder` whose bytecode is missing or old, in at most this many processes."""
     if sys.dont_write_bytecode or config.getoption("assertmode") != "rewrite":
         return
     files = [file for pattern in ("test_*.py", "conftest.py") for file in folder.rglob(pattern)]
@@ -38,6 +40,6 @@ def _rewrite(config: pytest.Config, files: Sequence[Path]) -> None:
     for file in files:
         bytecode = _bytecode(file)
         bytecode.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(SyntaxError):  # the process that imports it says where
+        with contextlib.suppress(SyntaxError):  # the process that imports the module reports the error, with its place
             status, code = _rewrite_test(file, config)
             _write_pyc(config.stash[assertstate_key], code, status, bytecode)

@@ -1,4 +1,4 @@
-"""Writes docs/runbook, a page for each reason that asks something of a person: `python hack/runbook_docs.py`.
+"""Writes docs/runbook, with a page for each reason that a person has to do something about: `python hack/runbook_docs.py`.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """
@@ -28,12 +28,12 @@ meanings.
 
 
 def pages() -> Mapping[str, str]:
-    """Return each page, Markdown, by the name of its file."""
+    """Name of the file -> the page, as Markdown."""
     rows: dict[str, list[ReasonRow]] = {}
     for row in all_reasons():
         rows.setdefault(row.value, []).append(row)
-    found = {f"{reason}.md": _page(reason, rows[reason], advice) for reason, advice in RUNBOOK.items()}
-    return {"README.md": _index(rows), **found}
+    reason_pages = {f"{reason}.md": _page(reason, rows[reason], advice) for reason, advice in RUNBOOK.items()}
+    return {"README.md": _index(rows), **reason_pages}
 
 
 def _page(reason: str, rows: Sequence[ReasonRow], advice: Advice) -> str:

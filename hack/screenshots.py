@@ -1,7 +1,7 @@
-"""Takes the screenshots of docs/images: `make screenshots`, or hack/screenshots.py [FOLDER]. Wants Debian's Chromium; five minutes.
+"""Takes the screenshots of docs/images: `make screenshots`, or hack/screenshots.py [FOLDER]. Needs Debian's Chromium and five minutes.
 
-Most show the fleet of `tests/builders/shown_fleet.py`, written into the API server of this machine. dashboard.png shows a real run of the
-quick start near its end: a unit that was killed is back, and all contribute.
+Most show the fleet of `tests/builders/shown_fleet.py` in an in-memory API server. dashboard.png shows a real run of the quick start near
+its end: a unit that was killed is back, and all contribute.
 
 See docs/decisions/0274-dashboard.md.
 """
@@ -30,7 +30,7 @@ IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "examples"
 _PATIENCE = 180_000.0
 _RUN = 900_000.0
-"""Milliseconds; both bound a failure only."""
+"""Milliseconds, like `_PATIENCE`. Both only bound how long a failure takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Shot:
 
     name: str
     path: str
-    """The page, below the token; "report": the file that `kubectl diloco report` writes."""
+    """Path of the page behind the dashboard's token. `REPORT` means the file that `kubectl diloco report` writes."""
     shows: str
-    """Selector of what has to be there."""
+    """CSS selector of an element that must be visible before the picture is taken."""
     scheme: Literal["light", "dark"] = "light"
     width: int = 1200
 
@@ -57,7 +57,7 @@ SHOTS: Sequence[Shot] = (
 
 
 async def take(browser: Browser, url: str, shot: Shot, folder: Path) -> None:
-    """Write `NAME.png`, the whole page below `url`."""
+    """Write `NAME.png`, a picture of the whole page."""
     page = await browser.new_page(color_scheme=shot.scheme, viewport={"width": shot.width, "height": 800})
     await page.goto(f"{url}{shot.path}" if shot.path != REPORT else url)
     await expect(page.locator(shot.shows).first).to_be_visible(timeout=_PATIENCE)
@@ -68,7 +68,7 @@ async def take(browser: Browser, url: str, shot: Shot, folder: Path) -> None:
 
 
 async def take_all(folder: Path) -> None:
-    """Write all pictures."""
+    """Write all pictures in `SHOTS`."""
     api, logs = await a_shown_fleet(), shown_logs()
     with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
         file.write(await reported(api, logs, TEAM, JOB, time.time))
@@ -81,30 +81,30 @@ async def take_all(folder: Path) -> None:
 
 
 async def take_run(folder: Path) -> None:
-    """Write dashboard.png."""
+    """Write dashboard.png, from a real run."""
     with tempfile.TemporaryDirectory() as state:
         options = ("--state-dir", state, "--fault", "unit=h100-1,step=80,signal=KILL", "--no-report", "--dashboard", "-o", "plain")
         run = await asyncio.create_subprocess_exec(
             Path(sys.executable).with_name("diloco"), "up", EXAMPLES / "quickstart.yaml", "--fleet", EXAMPLES / "fleet.yaml", *options,
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        dashboard_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def read() -> None:
             assert run.stdout is not None
             async for line in run.stdout:
-                if not found.done() and (url := re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line.decode())):
-                    found.set_result(url[0])
+                if not dashboard_url.done() and (match := re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line.decode())):
+                    dashboard_url.set_result(match[0])
 
         reader = asyncio.create_task(read())
         try:
-            first: set[asyncio.Future[Any]] = {found, reader}
+            first: set[asyncio.Future[Any]] = {dashboard_url, reader}
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            assert found.done(), "the run ended before it had a dashboard"
+            assert dashboard_url.done(), "the run ended before it had a dashboard"
             async with async_playwright() as playwright:
                 browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
                 page = await browser.new_page(viewport={"width": 1200, "height": 800})
-                await page.goto(f"{found.result()}jobs/default/bytes-lm")
+                await page.goto(f"{dashboard_url.result()}jobs/default/bytes-lm")
                 await expect(page.locator("#head dd").first).to_have_text(re.compile("^6[0-9][0-9] of 700"), timeout=_RUN)
                 await expect(page.locator("#head")).to_contain_text("4 of 4", timeout=_PATIENCE)
                 await page.screenshot(path=folder / "dashboard.png", full_page=True)

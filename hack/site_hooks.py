@@ -1,5 +1,5 @@
-"""What `mkdocs build` does beside its own: the first page is README.md, links to files of the repository that are no documents lead to the
-repository, and pages with diagrams load the library that draws them from the site itself.
+"""Hooks of `mkdocs build`. README.md becomes the first page, links to files that are no documents lead to the repository, and pages with
+diagrams load the library that draws them from the site itself.
 
 See docs/decisions/0144-documents.md.
 """
@@ -21,19 +21,19 @@ from mkdocs.utils import get_relative_url
 _ROOT = Path(__file__).parents[1]
 _DOCUMENTS = "documents.md"
 _LOCKED = Path(__file__).parent / "site"
-"""The folder with the lock of npm."""
+"""The folder with npm's lock file."""
 _LIBRARY = "@mermaid-js/tiny"
 _DIAGRAMS = "assets/javascripts/mermaid.tiny.js"
-"""Where the site has the library that draws diagrams."""
+"""Path in the site of the library that draws diagrams."""
 _TARGET = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
-"""The target of a link, whose text may have begun on the line before."""
+"""The target of a link. The text of the link may have begun on the line before."""
 _FENCE = re.compile(r"^ *(```|~~~)")
 _ITEM = re.compile(r"^ *([-*]|\d+\.) ")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Make the repository's README the first page, and the list of documents, which GitHub shows for the folder, one of its own. Add the
-    library of diagrams: the theme would load it from another host, which it does only where no page has brought it."""
+    """Make the repository's README the first page. The list of documents, docs/README.md, moves to a page of its own. Add the library that
+    draws diagrams: the theme loads it from another host if the page has not loaded it."""
     source = _installed() / "dist" / posixpath.basename(_DIAGRAMS)
     files.append(File.generated(config, _DIAGRAMS, abs_src_path=str(source)))
     if Path(config["docs_dir"]) == _ROOT / "docs":  # a test builds two pages of its own
@@ -45,8 +45,8 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """Load the library in pages with a diagram, before the theme's own script asks for it. The link to the repository stays a link: the
-    theme's script would ask GitHub for its stars whenever someone reads a page."""
+    """Load the library in pages with a diagram, before the theme's own script asks for it. Remove the mark of the link to the repository:
+    the theme's script would ask GitHub for its stars whenever someone reads a page."""
     output = output.replace(' data-md-component="source"', "")
     if '<pre class="mermaid">' not in output:
         return output
@@ -54,7 +54,7 @@ def on_post_page(output: str, *, page: Any, config: Any) -> str:
 
 
 def _installed() -> Path:
-    """Return the folder of the library, after npm has installed what the lock says. Raises PluginError."""
+    """The folder of the library. npm installs the locked version if it is not there. Raises PluginError."""
     folder = _LOCKED / "node_modules" / _LIBRARY
     locked = json.loads((_LOCKED / "package-lock.json").read_text())["packages"][f"node_modules/{_LIBRARY}"]["version"]
     manifest = folder / "package.json"
@@ -80,7 +80,7 @@ def _from_the_top(found: re.Match[str]) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Return the page as mkdocs reads it. GitHub needs no blank line before a list, and mkdocs does."""
+    """The page with its links for the site, and with a blank line before each list: mkdocs needs one, GitHub does not."""
     lines: list[str] = []
     fenced = False
     for line in markdown.split("\n"):
@@ -88,7 +88,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         if not fenced:
             if _ITEM.match(line) and lines and _is_paragraph(lines[-1]):
                 lines.append("")
-            line = _TARGET.sub(lambda found: _linked(found, page.file.src_uri, config["repo_url"]), line)
+            line = _TARGET.sub(lambda match: _linked(match, page.file.src_uri, config["repo_url"]), line)
         lines.append(line)
     return "\n".join(lines)
 

@@ -42,7 +42,6 @@ def _network() -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """Return the page with the tables of today."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{tables()}\n\n{END}{rest.split(END)[1]}"
 

@@ -29,23 +29,23 @@ GROUPS: Mapping[str, frozenset[State]] = {
     "given up or ended": OVER,
     "with an attempt or draining": LIVES,
 }
-"""States that events name together."""
+"""Name -> the states that the table of events calls by this one name."""
 
 
 def page() -> str:
-    """Return the whole page, as Markdown."""
+    """The whole page, as Markdown."""
     parts = ["# States of a unit", *map(paragraph, INTRODUCTION.split("\n\n")), _diagram(), "## States", _states(), *_groups()]
     parts += ["## Events", paragraph(EVENTS), _events()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
 def name_of(state: State) -> str:
-    """Return how documents write a state: `Waiting for slice`."""
+    """The state as documents write it: `Waiting for slice`."""
     return state.name.replace("_", " ").capitalize()
 
 
 def _shown(state: State) -> str:
-    """Return the node of the diagram that a state is in."""
+    """The node of the diagram that stands for a state."""
     return "Attempt" if state in ATTEMPT else state.row.shown[0].value
 
 
@@ -82,12 +82,12 @@ def _groups() -> Iterator[str]:
 
 
 def _named(states: Iterable[State]) -> str:
-    left, found = set(states), []
+    left, names = set(states), []
     for name, group in sorted(GROUPS.items(), key=lambda each: -len(each[1])):
         if group <= left:
-            found.append(f"*{name}*")
+            names.append(f"*{name}*")
             left -= group
-    return ", ".join([*found, *(name_of(state).lower() for state in State if state in left)])
+    return ", ".join([*names, *(name_of(state).lower() for state in State if state in left)])
 
 
 def _events() -> str:

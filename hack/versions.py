@@ -1,4 +1,4 @@
-"""The version of everything: that of pyproject.toml. `hack/versions.py 0.2.0` writes another one wherever it stands.
+"""The one version of everything stands in pyproject.toml. `hack/versions.py 0.2.0` writes another one wherever it stands.
 
 See docs/decisions/0107-packages-and-images.md.
 """
@@ -25,20 +25,19 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
     "runtimes/torch.Dockerfile": (r'image\.version="(VERSION)"',),
     "runtimes/jax.Dockerfile": (r'image\.version="(VERSION)"',),
 }
-"""File -> where it has the version of the project; VERSION stands for it. Each must be there."""
+"""File -> patterns that find the project's version in it; each must match. The word VERSION in a pattern stands for the regex above."""
 IMAGE = r"\b(?:operator|syncer|learner-torch|learner-jax):(VERSION)(?=[-\s`\"',\])]|\.\s|$)"
-"""Names of images, in files of these kinds:"""
+"""Finds the version in the name of an image, in the files of `WITH_IMAGES`."""
 WITH_IMAGES = ("*.md", "*.yaml", "*Dockerfile")
 
 
 def project_version() -> str:
-    """Return what pyproject.toml says."""
     version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     return version
 
 
 def places() -> Iterator[tuple[str, str]]:
-    """Every file with a version of the project, and the pattern by which it is found. Files may come several times."""
+    """Yield each file that may have the project's version, with the pattern that finds it. A file may come several times."""
     for file, patterns in IN_FILES.items():
         for pattern in patterns:
             yield file, pattern
@@ -48,12 +47,12 @@ def places() -> Iterator[tuple[str, str]]:
 
 
 def found(text: str, pattern: str) -> list[str]:
-    """Return the versions in a text."""
+    """All versions in a text that the pattern finds."""
     return [match[1] for match in _compiled(pattern).finditer(text)]
 
 
 def replaced(text: str, pattern: str, version: str) -> str:
-    """Return the text with this version."""
+    """The text with `version` wherever the pattern finds one."""
     return _compiled(pattern).sub(lambda match: match[0].replace(match[1], version), text)
 
 
@@ -62,7 +61,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def main() -> None:
-    """Write the version of the first argument everywhere."""
+    """Write the version in the first argument everywhere."""
     if len(sys.argv) != 2 or not re.fullmatch(VERSION, sys.argv[1]):
         sys.exit("usage: hack/versions.py VERSION, such as 0.2.0 or 0.2.0rc1")
     for file, pattern in places():

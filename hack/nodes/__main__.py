@@ -1,4 +1,4 @@
-"""The command line of the package, see there."""
+"""The command line of the package, see its docstring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things that take long to make are kept between runs, and who may use them."""
+"""The folder that keeps between runs what takes long to make, and the lock on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Folder of this repository."""
+"""The folder of this repository."""
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diloco-operator" / "nodes"
 
 
@@ -20,12 +20,12 @@ class InUse(Exception):
 
 
 def key(*parts: object) -> str:
-    """Return a short name for what is made from these parts."""
+    """A short name for what is made from these parts."""
     return hashlib.sha256("\0".join(str(part) for part in parts).encode()).hexdigest()[:12]
 
 
 def tree_key(*paths: Path) -> str:
-    """Return a short name for the content of files and folders; what Python compiled is left out."""
+    """A short name for the content of files and folders, without Python's bytecode."""
     digest = hashlib.sha256()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -36,7 +36,8 @@ def tree_key(*paths: Path) -> str:
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Return `folder`, made by `make` in a folder beside it that takes its name when it is whole: a half-made one is never taken for it."""
+    """Return `folder`, made by `make` if it does not exist. `make` fills a folder beside it, which is renamed when it is complete: so
+    nobody takes a half-made one for `folder`."""
     if not folder.exists():
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -48,7 +49,8 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def held() -> Iterator[int]:
-    """Hold the cache until the end of the block, and for every process that inherited the file descriptor. Raises `InUse`."""
+    """Lock the cache until the end of the block. A process that inherits the file descriptor, which is yielded, keeps the lock until it
+    ends too. Raises `InUse`."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / ".lock").open("w") as lock:
         try:

@@ -1,7 +1,7 @@
-"""Reads Dockerfiles, and builds those of one stage without an image builder. Each step that writes files makes one layer.
+"""Reads Dockerfiles, and builds those with one stage without an image builder. Each step that writes files makes one layer.
 
-A RUN runs in the files of the steps before it, in a mount namespace of its own, with this machine's network. An overlay keeps what it
-writes apart. Root.
+A RUN sees the files of the steps before it, in a mount namespace of its own, with this machine's network. An overlay keeps apart what it
+writes. Needs root.
 
 See docs/decisions/0144-documents.md.
 """
@@ -26,7 +26,7 @@ from nodes.oci import Image, ImageError, Layer
 
 @dataclass
 class Stage:
-    """From one FROM to the next."""
+    """One stage: from one FROM to the next."""
 
     base: str
     name: str
@@ -45,27 +45,27 @@ class Dockerfile:
 
 
 def parse(text: str) -> Dockerfile:
-    """Return instructions with their continuation lines joined; comments left out."""
+    """Read a Dockerfile. Continuation lines are joined, and comments left out."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    found = Dockerfile({}, [])
+    dockerfile = Dockerfile({}, [])
     for instruction in re.split(r"(?<!\\)\n", "\n".join(lines)):
         word, _, rest = instruction.replace("\\\n", " ").strip().partition(" ")
         if word == "FROM":
             base, _, name = rest.partition(" AS ")
-            found.stages.append(Stage(re.sub(r"\$\{(\w+)\}", lambda match: found.arguments[match[1]], base), name))
-        elif word == "ARG" and not found.stages:
+            dockerfile.stages.append(Stage(re.sub(r"\$\{(\w+)\}", lambda match: dockerfile.arguments[match[1]], base), name))
+        elif word == "ARG" and not dockerfile.stages:
             name, _, default = rest.partition("=")
-            found.arguments[name] = default
+            dockerfile.arguments[name] = default
         elif word:
-            found.stages[-1].steps.append((word, rest))
-    return found
+            dockerfile.stages[-1].steps.append((word, rest))
+    return dockerfile
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
 def build(name: str, text: str, context: Path, bases: Mapping[str, Image]) -> Image:
-    """Return the image that a Dockerfile of one stage makes of the files in `context`, under this name; `bases` by what FROM calls them.
+    """Build the image `name` from a Dockerfile with one stage. `bases`: name in FROM -> image.
 
-    Raises `ImageError` for what this does not build: other instructions, several stages, variables, patterns that match nothing, copied
+    Raises `ImageError` for what this builder cannot do: other instructions, several stages, variables, patterns that match nothing, copied
     folders, removal of files of the base.
     """
     [stage] = parse(text).stages
@@ -105,7 +105,7 @@ def _slug(image: Image, index: int) -> str:
 
 
 def _key(image: Image, step: str, *more: str) -> str:
-    """Return the key of what a step makes: all that is below it, and how it runs."""
+    """The cache key of a step's layer: from all layers below it, and from how the step runs."""
     return cache.key(*(layer.digest for layer in image.layers), image.environment, image.user, image.working_directory, step, *more)
 
 
@@ -124,7 +124,7 @@ def _copied(image: Image, index: int, rest: str, context: Path) -> Layer:
         (to if into else to.parent).mkdir(parents=True)
         for path in sources:
             shutil.copy2(path, to / path.name if into else to)
-        # Files alone: their folders keep the modes that they have below.
+        # Pack files only, no folders: these keep the modes that they have in the layers below.
         oci.pack(root, folder, only=[str(path.relative_to(root)) for path in sorted(root.rglob("*")) if path.is_file()])
         shutil.rmtree(root)
 
@@ -140,11 +140,11 @@ def _run(image: Image, index: int, command: str, files: _Files) -> Layer:
 
 
 _PASSED_ON = re.compile(r"PIP_.*|SSL_CERT_FILE|(HTTPS?|NO)_PROXY", re.IGNORECASE)
-"""Variables of this machine without which a RUN reaches no package index."""
+"""Variables of this machine that a RUN may need to reach a package index."""
 _MACHINE_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
-"""So are these files. An image builder does the same with the first two."""
+"""Files of this machine that a RUN may need for the same. An image builder passes on the first two as well."""
 
-# $1 root, $2 user, the rest: the command. Mounts are gone with the namespace.
+# $1 root, $2 user, the rest: the command. The mounts end with the namespace.
 _ENTER = """
 mount -t overlay overlay -o "$OVERLAY" "$1"
 mount --rbind /dev "$1/dev"
@@ -156,7 +156,7 @@ exec chroot --userspec="$user" "$root" "$@"
 
 
 class _Files:
-    """The files of an image that is built, below `folder`."""
+    """The files of an image while it is built, below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._below, self.written, self._root, self._work, self._machine = (
@@ -171,7 +171,7 @@ class _Files:
                 shutil.copy2(path, copy)
 
     def run(self, image: Image, command: str) -> None:
-        """Run a command; what it writes is in `written` then, until the next one. Raises `ImageError`."""
+        """Run a command in the image. Then `written` has what the command wrote, until the next one runs. Raises `ImageError`."""
         for layer in image.layers[len(self._unpacked) :]:
             oci.run(["tar", "-C", self._below, "-xpf", layer.file])
             self._unpacked.append(layer)
@@ -185,6 +185,6 @@ class _Files:
         entered = [str(self._root), image.user or "0:0", "/usr/bin/env", "-i", *passed_on, *image.environment, "/bin/sh", "-ec", inside]
         oci.run(["unshare", "--mount", "/bin/sh", "-euc", _ENTER, "sh", *entered], {**os.environ, "OVERLAY": overlay})
         for path in self.written.rglob("*"):
-            found = path.lstat()
-            if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+            info = path.lstat()
+            if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:
                 raise ImageError(f"{image.name}: RUN {command} removes /{path.relative_to(self.written)} of a layer below, not built here")

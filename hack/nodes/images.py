@@ -1,8 +1,8 @@
 """Images of this project, made without an image builder.
 
-Each is what its Dockerfile makes: an environment by hack/images/install.sh in /opt/diloco on top of a system with Python. The system is
-the running distribution's smallest with the interpreter that runs this. An environment is cut into two layers, so that a change of the
-project is a few megabytes. Those of docs/your-program.md are built from the page's own Dockerfiles.
+Each has what its Dockerfile would make: an environment in /opt/diloco, installed by hack/images/install.sh, on top of a system with Python.
+The system is the smallest of the running distribution, with the interpreter that runs this. An environment is cut into two layers, so that
+a change of the project is a few megabytes. The images of docs/your-program.md are built from the page's own Dockerfiles.
 
 See docs/decisions/0107-packages-and-images.md. See docs/decisions/0144-documents.md.
 """
@@ -34,7 +34,7 @@ IMAGE_PYTHON = f"/usr/local/bin/{PYTHON}"
 SITE_PACKAGES = f"{PREFIX.lstrip('/')}/lib/{PYTHON}/site-packages"
 """Relative to the root of an image."""
 REGISTRY = "ghcr.io/diloco-operator"
-"""Nothing is pulled from there: the nodes find the images of these names in their own store."""
+"""Nothing is pulled from this registry: the nodes find images with these names in their own store."""
 VERSION: str = tomllib.loads((cache.ROOT / "pyproject.toml").read_text())["project"]["version"]
 PAUSE = "localhost/pause:1"
 
@@ -50,10 +50,10 @@ _LIBRARIES = (
     "libexpat1",
     "libncursesw6",
 )
-"""Packages with what an interpreter links to."""
+"""Packages with the libraries that a Python interpreter links to."""
 _LEFT_OUT = ("test", "site-packages", "dist-packages", "ensurepip", "idlelib/idle_test", "__pycache__")
 _NOTE = cache.FOLDER / "images"
-"""Written and read by this module alone."""
+"""What `provide` made last, pickled. Only this module writes and reads it, so unpickling it is safe."""
 _ENVIRONMENT = (
     f"PATH={PREFIX}/bin:/usr/local/bin:/usr/bin:/bin",
     "PYTHONDONTWRITEBYTECODE=1",
@@ -65,22 +65,22 @@ _ENVIRONMENT = (
 # --- the images of this project --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Images:
-    """Everything that the nodes are given."""
+    """All images that the nodes get."""
 
     pause: Image
     operator: Image
     syncer: Image
     jax: Image
     torch: Image
-    """Less torch itself, which has 5 GB of CUDA's libraries."""
+    """Without torch itself, which has 5 GB of CUDA's libraries."""
     torch_packages: Path
-    """What the torch image lacks: a folder for Python's path, on a read-only volume, so that no node has to unpack it."""
+    """What the image `torch` lacks: a folder for Python's path, on a read-only volume, so that no node has to unpack it."""
     of_page: Mapping[str, Image]
-    """By the folder of docs/your-program.md that each is built from. The one for torch lacks torch, too."""
+    """Folder of docs/your-program.md -> the image that is built from it. The one for torch lacks torch, too."""
 
 
 def provide() -> Images:
-    """Return all of them, out of the cache where nothing changed, and noted for `provided`. Raises `oci.ImageError` or
+    """Make all images, out of the cache where nothing has changed, and note them for `provided`. Raises `oci.ImageError` or
     `packages.PackageError`."""
     system, project = _system(), _project_key()
     syncer = _environment("syncer", project)
@@ -104,7 +104,7 @@ def provide() -> Images:
 
 
 def provided() -> Images:
-    """Return what `provide` made last: for the sandbox, where nothing can be fetched. Raises `oci.ImageError`."""
+    """What `provide` made last. The sandbox uses it, since nothing can be fetched there. Raises `oci.ImageError` if there is nothing."""
     if not _NOTE.exists():
         raise oci.ImageError("no images were made for real nodes yet: PYTHONPATH=hack python -m nodes prepare")
     noted: Images = pickle.loads(_NOTE.read_bytes())
@@ -143,16 +143,16 @@ def _make_system(folder: Path) -> None:
 
 
 def _mirror(codename: str) -> str:
-    """Return where apt takes the distribution itself from, on this machine. Raises `oci.ImageError`."""
+    """The URL from which apt takes the distribution on this machine. Raises `oci.ImageError` if apt knows none."""
     listed = oci.run(["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(SITE)", "Created-By: Packages"]).splitlines()
-    found = [line.split()[-1] for line in listed if line.startswith(f"Debian {codename} ")]
-    if not found:
+    sites = [line.split()[-1] for line in listed if line.startswith(f"Debian {codename} ")]
+    if not sites:
         raise oci.ImageError(f"apt knows no source of Debian {codename}: see /etc/apt/sources.list and run apt-get update")
-    return found[0]
+    return sites[0]
 
 
 def _add_python(root: Path) -> None:
-    """Add the interpreter that runs this, with its library, at the places where the Dockerfiles have theirs."""
+    """Add the interpreter that runs this, with its library, at the paths where the Dockerfiles' base image has its own."""
     library = Path(sysconfig.get_path("stdlib"))
     target = root / f"usr/local/lib/{PYTHON}"
     left_out = {library / name for name in _LEFT_OUT} | set(library.glob("config-*"))
@@ -176,11 +176,12 @@ def _add_python(root: Path) -> None:
 
 # --- environments -----------------------------------------------------------------------------------------------------
 def _environment(component: str, project: str) -> tuple[Layer, Layer]:
-    """Return what others wrote, and what is the project's own: layers that change seldom and always."""
+    """Two layers: the packages of others, which change seldom, and the project's own, which changes often."""
     with contextlib.ExitStack() as installation:
         roots: list[Path] = []
 
         def root() -> Path:
+            # Installed at the first call: if the cache has both layers, nothing is installed.
             if not roots:
                 roots.append(Path(installation.enter_context(tempfile.TemporaryDirectory(dir=cache.FOLDER, prefix=f"{component}-"))))
                 _install(component, roots[0])
@@ -193,7 +194,7 @@ def _environment(component: str, project: str) -> tuple[Layer, Layer]:
 
 
 def _torch_packages() -> Path:
-    """Return what torch needs, and nothing of this project, which the image has."""
+    """The packages that the torch environment has, without this project's own, which the image has."""
 
     def make(folder: Path) -> None:
         _install("torch", folder)
@@ -205,7 +206,7 @@ def _torch_packages() -> Path:
 
 
 def _install(component: str, folder: Path) -> None:
-    """Install the component's environment into an empty folder, by the script that the Dockerfiles run."""
+    """Install the component's environment into an empty folder, with the script that the Dockerfiles run."""
     print(f"installing the environment of the image {component}", file=sys.stderr)
     script, python = cache.ROOT / "hack/images/install.sh", Path(sys.executable).resolve()
     oci.run([script, component, PREFIX, "--root", folder, "--python", python, "--image-python", IMAGE_PYTHON])
@@ -223,7 +224,7 @@ def _project_key() -> str:
 
 
 def _own_files(root: Path) -> list[str]:
-    """Return paths of the project's own packages and commands in an environment, relative to the root."""
+    """Paths of the project's own packages and commands in an environment, relative to the root."""
     patterns = (f"{SITE_PACKAGES}/diloco*", f"{PREFIX.lstrip('/')}/bin/*diloco*")
     return sorted(str(path.relative_to(root)) for pattern in patterns for path in root.glob(pattern))
 
@@ -233,7 +234,7 @@ PAGE = cache.ROOT / "docs" / "your-program.md"
 
 
 def _of_page(system: Layer, torch: Image, project: str) -> dict[str, Image]:
-    """Return what the page's Dockerfiles make, each with the files of its folder on the page, and the wheels where one is copied."""
+    """Build the page's Dockerfiles, each with the files of its folder on the page, and with the wheels if it copies one."""
     bases = {f"registry.example.com/diloco/learner-torch:{VERSION}-cpu": torch, "python:3.13-slim": _plain_python(system)}
     folders: dict[str, dict[str, str]] = {}
     for path, text in page_files.of(PAGE).items():
@@ -252,7 +253,7 @@ def _of_page(system: Layer, torch: Image, project: str) -> dict[str, Image]:
 
 
 def _wheels(project: str) -> list[Path]:
-    """Return what `make wheel` makes."""
+    """The wheels that `make wheel` makes."""
     oci.forget("wheels", "wheel", keep=project)
 
     def make(folder: Path) -> None:
@@ -262,7 +263,7 @@ def _wheels(project: str) -> list[Path]:
 
 
 def _plain_python(system: Layer) -> Image:
-    """Make the system with `python` and pip, in place of Docker Hub's image of that name."""
+    """The system with `python` and pip, in place of Docker Hub's python:3.13-slim."""
     [pip] = Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl")
     recipe = f"""\
 FROM system

@@ -1,4 +1,4 @@
-"""Whether this machine can have real nodes, and which one it is."""
+"""Whether this machine can have real nodes, and facts about it that they need."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nodes import cache
 TOOLS = ("apt-get", "dpkg-deb", "ip", "tar", "chroot")
 FILE_SYSTEMS = ("overlay", "cgroup", "tmpfs", "proc", "sysfs")
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "devices")
-"""What runc limits pods with."""
+"""The cgroup controllers with which runc limits pods."""
 NAMESPACES = ("mnt", "net", "pid", "ipc", "uts", "cgroup")
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
-"""By their bit."""
+"""Name -> bit."""
 FREE_GIGABYTES = 15
-"""Disk that images, nodes and the packages of the learners take, with the half again."""
+"""One and a half times the disk that images, nodes and the learners' packages take."""
 
 
 def why_not() -> list[str]:
-    """Return what is missing for real nodes, each as a sentence; nothing when they can run."""
+    """A sentence for each thing that real nodes lack on this machine. Empty if they can run."""
     return list(_missing())
 
 
@@ -68,7 +68,7 @@ def _existing(path: Path) -> Path:
 
 
 def release() -> dict[str, str]:
-    """Return /etc/os-release."""
+    """The fields of /etc/os-release. Empty if there is no such file."""
     lines = Path("/etc/os-release").read_text().splitlines() if Path("/etc/os-release").exists() else []
     return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
 
@@ -84,12 +84,12 @@ class Hierarchy:
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Return those of this process' mount namespace, each once."""
-    found: dict[str, Hierarchy] = {}
+    """The hierarchies in this process's mount namespace, each once."""
+    by_options: dict[str, Hierarchy] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup":
             hierarchy = Hierarchy(before.split()[4], options)
-            found.setdefault(hierarchy.mount_options, hierarchy)
-    return list(found.values())
+            by_options.setdefault(hierarchy.mount_options, hierarchy)
+    return list(by_options.values())

@@ -1,6 +1,6 @@
-"""What stands in for kube-proxy inside of a sandbox: the two Services that every pod may need, at their addresses.
+"""Stands in for kube-proxy inside a sandbox: it serves the two Services that every pod may need, at their addresses.
 
-The API server's is a forwarder to where it listens, the name server's is CoreDNS itself.
+At the API server's address a forwarder listens; at the name server's CoreDNS itself does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from nodes import cache
 
 DNS_ADDRESS = "10.96.0.10"
-"""In the range of Service addresses, where kubeadm puts it too."""
+"""The address of the name server: the one in the range of Services that kubeadm uses too."""
 _COREFILE = """\
 .:53 {{
   bind {address}
@@ -30,7 +30,7 @@ _COREFILE = """\
 
 
 def hold_address(address: str) -> None:
-    """Make it one of this machine's: pods reach it through their default route."""
+    """Give this machine the address. Pods reach it through their default route."""
     subprocess.run(["ip", "addr", "add", f"{address}/32", "dev", "lo"], check=True)
 
 
@@ -56,7 +56,7 @@ def start_forwarder(address: str, port: int, target_port: int) -> None:
 
 async def _forward(address: str, port: int, target_port: int) -> None:
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):  # either side may go; the other is told by the end of its stream
+        with contextlib.suppress(ConnectionError):  # either side may go; the other sees the end of its stream
             while data := await reader.read(1 << 16):
                 writer.write(data)
                 await writer.drain()
@@ -65,7 +65,7 @@ async def _forward(address: str, port: int, target_port: int) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             target_reader, target_writer = await asyncio.open_connection("127.0.0.1", target_port)
-        except ConnectionError:  # the API server is down: so is its Service
+        except ConnectionError:  # the API server is down, so its Service is down too
             writer.close()
             return
         await asyncio.gather(copy(reader, target_writer), copy(target_reader, writer))

@@ -1,7 +1,7 @@
-"""One real node: a bridge that its pods hang on, containerd with runc, and a kubelet. Only inside of `sandbox.run`.
+"""One real node: a bridge for its pods, containerd with runc, and a kubelet. It works only inside `sandbox.run`.
 
 Several nodes share the sandbox and route to each other. A node's address is its bridge's. There is no kube-proxy: headless Services work,
-and of the addresses of other Services only those with a listener (`network`). NetworkPolicies are objects that nothing enforces.
+and other Services only if `network` listens at their address. Nothing enforces NetworkPolicies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nodes.images import PAUSE
 from nodes.oci import Image
 
 START_SECONDS = 180.0
-"""How long a program may take to answer. A limit for defects; the usual is about a second."""
+"""How long a program may take to answer. Only a defect takes this long; usual is about a second."""
 _LOG_LINES = 25
 _NAMESPACE = "k8s.io"
-"""Namespace of containerd: where the kubelet's images and containers are."""
+"""The namespace in containerd that has the kubelet's images and containers."""
 _LEFT_BEHIND = ("io.containerd.grpc.v1.cri", "io.containerd.runtime.v2.task")
-"""What containerd keeps about pods of an earlier run, which ended with its sandbox."""
+"""Folders in which containerd keeps state of pods. A new run removes them: its predecessor's pods ended with their sandbox."""
 _EVICTION_SIGNALS = ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")
 
 
@@ -50,7 +50,7 @@ class Node:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Make node `index`, whose network is 10.244.<index>.0/24; `folder` holds its logs and state; `dns`: address of its name server."""
+        """Prepare node `index`, with the network 10.244.<index>.0/24. `folder`: for its logs and state; `dns`: address of a name server."""
         self.name = name
         self.address = f"10.244.{index}.1"
         self._network = f"10.244.{index}.0/24"
@@ -60,19 +60,19 @@ class Node:
         self._kubelet_program = kubelet
         self._kubeconfig = kubeconfig
         self._labels = dict(labels or {})
-        # The store stays in the cache: an image is unpacked once, and then only what changed of it.
+        # The store stays in the cache: so an image is unpacked only once, and later only the layers that changed.
         self._store = cache.FOLDER / "stores" / name
         self.socket = folder / "containerd.sock"
         folder.mkdir(parents=True)
         _write_json(folder / "cni/10-bridge.conflist", self._cni())
         _write_json(folder / "kubelet.json", self._kubelet(dns, taints))
-        (folder / "resolv.conf").write_text("")  # no names beside the cluster's: there is no network to reach them
+        (folder / "resolv.conf").write_text("")  # only the cluster's names: there is no network to reach others
         self._containerd = _Program("containerd", folder)
         self._kubelet_process = _Program("kubelet", folder)
 
     # --- life ---
     def start(self, images: Iterable[Image]) -> None:
-        """Bring the store to these images, then containerd and the kubelet up. Raises `NodeError`."""
+        """Bring these images into the store, then start containerd and the kubelet. Raises `NodeError`."""
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
@@ -94,7 +94,7 @@ class Node:
         self._kubelet_process.start([self._kubelet_program, *arguments], os.environ)
 
     def kill_kubelet(self) -> None:
-        """Kill the kubelet with SIGKILL: it ends without a word, and the containers run on."""
+        """Kill the kubelet with SIGKILL. It tells the API server nothing, and the containers run on."""
         self._kubelet_process.kill()
 
     def _start_containerd(self, *, pods: bool) -> None:
@@ -106,15 +106,15 @@ class Node:
 
     # --- images ---
     def _fill_store(self, images: Iterable[Image]) -> None:
-        """Put pods of an earlier run out of the store, and the images in: while nothing else uses it."""
-        for left in _LEFT_BEHIND:
-            shutil.rmtree(self._store / left, ignore_errors=True)
+        """Remove the pods of an earlier run from the store, and bring in the images, before anything else uses the store."""
+        for folder in _LEFT_BEHIND:
+            shutil.rmtree(self._store / folder, ignore_errors=True)
         self._start_containerd(pods=False)
         for container in self._ctr("containers", "list", "--quiet").stdout.split():
             self._ctr("containers", "delete", container)
         for snapshot in self._ctr("snapshots", "list").stdout.splitlines()[1:]:
             name, *_, kind = snapshot.split()
-            if kind == "Active":  # of a container; an image's are committed
+            if kind == "Active":  # a container's snapshot; those of images are committed
                 self._ctr("snapshots", "remove", name)
         present = {line.split()[0]: line.split()[2] for line in self._ctr("images", "list").stdout.splitlines()[1:]}
         held = set(self._ctr("content", "list", "--quiet").stdout.split())
@@ -128,12 +128,12 @@ class Node:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importing:
             assert importing.stdin is not None
             assert importing.stdout is not None
-            with contextlib.suppress(BrokenPipeError):  # what it says tells why
+            with contextlib.suppress(BrokenPipeError):  # ctr ended; its output says why
                 image.write(importing.stdin, held)
                 importing.stdin.close()
-            said = importing.stdout.read().decode()
+            output = importing.stdout.read().decode()
         if importing.returncode != 0:
-            raise NodeError(f"node {self.name} cannot import {image.name}: {said}")
+            raise NodeError(f"node {self.name} cannot import {image.name}: {output}")
         held.update(layer.digest for layer in image.layers)
 
     def _ctr_command(self, *arguments: str) -> list[str]:
@@ -147,7 +147,7 @@ class Node:
 
     # --- containers ---
     def processes(self, pod: str, container: str) -> list[int]:
-        """Return process ids of a running container, its first process first. Empty when it does not run."""
+        """The process ids of a container, its first process first. Empty if it does not run."""
         wanted = {"io.kubernetes.pod.name": pod, "io.kubernetes.container.name": container}
         tasks = {line.split()[0]: line.split()[1:] for line in self._ctr("tasks", "list").stdout.splitlines()[1:]}
         for identity in self._ctr("containers", "list", "--quiet").stdout.split():
@@ -166,9 +166,10 @@ class Node:
         return {"cniVersion": "1.0.0", "name": "nodes", "plugins": [bridge]}
 
     def _containerd_config(self, pods: bool) -> str:
-        # oom scores: without CAP_SYS_RESOURCE a process may not lower its own. TOML's strings are JSON's.
+        # oom_score 0 and restrict_oom_score_adj: without CAP_SYS_RESOURCE a process may not lower its own score. JSON's strings are valid
+        # in TOML.
         disabled = [] if pods else ["io.containerd.grpc.v1.cri"]
-        # While images are brought up to date nothing is collected: between an image's old and new version its lower layers have no owner.
+        # No garbage collection while images are imported: between an image's old and new version its lower layers have no owner.
         collector = {"schedule_delay": "0s", "startup_delay": "100ms"} if pods else {"schedule_delay": "24h", "startup_delay": "24h"}
         return f"""\
 version = 2
@@ -203,7 +204,7 @@ disabled_plugins = {json.dumps(disabled)}
             "kind": "KubeletConfiguration",
             "address": self.address,
             "healthzPort": 0,
-            # Only the sandbox can reach it.
+            # Anonymous access is safe: only the sandbox can reach the kubelet.
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{self.socket}",
@@ -218,26 +219,26 @@ disabled_plugins = {json.dumps(disabled)}
             "cgroupDriver": "cgroupfs",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
-            # Settings of the kernel and limits that a container's root may not change are left as they are.
+            # With this gate the kubelet goes on if it may not change kernel settings and limits, as root in a container may not.
             "featureGates": {"KubeletInUserNamespace": True},
             "oomScoreAdj": 0,
             "failSwapOn": False,
             "makeIPTablesUtilChains": False,
-            # A lost node is noticed in seconds, as the control plane is told to expect it.
+            # Report often, so that a lost node is noticed in seconds. The control plane's settings match.
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 8,
-            # The machine's disk and memory are not the node's to judge, and its images are all it will ever get.
+            # Never evict pods because this machine is short of disk or memory, and never delete images: they cannot be pulled again.
             "evictionHard": dict.fromkeys(_EVICTION_SIGNALS, "0%"),
             "imageGCHighThresholdPercent": 100,
         }
 
     def last_lines(self) -> str:
-        """Return the end of its logs, for a message."""
+        """The end of the node's logs, for a message."""
         return f"{self._containerd.last_lines()}\n{self._kubelet_process.last_lines()}"
 
 
 class _Program:
-    """A program with a log, which is started more than once. It ends with the sandbox."""
+    """A program with a log. It may be started again after it was stopped, and ends with the sandbox."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
@@ -262,7 +263,7 @@ class _Program:
         self._process = None
 
     def wait_for(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until `holds`. Raises `NodeError` when the program ends meanwhile, or after `START_SECONDS`."""
+        """Wait until `holds()`. Raises `NodeError` if the program ends meanwhile, or after `START_SECONDS`. `what`: for the message."""
         end = time.monotonic() + START_SECONDS
         while not holds():
             if self._process is None or self._process.poll() is not None or time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Images as containerd takes them, without an image builder: layers of tar, kept in the cache, and an archive of the OCI layout.
+"""Makes images without an image builder: layers are tar files in the cache, and containerd imports an archive in the OCI layout.
 
 See docs/decisions/0107-packages-and-images.md.
 """
@@ -47,7 +47,7 @@ class Image:
     environment: tuple[str, ...] = ()
     """NAME=VALUE."""
     user: str = ""
-    """USER:GROUP; empty: root."""
+    """USER:GROUP. "" means root."""
     working_directory: str = "/"
 
     def config(self) -> bytes:
@@ -71,11 +71,11 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the manifest, which names all the rest by digest."""
+        """The digest of the manifest, which names config and layers by their digests."""
         return _named(self.manifest())[0]
 
     def write(self, target: IO[bytes], held: Collection[str]) -> None:
-        """Write the image as an archive, less the layers whose digests the reader holds already."""
+        """Write the image as an archive. Layers with a digest in `held` are left out: the reader has them already."""
         manifest = self.manifest()
         described = {**_descriptor("manifest.v1+json", *_named(manifest)), "annotations": {"io.containerd.image.name": self.name}}
         index = json.dumps({**_typed("index.v1+json"), "manifests": [described]}).encode()
@@ -113,22 +113,23 @@ def _blob(digest: str) -> str:
 
 # --- layers -----------------------------------------------------------------------------------------------------------
 def layer(name: str, key: str, make: Callable[[Path], None]) -> Layer:
-    """Return the layer of this name and key out of the cache; else `make` packs it into a folder (`pack`), and older ones of the name
-    go."""
+    """The layer with this name and key. If the cache lacks it, `make` packs it into a folder (see `pack`). Layers of the same name with
+    other keys are removed."""
     forget("layers", name, keep=key)
     folder = cache.made_once(cache.FOLDER / "layers" / f"{name}-{key}", make)
     return Layer(folder / "layer.tar", (folder / "digest").read_text())
 
 
 def forget(kind: str, name: str, *, keep: str) -> None:
-    """Remove older ones of that name, which no run will ask for again."""
+    """Remove the entries of this name with other keys than `keep`: no run will ask for them again."""
     for folder in (cache.FOLDER / kind).glob(f"{name}-*"):
+        # All keys have one length: a longer name is another thing whose name begins with this one.
         if folder.name != f"{name}-{keep}" and len(folder.name) == len(f"{name}-{keep}"):
             shutil.rmtree(folder)
 
 
 def pack(root: Path, folder: Path, *, leave_out: Sequence[str] = (), only: Sequence[str] = (".",)) -> None:
-    """Pack the files below `root`, as root's, into layer.tar with its digest in `folder`."""
+    """Pack the files below `root`, owned by root, into `folder`/layer.tar, and write its digest beside it. Paths are relative to `root`."""
     if not only:
         raise ImageError(f"nothing of this project was installed into {root}")
     file = folder / "layer.tar"
@@ -139,7 +140,7 @@ def pack(root: Path, folder: Path, *, leave_out: Sequence[str] = (), only: Seque
 
 
 def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
-    """Return what the command prints. Raises `ImageError` with the end of its output unless it ends with status 0."""
+    """Run a command and return what it prints. Raises `ImageError`, with the end of its output, unless it ends with status 0."""
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ImageError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -1,4 +1,4 @@
-"""The programs of a node from the distribution's own packages, unpacked into the cache: nothing is installed, no service is started."""
+"""The programs of a node, unpacked into the cache from the distribution's packages. Nothing is installed, and no service is started."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PACKAGES = ("containerd", "runc", "containernetworking-plugins", "catatonit", "d
 
 
 class PackageError(Exception):
-    """A package cannot be had, or a program of it does not start."""
+    """A package cannot be downloaded, or one of its programs does not start."""
 
 
 def provide() -> Path:
-    """Return a folder that looks like the root of a system on which `PACKAGES` are installed. Raises `PackageError`."""
+    """A folder that looks like the root of a system with `PACKAGES` installed. Raises `PackageError`."""
     codename = machine.release()["VERSION_CODENAME"]
     return cache.made_once(cache.FOLDER / f"packages-{codename}-{cache.key(*PACKAGES)}", _make)
 
@@ -45,5 +45,5 @@ def _apt(arguments: list[str], folder: Path) -> None:
 
 
 def search_path(packages: Path) -> str:
-    """Return PATH with the programs of the packages in front: containerd finds its shims there, debootstrap what it needs."""
+    """PATH with the packages' programs in front: containerd finds its shims there, and debootstrap what it needs."""
     return f"{packages / 'usr/bin'}:{packages / 'usr/sbin'}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"

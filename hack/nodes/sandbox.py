@@ -1,10 +1,10 @@
-"""Namespaces in which real nodes can be started without touching this machine, and out of which nothing is left.
+"""Namespaces in which real nodes can run without touching this machine, and of which nothing remains.
 
-A command runs as the child of process 1 of new PID, mount, network, IPC, UTS and cgroup namespaces. When it ends, or process 1 or the
-caller of `run` is killed, the kernel ends every process in there, and with the last of them go bridges, mounts, network namespaces and
-addresses. What the kernel keeps are cgroups and folders: a reaper, which lives a moment longer than `run`, removes these.
+A command runs as the child of process 1 of new PID, mount, network, IPC, UTS and cgroup namespaces. When the command ends, or process 1 or
+the caller of `run` is killed, the kernel ends every process in the sandbox. With the last of them go bridges, mounts, network namespaces
+and addresses. The kernel keeps cgroups and folders; a reaper, which lives a moment longer than `run`, removes these.
 
-/run, /var/lib, /var/log and the kernel settings that a kubelet changes are the sandbox's own. There is no way out to a network.
+/run, /var/lib, /var/log and the kernel settings that a kubelet changes are the sandbox's own. The sandbox has no connection to a network.
 
 See docs/decisions/0082-real-programs-in-tests.md.
 """
@@ -29,32 +29,34 @@ _PR_SET_PDEATHSIG = 1
 _NAMESPACES = os.CLONE_NEWNS | os.CLONE_NEWNET | os.CLONE_NEWIPC | os.CLONE_NEWUTS | os.CLONE_NEWCGROUP
 
 KERNEL_SETTINGS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "vm/panic_on_oom")
-"""Settings that no namespace has for itself and a kubelet sets: it is given files of its own to write to."""
+"""Settings that a kubelet changes although they are the whole machine's. The kubelet gets files of its own to write to instead."""
 SCRATCH_VARIABLE = "DILOCO_NODES_SCRATCH"
-"""Tells the command its folder on the disk, which goes away with the sandbox."""
+"""Environment variable with the command's folder on the disk, which goes away with the sandbox."""
 CPU_SHARES = 4096
-"""Share of the sandbox against others on the machine, 1024 each: control plane, nodes and pods are many, and would get the time of one."""
+"""The sandbox's share of the processor; others on the machine have 1024 each. With as little, the many processes of control plane, nodes
+and pods would together get the time of one."""
 REAP_SECONDS = 60.0
-"""How long the reaper waits for killed processes to be gone. A limit for defects; the usual is less than a second."""
+"""How long the reaper waits for killed processes to go. Only a defect takes this long; usual is less than a second."""
 
 
 def run(command: Sequence[str]) -> int:
-    """Run it in a new sandbox, in this working directory; its exit status, 128 + n for a signal n. Root. Raises `cache.InUse`.
+    """Run a command in a new sandbox, in this working directory, and return its exit status: 128 + n for a signal n. Needs root. Raises
+    `cache.InUse`.
 
-    This process cannot start others outside of the sandbox's PID namespace any more: call it last.
+    Call this last: afterwards this process can start no process outside the sandbox's PID namespace.
     """
     with cache.held() as lock:
         scratches = cache.FOLDER / "scratch"
-        for left in scratches.glob("*"):  # of a run whose reaper was killed as well
-            _reap(left, _groups(left.name))
+        for leftover in scratches.glob("*"):  # folders of runs whose reaper was killed as well
+            _reap(leftover, _groups(leftover.name))
         name = f"diloco-nodes-{os.getpid()}"
         scratch, groups = scratches / name, _groups(name)
         scratch.mkdir(parents=True)
         reaper = subprocess.Popen(
             [sys.executable, "-m", "nodes.sandbox", str(scratch)],
             env={**os.environ, "PYTHONPATH": str(cache.ROOT / "hack")},
-            stdin=subprocess.PIPE,  # which ends when this process does, whatever ended it
-            pass_fds=[lock],  # no process begins before it is done
+            stdin=subprocess.PIPE,  # its end tells the reaper that this process has ended, however it did
+            pass_fds=[lock],  # keeps the lock: no other run begins before the reaper is done
             start_new_session=True,
         )
         try:
@@ -83,8 +85,8 @@ def _run(command: Sequence[str], scratch: Path) -> int:
         except (OSError, subprocess.SubprocessError) as error:
             print(f"error: the sandbox for real nodes cannot be made: {error}", file=sys.stderr, flush=True)
         finally:
-            os._exit(status)  # this copy of the program must not go on with its parent's work
-    # Ctrl-C goes to the command as well; this process stays to see it end.
+            os._exit(status)  # the forked copy must not go on with its parent's work
+    # Ctrl-C reaches the command as well. This process ignores it, and waits for the command's end.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return _exit_status(os.waitpid(first, 0)[1])
@@ -95,8 +97,8 @@ def _run(command: Sequence[str], scratch: Path) -> int:
 
 
 def _be_process_one(command: Sequence[str], scratch: Path) -> int:
-    """Start the command and reap every process that ends in here, until the command does."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited by the command; process 1 itself is deaf to it
+    """Start the command, and reap every process that ends in the sandbox until the command ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the command inherits this; the kernel keeps the default action from process 1 itself
     child = subprocess.Popen(command, env={**os.environ, SCRATCH_VARIABLE: str(scratch)}).pid
     while True:
         ended, status = os.wait()
@@ -111,7 +113,7 @@ def _exit_status(status: int) -> int:
 
 # --- what the command finds ------------------------------------------------------------------------------------------
 def _furnish(scratch: Path) -> None:
-    """Make mounts and the loopback device of the new namespaces."""
+    """Make the mounts and the loopback device of the new namespaces."""
     hierarchies = machine.hierarchies()
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "proc", "/proc")
@@ -144,10 +146,10 @@ def _groups(name: str) -> list[Path]:
 
 
 def _enter(groups: Sequence[Path]) -> None:
-    """Move this process into cgroups of its own, one a hierarchy: they become the root of what the sandbox sees."""
+    """Move this process into cgroups of its own, one in each hierarchy. They become the root of what the sandbox sees."""
     for group in groups:
         group.mkdir()
-        for inherited in ("cpuset.cpus", "cpuset.mems"):  # empty at first, and then no process may enter
+        for inherited in ("cpuset.cpus", "cpuset.mems"):  # a new group has none, and no process may enter it then
             if (group / inherited).exists():
                 (group / inherited).write_text((group.parent / inherited).read_text())
         if (group / "cpu.shares").exists():
@@ -156,7 +158,7 @@ def _enter(groups: Sequence[Path]) -> None:
 
 
 def _leave(groups: Sequence[Path]) -> None:
-    """Move this process out of them again, as a group with a member cannot be removed."""
+    """Move this process out of its cgroups again: a group with a member cannot be removed."""
     for group in groups:
         if group.exists():
             (group.parent / "cgroup.procs").write_text(str(os.getpid()))
@@ -164,19 +166,19 @@ def _leave(groups: Sequence[Path]) -> None:
 
 # --- the reaper -------------------------------------------------------------------------------------------------------
 def _reap(scratch: Path, groups: Sequence[Path]) -> None:
-    """Remove cgroups, as soon as those killed in them are gone, and the folder."""
+    """Remove the cgroups, as soon as the killed processes in them are gone, and then the folder."""
     end = time.monotonic() + REAP_SECONDS
     for group in groups:
-        while (left := _remove_group(group)) is not None:
+        while (error := _remove_group(group)) is not None:
             if time.monotonic() > end:
-                print(f"error: {group} cannot be removed: {left}; its processes: {_members(group)}", file=sys.stderr, flush=True)
+                print(f"error: {group} cannot be removed: {error}; its processes: {_members(group)}", file=sys.stderr, flush=True)
                 break
             time.sleep(0.05)
     shutil.rmtree(scratch)
 
 
 def _remove_group(group: Path) -> OSError | None:
-    """Return why it could not be removed; None when it is not there any more."""
+    """Remove a cgroup with all groups below it. Return why that failed. None if the group is gone."""
     for folder, _, _ in os.walk(group, topdown=False):
         try:
             Path(folder).rmdir()
