@@ -4,11 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-import diloco  # noqa: F401 - before gRPC, which is not to act on forks
+import diloco  # noqa: F401 - before gRPC is imported: it sets gRPC's handling of forks
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# As in an image, which holds the bytecode of all its libraries: else each process that starts compiles them anew.
+# Write bytecode, as an image holds that of all its libraries. Otherwise each process that starts would compile them anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

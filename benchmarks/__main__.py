@@ -22,7 +22,7 @@ class Module(Protocol):
     """A benchmark's module."""
 
     def measure(self, *, smoke: bool) -> Iterable[Figure]:
-        """Measure and hand out the figures. `smoke`: in the smallest size that runs all of the code; the values mean nothing."""
+        """Measure, and yield the figures. `smoke`: use the smallest size that runs all of the code. The values mean nothing then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Benchmark:
     module: str
     """Imported only when it runs: not every benchmark needs every framework."""
     figures: tuple[str, ...]
-    """The names of its figures, in the order of their lines."""
+    """The names of the benchmark's figures, in the order of their lines."""
 
 
 # Within a group, the quick ones come first.
@@ -137,13 +137,13 @@ PEERS: Mapping[str, Benchmark] = {
     "jobset": Benchmark("benchmarks.peers.jobset", ("peer-jobset",)),
     "wan": EVIDENCE["wan"],
 }
-"""`make bench-peers`: other systems beside ours. Downloads them once, so no smoke run has it."""
+"""`make bench-peers`: other systems beside ours. Downloads them once, so no smoke run includes this group."""
 SMOKED: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **PLACEMENT, **EVIDENCE, **SIZES, **QUALITY, **KUBE}
 ALL: Mapping[str, Benchmark] = {**SMOKED, **PEERS}
 
 
 def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
-    """Print the benchmark's lines. Returns whether every figure was printed and, except in a smoke run, is within its limit."""
+    """Print the benchmark's lines. True if every figure was printed and, except in a smoke run, is within its limit."""
     printed: list[str] = []
     ok = True
     try:

@@ -34,7 +34,7 @@ LIMIT_MS, LOST_LIMIT_MS = 100.0, 500.0
 class Size:
     jobs: int
     slices: int
-    """In the fleet; each job wants a fifth more than its share."""
+    """Slices in the fleet. Each job wants a fifth more than its share."""
 
 
 FULL = Size(jobs=200, slices=5000)
@@ -46,8 +46,9 @@ class Stalls:
     longest: float = 0.0
     steps: int = 0
     solve: float = 0.0
-    """The longest time for one problem, beside the loop."""
+    """The longest time that one problem took to solve, outside the loop."""
     by: dict[str, float] = field(default_factory=dict)
+    """Kind of step -> the longest one, in seconds."""
 
     def note[T](self, what: str, step: Callable[[], T]) -> T:
         begin = time.perf_counter()
@@ -60,8 +61,8 @@ class Stalls:
 
 
 def a_world(size: Size) -> World:
-    """Make a world in which slice i has the labels group-j of two jobs, so that jobs compete in a ring; a third of the slices suits every
-    job."""
+    """Make a world in which a third of the slices suits every job. Each other slice has the labels of two jobs, so that jobs compete in a
+    ring."""
     nodes = []
     for index in range(size.slices):
         owners = range(size.jobs) if index % 3 == 0 else (index % size.jobs, (index + 1) % size.jobs)
@@ -76,7 +77,7 @@ def add(world: World, size: Size, index: int) -> None:
 
 
 def settle(world: World, stalls: Stalls) -> None:
-    """Settle as the operator does: a job that is concerned is reconciled, and units that leave have gone some time later."""
+    """Settle as the operator does: reconcile the jobs that a decision concerns, then let leaving units go, until nothing changes."""
     waiting = set(world.jobs)
     while waiting:
         for name in sorted(waiting):
@@ -93,7 +94,7 @@ def settle(world: World, stalls: Stalls) -> None:
 
 
 def refresh(world: World, stalls: Stalls) -> set[str]:
-    """Refresh as the operator does: a few jobs at once, many in steps, with the problems solved beside the loop."""
+    """Refresh as the operator does: a few jobs at once, many in steps, with the problems solved outside the loop."""
     concerned = stalls.note("refresh", lambda: world.allotment.refresh(AT_ONCE))
     for component in world.allotment.unsettled():
         concerned |= decide(world.allotment.in_steps(component), stalls)
@@ -101,21 +102,21 @@ def refresh(world: World, stalls: Stalls) -> set[str]:
 
 
 def decide(steps: Steps[set[str]], stalls: Stalls) -> set[str]:
-    found: Answer | None = None
+    solution: Answer | None = None
     while True:
         try:
-            problem = stalls.note("step", functools.partial(steps.send, found))
+            problem = stalls.note("step", functools.partial(steps.send, solution))
         except StopIteration as end:
             return set(end.value)
-        found = None
+        solution = None
         if problem is not None:
             begin = time.perf_counter()
-            found = answer(problem)
+            solution = answer(problem)
             stalls.solve = max(stalls.solve, time.perf_counter() - begin)
 
 
 def act(world: World, name: str, stalls: Stalls) -> None:
-    """Reconcile once; only what the allotment does in it is measured."""
+    """Reconcile once. Only what the allotment does meanwhile is measured."""
     update, at_once = world.allotment.update, world.allotment.refresh
     world.allotment.update = lambda request: stalls.note("register", lambda: update(request))  # type: ignore[method-assign]
     world.allotment.refresh = lambda most=AT_ONCE: stalls.note("refresh", lambda: at_once(most))  # type: ignore[method-assign]

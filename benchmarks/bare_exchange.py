@@ -2,9 +2,9 @@
 
     python -m benchmarks.bare_exchange      the server, in the environment of a syncer
 
-A program with a `BareExchange` has the stream, the threads and the bytes of a learner over the same TLS, and nothing of what a learner does
-with them. [callback-tax] and [rank-tax] divide by the steps of such a program: so what a machine with few cores takes for threads beside
-the step, and for gRPC in them, is in both.
+A program with a `BareExchange` has the stream, the threads and the bytes of a learner over the same TLS, but does nothing that a learner
+does with them. [callback-tax] and [rank-tax] divide by the steps of such a program, so that the time that gRPC and its threads cost on a
+machine with few cores is in both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ type Handler = Callable[[AsyncIterator[bytes], grpc.aio.ServicerContext[bytes, b
 
 
 def exchange_over(channel: Any) -> Callable[..., Any]:
-    """Return the server's one method, of a channel of threads or of asyncio: it takes messages and gives messages, as bytes."""
+    """The server's one method, which takes and gives messages as bytes. `channel`: gRPC's, for threads or for asyncio."""
     opened: Callable[..., Any] = channel.stream_stream(f"/{_SERVICE}/{_METHOD}", request_serializer=bytes, response_deserializer=bytes)
     return opened
 
@@ -53,7 +53,7 @@ class BareExchange:
     """A stream to the server, and a thread that reads what comes back. It ends with the process."""
 
     def __init__(self, elements: int) -> None:
-        """Exchange in each step the bytes that a model of this many values takes in BFloat16. The environment is that of a learner."""
+        """Each step exchanges the bytes of a model with this many values in BFloat16. The process needs a learner's environment."""
         job = JobFile.model_validate_json(Path(os.environ[contract.ENV_JOB_FILE]).read_text(encoding="utf-8"))
         payload = bytes(2 * elements // job.training.sync_interval)
         self._messages = [to_wire(chunk) for chunk in split(Chunk(kind=Chunk.PUSH, coding=Chunk.BFLOAT16_DELTA), payload)]
@@ -64,7 +64,7 @@ class BareExchange:
         threading.Thread(target=self._run, name="bare-exchange", daemon=True).start()
 
     def step(self) -> None:
-        """Send the bytes of a step. Never waits."""
+        """Send the bytes of a step, without waiting."""
         for message in self._messages:
             self._out.put(message)
 

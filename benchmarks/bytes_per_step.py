@@ -26,7 +26,7 @@ UNITS = ("u-0", "u-1")
 class Size:
     workload: Workload
     rounds: int
-    """How long bytes are counted, in H outer steps."""
+    """How long bytes are counted, in units of H outer steps."""
 
 
 FULL = Size(Workload(mebibytes=12, step_seconds=0.1), rounds=4)
@@ -34,7 +34,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 
 def measured(directory: Path, size: Size, compression: str) -> tuple[float, float]:
-    """Return (bytes up, bytes down) in one outer step."""
+    """(bytes up, bytes down) of one learner in one outer step."""
     with LinkRig(directory, size.workload, {"compression": compression}) as rig, NarrowLink(rig.address) as link:
         interval = rig.job.training.sync_interval
         rig.start_syncer()
@@ -50,7 +50,6 @@ def measured(directory: Path, size: Size, compression: str) -> tuple[float, floa
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield one figure for each compression."""
     size = SMOKE if smoke else FULL
     parameters = (size.workload.mebibytes << 20) // 4
     for compression, bits in BITS.items():

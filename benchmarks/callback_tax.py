@@ -1,10 +1,10 @@
 """[callback-tax] What the callback for the Trainer of transformers costs an update.
 
 The median update of a Trainer in a job, whose model is exchanged in 24 fragments, over the median update of the same Trainer with a
-`BareExchange`: gRPC with as many bytes, and nothing else of the session. Both run side by side, so that a busy machine slows both, and one
-with few cores takes as much for the threads of gRPC from both. What is left is our own code in the update. The limit is for that. It is
-above 15 % more of it than is reached (1.037), as three runs differ by 0.04. `over_alone` in the line is the same over a third Trainer,
-which runs alone beside them.
+`BareExchange`: gRPC with as many bytes, and nothing else of the session. Both run side by side, so that a busy machine slows both, and the
+threads of gRPC cost both the same on a machine with few cores. What is left is our own code in the update, and the limit is for that. It
+allows more than 15 % above what is reached (1.037), because three runs differ by 0.04. `over_alone` in the line is the same over a third
+Trainer, which runs without gRPC beside them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Size:
     runs: int
     warm_up_steps: int
     window: float
-    """Seconds that are measured."""
+    """Seconds that one run measures."""
 
 
 WORKLOAD = Workload(mebibytes=4, step_seconds=0.05)
@@ -34,7 +34,6 @@ SMOKE = Size(runs=1, warm_up_steps=3, window=1.0)
 
 
 def taxes(directory: Path, size: Size) -> Taxes:
-    """Measure one run."""
     with ExchangeRig(directory, WORKLOAD) as rig:
         rig.start_syncer()
         rig.start_program("with", "benchmarks.trainer_learner")
@@ -44,7 +43,6 @@ def taxes(directory: Path, size: Size) -> Taxes:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         measured = [taxes(Path(directory) / str(run), size) for run in range(size.runs)]

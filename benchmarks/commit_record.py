@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.figure import Figure, rounded
 
 LIMIT = 3.0
-"""The checksums of gradient and result are two passes over memory, beside one over the disk, whose syncs vary."""
+"""Beside the one pass over the disk, the checksums of gradient and result are two passes over memory. The rest is for syncs, which vary."""
 TENSORS = 4
 
 
@@ -38,15 +38,15 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def durable(path: Path, write: Callable[[BinaryIO], object]) -> float:
-    """Seconds in which `write` and a sync of the file take."""
+    """Seconds that `write` and a sync of the file take."""
     with path.open("ab", buffering=1 << 16) as file:
 
-        def all_of_it() -> None:
+        def write_and_sync() -> None:
             write(file)
             file.flush()
             os.fdatasync(file.fileno())
 
-        return seconds(all_of_it)
+        return seconds(write_and_sync)
 
 
 def arrays(mebibytes: int, count: int) -> list[NDArray[np.float32]]:
@@ -55,16 +55,16 @@ def arrays(mebibytes: int, count: int) -> list[NDArray[np.float32]]:
 
 
 def merge_seconds(mebibytes: int, learners: int, runs: int) -> float:
-    """Return the seconds of RDA and the outer step, without what waits for the network."""
+    """Seconds of a merge with RDA and the outer step: no network is involved."""
     (fragment,) = make_fragments(Layout(TensorSpec(f"w{i}", (mebibytes << 8, (1 << 10) // TENSORS)) for i in range(TENSORS)), 1)
     *deltas, momentum, value = arrays(mebibytes, learners + 2)
     lengths = [norms(fragment, delta) for delta in deltas]
 
-    def whole() -> None:
+    def merge_and_step() -> None:
         merged = merge(fragment, [Vector.of_values(delta) for delta in deltas], lengths, [1.0] * learners, "RDA", "RDA")
         assert nesterov(merged.delta, momentum, value, 0.7, 0.9) is not None
 
-    return median([seconds(whole) for _ in range(runs + 1)][1:])
+    return median([seconds(merge_and_step) for _ in range(runs + 1)][1:])
 
 
 def figure(mebibytes: int, learners: int, runs: int) -> Figure:
@@ -103,7 +103,7 @@ def figure(mebibytes: int, learners: int, runs: int) -> Figure:
     details = {
         "learners": learners,
         "merge_seconds": round(merging, 4),
-        **{f"{form}_seconds": round(one, 4) for form, one in typical.items()},
+        **{f"{form}_seconds": round(seconds_, 4) for form, seconds_ in typical.items()},
         "record_over_merge": round(typical["record"] / merging, 3),
         "all": rounded(ratios, 2),
     }

@@ -1,7 +1,7 @@
 """[competing-classes] The first placement of a job with 5,000 units on 5,000 slices, for which its three pools compete.
 
-The first pool can use every slice and comes first; the other two can use a part each. So most slices that the others can use are those
-that the first must leave to them.
+The first pool comes first and can use every slice; each of the other two can use a part. So the first must leave to the others most of the
+slices that they can use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.figure import Figure
 
 LIMIT_SECONDS = 1.0
 FULL, SMOKE = 5000, 60
-"""Slices and units."""
+"""Number of slices, and of units."""
 RUNS = 5
 SHAPE = Shape("tpu-v5p", "2x2x1", 4)
 

@@ -32,7 +32,7 @@ MOMENT = "2026-11-20T21:00:00Z"
 
 
 def a_status(step: int, units: int) -> dict[str, Any]:
-    """Return the status of a job at an outer step: every figure follows from the step."""
+    """The status of a job at an outer step. Every figure follows from the step, so that all change with it."""
     states = ("Training",) * 8 + ("BackingOff", "Joining")
     unit_list = [
         {
@@ -89,12 +89,12 @@ async def at_step(api: MemoryApi, number: int, step: int, units: int) -> None:
 
 
 async def first_paint(browser: Browser, url: str) -> float:
-    """Return milliseconds until a page is painted that no earlier one has warmed up."""
+    """Milliseconds until a new page is painted that no earlier load has warmed up."""
     page = await browser.new_page()
     try:
         await page.goto(url)
         await expect(page.locator("#connection")).to_have_text("live", timeout=60_000)
-        # On an idle machine the text is there before it is painted.
+        # Wait for the paint itself: on an idle machine the document has the text before it is painted.
         painted = await page.wait_for_function("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
         return float(await painted.json_value())
     finally:
@@ -105,15 +105,15 @@ class Update(NamedTuple):
     """Milliseconds of the browser's main thread for one update."""
 
     processor: float
-    """Processor time: other work on the machine adds nothing."""
+    """Processor time, to which other work on the machine adds nothing."""
     wall: float
-    """The same tasks by the clock on the wall."""
+    """Wall-clock time of the same tasks."""
     script: float
-    """The script alone, of the slowest update, by the clock on the wall."""
+    """Wall-clock time of the script alone, in the slowest update."""
 
 
 async def updates(page: Page, api: MemoryApi, count: int, units: int) -> Update:
-    """Change all units of the job so many times, and return what one update takes."""
+    """Change all units of the job `count` times, and return what one update takes."""
     clocks = [await page.context.new_cdp_session(page) for _ in range(2)]
     for clock, domain in zip(clocks, ("threadTicks", "timeTicks"), strict=True):
         await clock.send("Performance.enable", {"timeDomain": domain})
@@ -134,7 +134,7 @@ async def updates(page: Page, api: MemoryApi, count: int, units: int) -> Update:
 
 
 async def in_a_browser(served: Dashboard, api: MemoryApi, loads: int, units: int) -> tuple[dict[str, float], Update]:
-    """Return the first paint of each page, and the update of a job's page."""
+    """The first paint of each page in milliseconds, and the update of a job's page."""
     program = shutil.which("chromium")
     if program is None:
         raise RuntimeError("Chromium is not installed: apt-get install chromium")

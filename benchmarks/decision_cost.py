@@ -1,12 +1,12 @@
 """[decision-cost] What an outer step costs the syncer in decisions, by the number of units.
 
-The real driver, guards and sessions, without arrays and without a network, as the engine calls them: after each report and each answer it
-ends the sessions that are over, lets the coordinator decide, and asks both when to look again. In a round every unit reports a step and
-answers what it is asked, spread over a second of virtual time. P = H = 24, tau = 2, K = 1. The cases:
+The real driver, guards and sessions run without arrays and without a network. They are called as the engine calls them: after each report
+and each answer, expired sessions are ended, the coordinator decides, and both are asked when to look again. In a round every unit reports a
+step and answers its pulls, spread over a second of virtual time. P = H = 24, tau = 2, K = 1. The cases:
 
 - `all answer`.
-- `one is mute`: it reports and answers nothing, and the grace is at its highest, so that the clock waits for it at every report.
-- `one is slow`: its steps take 20 rounds, so that a grace window opens for it.
+- `one is mute`: one unit reports but answers nothing, and the grace is at its highest, so that the clock waits for it at every report.
+- `one is slow`: the steps of one unit take 20 rounds, so that a grace window opens for it.
 
 `decision-cost` is the processor time of one round at 512 units, in the case that costs most, over that of a pass of `reference` beside it,
 the median of the rounds. Its limit, 15 % above what is reached, is for the code: a decision that became dearer by more than the noise of a
@@ -39,28 +39,28 @@ from benchmarks import reference
 from benchmarks.figure import Figure
 
 LIMIT = 3.7
-"""Passes."""
+"""Passes of `reference`."""
 UNITS = (8, 64, 512, 2048, 4096)
 AT = 512
 H = 24
 CASES = ("all answer", "one is mute", "one is slow")
 SLOW = 20
-"""Rounds that a step of the slow unit takes."""
+"""Rounds for which a step of the slow unit lasts."""
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     sizes = (8, 64) if smoke else UNITS
     rounds = H if smoke else 2 * H
-    found = {case: {units: cost(case, units, rounds if units <= AT else H) for units in sizes} for case in CASES}
+    costs = {case: {units: cost(case, units, rounds if units <= AT else H) for units in sizes} for case in CASES}
     at, most = (AT if AT in sizes else sizes[0]), sizes[-1]
-    dearest = max((one[at] for one in found.values()), key=lambda each: each.passes)
+    dearest = max((by_units[at] for by_units in costs.values()), key=lambda cost_: cost_.passes)
     value = dearest.passes
     details = {
         "milliseconds": dearest.milliseconds,
-        "passes": {case: {str(units): round(each.passes, 3) for units, each in one.items()} for case, one in found.items()},
+        "passes": {case: {str(units): round(cost_.passes, 3) for units, cost_ in by_units.items()} for case, by_units in costs.items()},
     }
     yield Figure("decision-cost", value, "passes of benchmarks/reference.py", LIMIT, value <= LIMIT, rounds, details)
-    growth = {case: (one[most].passes / most) / (one[at].passes / at) for case, one in found.items()}
+    growth = {case: (by_units[most].passes / most) / (by_units[at].passes / at) for case, by_units in costs.items()}
     worst, limit = max(growth.values()), math.sqrt(most / at)
     yield Figure("decision-growth", worst, "ratio", round(limit, 3), worst <= limit, rounds, {"growth": growth, "from": at, "to": most})
 
@@ -74,19 +74,19 @@ class Cost:
 
 
 def cost(case: str, units: int, rounds: int) -> Cost:
-    """Return what one of `rounds` rounds costs, once the guards know the job."""
+    """What a round costs once the guards are armed: the median of `rounds` rounds."""
     job = Decisions(case, units)
     for _ in range((ARMED_AFTER + 1) * H):
         job.round()
     gc.collect()
     before = job.t
-    found = [reference.in_passes(job.round) for _ in range(rounds)]
+    costs = [reference.in_passes(job.round) for _ in range(rounds)]
     assert job.t > before
-    return Cost(1e3 * median(seconds for seconds, _ in found), median(passes for _, passes in found))
+    return Cost(1e3 * median(seconds for seconds, _ in costs), median(passes for _, passes in costs))
 
 
 class Decisions:
-    """A coordinator and its units. The last one is the mute or the slow one."""
+    """A coordinator and its units. The last unit is the mute or the slow one."""
 
     def __init__(self, case: str, units: int) -> None:
         mute = case == "one is mute"
@@ -100,7 +100,7 @@ class Decisions:
         self._slow = self._units[-1] if case == "one is slow" else None
         self._rounds = 0
         self._adopted = [0] * H
-        """Per fragment, the round of its last adoption."""
+        """For each fragment, the round of its last adoption."""
         self._now = 0.0
         for stream, unit in enumerate(self._units):
             assert isinstance(self._sessions.join(JoinRequest("job", unit, 1, unit.encode()), stream), Accepted)
@@ -112,7 +112,7 @@ class Decisions:
         return self._driver.coordinator.t
 
     def round(self) -> float:
-        """Return seconds of processor time that the decisions took."""
+        """Run a round, and return the seconds of processor time that its decisions took."""
         self._rounds += 1
         usual = self._metadata(1)
         begin = time.process_time()
@@ -125,7 +125,7 @@ class Decisions:
         return time.process_time() - begin
 
     def _metadata(self, rounds: int) -> Metadata:
-        """Return the metadata of a unit whose steps take so many rounds."""
+        """The metadata of a unit whose steps take `rounds` rounds."""
         steps = tuple(self._rounds // rounds - adopted // rounds for adopted in self._adopted)
         return Metadata(self._rounds // rounds, steps, tuple(100 * n for n in steps), float(rounds))
 
@@ -158,7 +158,7 @@ class Decisions:
         return effects
 
     def _decide(self) -> list[Effect]:
-        """Return what the engine does after each event."""
+        """Do what the engine does after each event, and return the effects."""
         assert not self._sessions.expire(self._now)
         effects = self._driver.take(Tick(self._now))
         self._sessions.wake_at()

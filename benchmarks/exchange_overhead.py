@@ -1,7 +1,7 @@
 """[exchange-overhead*] What the exchange costs a training step, by the size of the model.
 
-The median step of a learner, of a fixed length, with a model exchanged in 24 fragments, over the median step of the same loop without a
-session. Both run side by side, so that a busy machine slows both.
+The median step of a learner whose model is exchanged in 24 fragments, over the median step of the same loop without a session. Steps have a
+fixed length. Both run side by side, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Size:
     runs: int
     warm_up_steps: int
     window: float
-    """Seconds that are measured."""
+    """Seconds that one run measures."""
 
 
 FULL = Size(Workload(mebibytes=4, step_seconds=0.05), runs=5, warm_up_steps=40, window=8.0)
@@ -32,7 +32,7 @@ SMOKE = Size(Workload(mebibytes=4, step_seconds=0.05), runs=1, warm_up_steps=5, 
 
 
 def ratio(directory: Path, size: Size) -> float:
-    """Return the ratio of one run."""
+    """The ratio of one run."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         rig.start_learner("with")
@@ -41,7 +41,7 @@ def ratio(directory: Path, size: Size) -> float:
 
 
 def figure(name: str, size: Size) -> Figure:
-    """Return the median of the runs."""
+    """The median of the runs."""
     with tempfile.TemporaryDirectory() as directory:
         ratios = [ratio(Path(directory) / str(run), size) for run in range(size.runs)]
     value = median(ratios)

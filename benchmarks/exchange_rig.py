@@ -1,4 +1,4 @@
-"""A real syncer and real learners over loopback. All of them end with the benchmark, even when it is killed."""
+"""A real syncer and real learners over loopback. All of them end with the benchmark, even if it is killed."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ class Workload:
     step_seconds: float
 
     def timeout(self, steps: int) -> float:
-        """Return the seconds that processes may take to start and to take this number of steps. Some import torch and transformers; a busy
-        machine moves at least 4 MiB/s to each learner."""
+        """Seconds within which processes must start and take this number of steps. Some import torch and transformers, and even a busy
+        machine moves 4 MiB/s to each learner."""
         return 240.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Taxes:
-    """What a session adds to the median step of a program."""
+    """The median step of a program with a session, relative to its step without one."""
 
     over_bare: float
-    """Times the step of the same program with a `BareExchange`."""
+    """Relative to the step of the same program with a `BareExchange`."""
     over_alone: float
-    """Times its step without anything."""
+    """Relative to the step of the same program without an exchange."""
     processor_ms: Mapping[str, Mapping[str, float]]
+    """Program -> thread -> milliseconds, see `ExchangeRig.processor_ms`."""
 
 
 def tax_figure(name: str, runs: Sequence[Taxes], limit: float) -> Figure:
-    """Return the figure of several runs: the median over a bare exchange, and details."""
+    """The figure of several runs: the median of `over_bare`, and details."""
     value = median(run.over_bare for run in runs)
     details = {
         "over_alone": median(run.over_alone for run in runs),
@@ -60,7 +61,7 @@ class ExchangeRig(ProcessRig):
     """One job in a directory of its own."""
 
     def __init__(self, directory: Path, workload: Workload, training: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Prepare a run; `training`: what differs from the usual."""
+        """`training`: fields that differ from the usual ones."""
         super().__init__(directory, workload.timeout)
         self.workload = workload
         usual: dict[str, Any] = {"steps": 1_000_000, "checkpoint": {"every_steps": 100, "keep": 1}}
@@ -74,11 +75,11 @@ class ExchangeRig(ProcessRig):
 
     @property
     def address(self) -> str:
-        """Return the address of the syncer."""
+        """The syncer's address."""
         return f"127.0.0.1:{self._port}"
 
     def start_syncer(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start the syncer; `command`: a program around it, instead of it."""
+        """Start the syncer. `command`: arguments of Python that start another program in its place, such as one around it."""
         return self._start(
             "syncer",
             list(command) or ["-m", "diloco.syncer"],
@@ -101,8 +102,12 @@ class ExchangeRig(ProcessRig):
     def start_program(
         self, unit: str, module: str, *arguments: str, address: str = "", attempt: int = 1, step_seconds: float | None = None
     ) -> subprocess.Popen[bytes]:
-        """Return a learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`:
-        where it finds the syncer; "": at the syncer itself. `step_seconds`: None takes the workload's."""
+        """Start the learner `python -m module TIMES --mebibytes N --step-seconds S` with the further arguments.
+
+        Args:
+            address: where the learner finds the syncer, such as a proxy; "" means the syncer itself
+            step_seconds: None means the workload's
+        """
         workload = self.workload
         seconds = workload.step_seconds if step_seconds is None else step_seconds
         command = ["-m", module, str(self.times(unit))]
@@ -112,8 +117,8 @@ class ExchangeRig(ProcessRig):
     def start_ranks(
         self, unit: str, ranks: int, *arguments: str, address: str = "", module: str = "benchmarks.rank_learner"
     ) -> list[subprocess.Popen[bytes]]:
-        """Start a unit of torch processes, one for each of its `ranks`; rank 0 writes the times of its steps. `address`: as for
-        `start_program`. `module`: their program, which gets the further arguments."""
+        """Start a unit of `ranks` torch processes. Rank 0 writes the times of its steps. `address` is as for `start_program`; `module` is
+        their program, which gets the further arguments."""
         self._ports_of_ranks.append(port := held_port())
         of_unit = self._of_learner(unit, address or self.address)
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **of_unit}
@@ -122,7 +127,7 @@ class ExchangeRig(ProcessRig):
         return [self._start(f"{unit}-{rank}", command, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
 
     def learner_environment(self, unit: str) -> dict[str, str]:
-        """Return what a program of this process gives to `join`, as the first attempt of a unit."""
+        """The environment with which a program in this process calls `join`, as the first attempt of a unit."""
         return self._common() | self._of_learner(unit, self.address)
 
     def _common(self) -> dict[str, str]:
@@ -160,15 +165,15 @@ class ExchangeRig(ProcessRig):
         return Taxes(with_ / bare, with_ / without, {unit: self.processor_ms(unit) for unit in units})
 
     def processor_ms(self, unit: str) -> dict[str, float]:
-        """Say what a step of a program that notes `processor_times` costs, in ms: in the thread that trains, and in all others of its
-        process. A mean over the second half of its steps."""
+        """Processor time of a step, in ms, in the thread that trains and in all other threads of its process. It is the mean over the
+        second half of the steps. The program must note `processor_times`."""
         noted = [[float(field) for field in fields] for fields in self.noted(unit)]
         half = noted[len(noted) // 2 :]
         thread, process = (1e3 * (half[-1][column] - half[0][column]) / (len(half) - 1) for column in (1, 2))
         return {"training_thread": round(thread, 2), "other_threads": round(process - thread, 2)}
 
     def snapshots(self) -> list[Path]:
-        """Return folders of the syncer's complete snapshots."""
+        """The folders of the syncer's complete snapshots."""
         return sorted((self._directory / "state" / "snapshots").glob("snapshot-*"))
 
     def _start(

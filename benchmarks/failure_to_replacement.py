@@ -1,7 +1,7 @@
 """[failure-to-replacement] How long a failed unit is without a successor, with 100 jobs of 16 units.
 
-The time runs from the write that marks a learner's pod Failed to the operator's call that creates a pod of the next attempt, with a restart
-back-off of 0. It covers the API's watch, the cache, the queue, reconcile and placement. Failures come at a steady rate, job by job.
+The time runs from the write that marks a learner's pod Failed to the operator's call that creates a pod of the next attempt. The restart
+back-off is 0. The time covers the API's watch, the cache, the queue, reconcile and placement. Failures come at a steady rate, job by job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERVAL = 0.05
 """Seconds between two failures."""
 LIMIT_P50 = 50.0
 LIMIT_P99 = 250.0
-"""Milliseconds."""
+"""Milliseconds, like `LIMIT_P50`."""
 FAILED_AT = "2026-01-01T00:00:00Z"
 
 
@@ -38,10 +38,10 @@ SMOKE = Size(jobs=2, failures=4)
 
 
 async def replacement_times(size: Size) -> list[float]:
-    """Return seconds from each failure to the call that creates its successor."""
+    """Seconds from each failure to the call that creates the successor."""
     api = await new_api(size.jobs * UNITS)
     failed_at: dict[str, float] = {}
-    """By name of the successor."""
+    """Name of the successor -> time of the failure."""
     took: list[float] = []
 
     def on_create(name: str, at: float) -> None:
@@ -66,7 +66,7 @@ async def replacement_times(size: Size) -> list[float]:
 
 
 def _victims(jobs: int) -> Iterator[tuple[str, str]]:
-    """Yield job and unit: job by job, and in each job unit by unit."""
+    """Yield job and unit for ever: the first unit of each job, then the second of each, and so on."""
     turn = 0
     while True:
         yield f"job-{turn % jobs}", f"{POOL}-{turn // jobs % UNITS}"
@@ -84,7 +84,7 @@ async def _fail_one(api: MemoryApi, kubelet: InstantKubelet, victim: tuple[str, 
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the p50 as the value; p99 has a limit of its own."""
+    """Yield p50 as the value. p99 has a limit of its own."""
     size = SMOKE if smoke else FULL
     took = [1e3 * seconds for seconds in asyncio.run(replacement_times(size))]
     p50, p99 = percentile(took, 0.5), percentile(took, 0.99)

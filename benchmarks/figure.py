@@ -27,11 +27,11 @@ class Figure:
 
     @property
     def ok(self) -> bool:
-        """A value that is not finite is never ok: nothing was measured."""
+        """Whether the value is within the limit. A value that is not finite never is: nothing was measured."""
         return self.within and math.isfinite(self.value)
 
     def line(self, *, smoke: bool, commit: str) -> str:
-        """Return the JSON line. In a smoke run nothing is judged: the line says `"smoke": true` in the place of `ok`."""
+        """The JSON line. A smoke run judges nothing: its line has `"smoke": true` in place of `ok`."""
         judgement = {"smoke": True} if smoke else {"ok": self.ok}
         fields = {
             "figure": self.name,
@@ -47,14 +47,14 @@ class Figure:
 
 
 def _number(value: object) -> object:
-    """Return a number for JSON, which has no NaN and no infinity: they are null."""
+    """The value for JSON, rounded. JSON has no NaN and no infinity, so these become None."""
     if not isinstance(value, float):
         return value
     return round(value, 6) if math.isfinite(value) else None
 
 
 def measured_commit() -> str:
-    """Return the commit, with `-dirty` when tracked files differ from it; "unknown" outside a git checkout."""
+    """The commit, with `-dirty` if tracked files differ from it. "unknown" outside a git checkout."""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -64,7 +64,8 @@ def measured_commit() -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the nearest-rank percentile: the smallest value such that at least `share` (0..1] of all are at most it."""
+    """The nearest-rank percentile: the smallest value such that at least the share (0..1] of all values is not above it. NaN without
+    values."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -72,5 +73,4 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def rounded(values: list[float], digits: int) -> list[float]:
-    """Round values for the details of a line."""
     return [round(value, digits) for value in values]

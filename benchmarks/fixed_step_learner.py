@@ -2,10 +2,10 @@
 
     python -m benchmarks.fixed_step_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone] [--pause PAUSE]
 
-TIMES gets one line a step: seconds of CLOCK_MONOTONIC, which all processes of a machine share, pushes that wait or are under way, and how
-often the parameters of a fragment were overwritten in this step. While a file PAUSE exists no step is taken; there is another file from
-then on, see `paused`. `--alone`: the same loop without a session, to compare with; it writes the seconds only. It ends with the process
-that started it.
+TIMES gets one line for each step: seconds of CLOCK_MONOTONIC, which all processes of a machine share; pushes that wait or are under way;
+and how often a fragment's parameters were overwritten in this step. While the file PAUSE exists, the learner takes no step; it makes
+another file when it pauses, see `paused`. With `--alone` the same loop runs without a session, for comparison, and writes only the seconds.
+The program ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ POLL = 0.01
 
 
 def paused(pause: Path) -> Path:
-    """Return the file that the program makes as soon as it pauses."""
+    """The file that the program makes as soon as it pauses."""
     return pause.with_suffix(".paused")
 
 
 def shapes(mebibytes: float) -> dict[str, tuple[int, int]]:
-    """Return the shapes of `mebibytes` of float32 parameters, in tensors of nearly equal size."""
+    """Shapes for `mebibytes` of float32 parameters, in tensors of nearly equal size."""
     rows, more = divmod(int(mebibytes * (1 << 20)) // 4 // COLUMNS, TENSORS)
     return {f"w{i:02}": (rows + (i < more), COLUMNS) for i in range(TENSORS)}
 
 
 def model(mebibytes: int) -> Weights:
-    """Make a model of normal values."""
+    """A model of normally distributed values."""
     rng = np.random.default_rng(0)
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes(mebibytes).items()}
 
 
 def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> Iterator[None]:
-    """Yield once a step. A step ends `step_seconds` after it began, whatever was done in it. It changes one tensor, each in its turn."""
+    """Yield once for each step. A step changes one tensor, each in its turn, and ends `step_seconds` after it began."""
     for _, weight in zip(batches, cycle(weights.values()), strict=False):
         deadline = time.monotonic() + step_seconds
         weight *= np.float32(0.999)
@@ -56,12 +56,12 @@ def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> I
 
 
 def processor_times() -> str:
-    """Return seconds of a processor that this thread, and that its process has had so far: two fields of a line of TIMES."""
+    """Processor seconds of this thread and of its process so far, as two fields of a line of TIMES."""
     return f"{time.thread_time():.6f} {time.process_time():.6f}"
 
 
 def parser_of_rig() -> argparse.ArgumentParser:
-    """Parse what ExchangeRig gives to the program of every learner."""
+    """A parser for the arguments that ExchangeRig gives to every learner's program."""
     parser = argparse.ArgumentParser()
     parser.add_argument("times", type=Path)
     parser.add_argument("--mebibytes", type=int, required=True)

@@ -10,7 +10,7 @@ from benchmarks.figure import Figure, measured_commit
 
 
 def main(prog: str, figures: Callable[[int], Iterator[Figure]]) -> int:
-    """Print the figures of the seed that the command names. Returns the exit status: 0 if each is within its limit."""
+    """Print the figures for the seed on the command line. Returns the exit status: 0 if each figure is within its limit."""
     parser = argparse.ArgumentParser(prog=f"python -m {prog}", description="One JSON line for each figure.")
     parser.add_argument("--seed", type=int, default=0, help="of the fleets")
     commit, kept = measured_commit(), True

@@ -1,8 +1,8 @@
 """`python -m benchmarks.gated_learner FOLDER UNIT MODULE [argument...]`: a trainer that joins when FOLDER/go exists.
 
-It creates FOLDER/UNIT.ready when it is ready. Imports and compilation take seconds and differ between frameworks; a short training whose
-numbers are compared must not begin when only the fastest learner is there. FOLDER/UNIT.began gets a line at the first step of each
-attempt: seconds of the monotonic clock. With DIES_AFTER in its environment the process gets SIGKILL after so many steps.
+It creates FOLDER/UNIT.ready when it is ready. Imports and compilation take seconds and differ between frameworks, and a short training
+whose numbers are compared must not begin when only the fastest learner is there. FOLDER/UNIT.began gets a line at the first step of each
+attempt: seconds of the monotonic clock. If its environment has DIES_AFTER, the process kills itself after this number of steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL = 0.005
 
 
 class _Watch:
-    """Notes the first step of a session, and ends the process after its last."""
+    """Notes the first step of a session, and kills the process after step `last`. 0 means never."""
 
     def __init__(self, began: Path, last: int) -> None:
         self._began, self._last = began, last
@@ -30,7 +30,7 @@ class _Watch:
         self._step = Session.step
 
     def step(self, session: Session, /, **values: Any) -> None:
-        """Stand in the place of `Session.step`."""
+        """Called in place of `Session.step`."""
         self._step(session, **values)
         self._steps += 1
         if self._steps == 1:

@@ -1,8 +1,8 @@
-"""[idle-drift] Parameters of a job that is not trained, after 200 merges of each fragment: how many elements are other bits. None.
+"""[idle-drift] Parameters of a job that is not trained, after 200 merges of each fragment: how many elements have other bits. None may.
 
-One unit of float32 parameters seeds the job with values that no shorter type holds; one of bfloat16 and one of float16 take part. All step,
-report tokens, answer every pull and adopt every broadcast over loopback, and train nothing. Once for each compression. A model of a short
-type adopts rounded values: taken against anything but these, its contribution is a step of its own.
+A unit with float32 parameters seeds the job with values that no shorter type holds; a unit with bfloat16 and one with float16 take part.
+All step, report tokens, answer every pull and adopt every broadcast over loopback, but train nothing. This runs once for each compression.
+A model of a short type adopts rounded values: measured against anything but these, its contribution would be a step that nobody took.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ COMPRESSIONS = ("None", "BFloat16", "Int4")
 @dataclass(frozen=True, slots=True)
 class Size:
     merges: int
-    """Merges of each fragment; not every unit answers in time for each."""
+    """Merges of each fragment. Not every unit answers in time for each."""
     least: int
-    """Merges of each fragment that every unit must have been in; with fewer, nothing was measured."""
+    """Merges of each fragment in which every unit must have taken part. With fewer, nothing was measured."""
 
 
 FULL = Size(merges=500, least=200)
@@ -39,7 +39,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     drifted: dict[str, int] = {}
     fewest = size.merges
     for compression in COMPRESSIONS:
-        logging.disable(logging.INFO)  # syncer and learners run in this process, with a line for each outer step that merges nothing
+        logging.disable(logging.INFO)  # syncer and learners run in this process and log a line for each outer step that merges nothing
         try:
             with tempfile.TemporaryDirectory() as directory:
                 began, ended, taken = run_idle_job(Path(directory), (torch.bfloat16, torch.float16), compression, size.merges)

@@ -1,10 +1,10 @@
-"""[int4-feedback] Steady small gradients beside large noisy ones, with int4: the distance of the parameters that have the small ones to
-their optimum after 200 cycles, of 1 at the beginning.
+"""[int4-feedback] Small steady gradients beside large noisy ones, with int4. The value is the distance of the parameters with small
+gradients to their optimum after 200 cycles; it is 1 at the beginning.
 
-Learners on virtual time descend a quadratic bowl against the real core, and code their pushes as a learner does. Every second value of a
-block has a steady gradient, the others noise twenty times as large. The change of the former in a cycle is less than half a level of its
-block, so that each push alone rounds it to nothing. `uncoded`: the same without compression; `without`: each push begins without what the
-pushes before it left out.
+Learners on virtual time descend a quadratic bowl with the real core, and code their pushes as a learner does. Every second value of a block
+has a steady gradient, the others have noise twenty times as large. In a cycle the former change by less than half a level of their block,
+so each push alone rounds them to nothing. `uncoded` is the same without compression. `without` is the same without feedback: a push forgets
+the remainders of the pushes before it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from benchmarks.figure import Figure
 LIMIT = 0.1
 LEARNERS = 4
 CYCLE = 10
-"""Outer steps, and about as many local ones."""
+"""Outer steps in a cycle, and about as many local steps."""
 BLOCKS = 4
 RATE = 5e-4
-"""Share of the distance to the optimum, what one local step goes."""
+"""One local step goes this share of the distance to the optimum."""
 NOISE = 0.03
-"""Standard deviation of what one local step moves a noisy parameter."""
+"""Standard deviation of a noisy parameter's move in one local step."""
 BACK = 0.1
-"""Share of a noisy parameter's distance to its optimum, what one local step goes: it stays near."""
+"""One local step takes a noisy parameter back by this share of its distance to the optimum, so that it stays near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ SMOKE = Size(cycles=3, runs=1)
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
-    found = {how: [_distance(seed, size.cycles, *of) for seed in range(size.runs)] for how, of in HOW.items()}
-    worst = {how: round(max(distances), 4) for how, distances in found.items()}
+    distances = {how: [_distance(seed, size.cycles, *how_args) for seed in range(size.runs)] for how, how_args in HOW.items()}
+    worst = {how: round(max(each), 4) for how, each in distances.items()}
     value = worst.pop("with")
     yield Figure("int4-feedback", value, "of the distance at the beginning", LIMIT, value <= LIMIT, size.runs, dict(worst))
 
@@ -59,7 +59,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 type Compression = Literal["None", "Int4"]
 
 HOW: dict[str, tuple[Compression, bool]] = {"uncoded": ("None", True), "without": ("Int4", False), "with": ("Int4", True)}
-"""Compression, and whether a push holds what the ones before it left out."""
+"""Name -> compression, and whether a push adds the remainders of the pushes before it."""
 
 
 def _distance(seed: int, cycles: int, compression: Compression, feedback: bool) -> float:
@@ -77,7 +77,7 @@ def _distance(seed: int, cycles: int, compression: Compression, feedback: bool) 
 
 
 class Learner(SimulatedLearner):
-    """Its optimum is 0 everywhere."""
+    """A learner whose optimum is 0 everywhere."""
 
     def __init__(self, unit: str, value: Float32Array, rng: np.random.Generator, feedback: bool) -> None:
         self.rng, self.feedback = rng, feedback

@@ -1,7 +1,7 @@
-"""[island-bytes] Bytes on the wire of one exchange of a unit of 1, 2 and 4 ranks: the largest over the smallest.
+"""[island-bytes] Bytes on the wire of one exchange, for units of 1, 2 and 4 ranks: the most over the fewest.
 
-Counted at the socket, in both directions and over the streams of all ranks, with TLS, framing and all control messages. The unit of one
-rank is a process that knows nothing of ranks; that of two is cut by columns, that of four by rows.
+Bytes are counted at the socket, in both directions and over the streams of all ranks, with TLS, framing and all control messages. The unit
+of one rank is a process that knows nothing of ranks. With two ranks tensors are cut by columns, with four by rows.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SMOKE = Size(rows=64, exchanges=2)
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """A syncer at the other end of a link."""
+    """A syncer as a learner sees it through a link."""
 
     place: Place
     address: str
 
 
 def measured(directory: Path, size: Size, compression: str, sharding: Sharding | None) -> int:
-    """Return bytes of one exchange, there and back."""
+    """Bytes of one exchange, in both directions."""
     arrays = {f"w{i}": np.zeros((size.rows, 1024), np.float32) for i in range(4)}
     place = Place(directory, job_file(training(100_000, compression=compression)))
     with (
@@ -63,7 +63,7 @@ def measured(directory: Path, size: Size, compression: str, sharding: Sharding |
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield one figure, for the compression that is worst."""
+    """Yield one figure, for the worst compression."""
     size = SMOKE if smoke else FULL
     details: dict[str, dict[int, int]] = {}
     for compression in ("None", "BFloat16", "Int4"):

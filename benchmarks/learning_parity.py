@@ -1,11 +1,11 @@
 """[learning-parity] Held-out loss of a 4-unit mixed job against plain single-program training, at equal tokens.
 
-The job: a real syncer and four real learner processes over loopback, two in JAX and two in torch, at two speeds. The baseline: one
-program, the same model from the same first parameters, four times the unit's batch, as many steps as give the same number of
-tokens. Both choose their inner learning rate from the same grid, on a seed that is not counted; the schedule and everything else are
-equal. The value is the median over the counted seeds of the ratio of the two losses.
+The job has a real syncer and four real learner processes over loopback, two in JAX and two in torch, at two speeds. The baseline is one
+program with the same model from the same first parameters and four times a unit's batch. It takes as many steps as give the same number of
+tokens. Both choose their inner learning rate from the same grid, on a seed that is not counted; the schedule and everything else are equal.
+The value is the median over the counted seeds of the ratio of the two losses.
 
-`python -m benchmarks.learning_parity --help` for shorter or longer runs.
+`python -m benchmarks.learning_parity --help` shows how to run it shorter or longer.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ FIRST_SEED = 11
 """Counted seeds start here. None of them was used to choose the outer optimizer or the length of the run."""
 LEAST_STEPS = 600
 LEAST_SEEDS = 3
-"""With fewer steps or seeds the figure means nothing: it is printed, but never ok."""
+"""With fewer steps or seeds the figure is printed, but never ok: it means nothing."""
 SMOKE_ARGUMENTS = ("--steps", "12", "--seeds", "1", "--learning-rates", "4e-3", "--batch", "2", "--width", "16", "--quorum", str(UNITS))
-"""The quorum keeps the job, of less than a second, from its end until all units have joined: those that come later would wait for ever."""
+"""The job takes less than a second. The quorum keeps it from ending before all units have joined: a later one would wait for ever."""
 _SPEEDS = {"jax-0": 1.0, "jax-1": 0.7, "torch-0": 1.0, "torch-1": 0.7}
 
 
@@ -73,8 +73,8 @@ class Setting:
 
     @property
     def training(self) -> contract.Training:
-        """The job's training, which ends when its units have committed `steps` local steps on average: on a busy machine outer steps are
-        longer than local ones, and after so many of them each rate would have another number of tokens."""
+        """The job's training. It ends when units have committed `steps` local steps on average, not after a number of outer steps: on a
+        busy machine these are longer than local steps, and each rate would have another number of tokens."""
         return contract.Training.model_validate(
             {
                 "steps": 4 * self.steps + SYNC_INTERVAL,
@@ -89,7 +89,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: its rate, and the held-out loss in nats per byte after so many tokens."""
+    """One training: its rate, and the held-out loss in nats per byte after these tokens."""
 
     learning_rate: float
     tokens: int
@@ -97,7 +97,7 @@ class Run:
 
 
 def train_job(setting: Setting, learning_rate: float, seed: int) -> Run:
-    """Return the mixed job. Raises JobFailed."""
+    """Train the mixed job. Raises JobFailed."""
     began = time.monotonic()
     arguments = setting.trainer_arguments(learning_rate, seed, setting.batch)
     learners = [
@@ -109,13 +109,13 @@ def train_job(setting: Setting, learning_rate: float, seed: int) -> Run:
         raise RuntimeError("the job ended without a held-out loss: no learner reported its evaluation")
     shares = ", ".join(f"{unit.unit} {unit.steps} steps" for unit in result.units)
     _log(f"seed {seed}, rate {learning_rate}: job {result.held_out_loss:.4f} after {result.tokens} tokens ({shares})", began)
-    # What the job trained in its last H outer steps is in its model in part and not committed. The plain program gets all of it.
+    # The model has a part of the training in the last H outer steps, which is not committed. The plain program gets tokens for all of it.
     uncommitted = SYNC_INTERVAL * UNITS * setting.batch * setting.context
     return Run(learning_rate, result.tokens + uncommitted, result.held_out_loss)
 
 
 def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) -> Run:
-    """Return the plain program, on `tokens` tokens to within one step."""
+    """Train the plain program on `tokens` tokens, to within one step."""
     began = time.monotonic()
     batch = UNITS * setting.batch
     steps = max(1, round(tokens / (batch * setting.context)))
@@ -132,15 +132,15 @@ def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) 
 
 
 def compare(setting: Setting) -> list[tuple[Run, Run]]:
-    """Return (job, alone) for every seed. Each uses the rate that was best for it on `TUNING_SEED`, which does not count."""
+    """(job, alone) for every counted seed. Each uses the rate that was best for it on `TUNING_SEED`, which does not count."""
     with ThreadPoolExecutor(2) as pool:
         job_rate, alone_rate = _best_rates(setting, pool)
         counted = [(seed, train_job(setting, job_rate, seed)) for seed in range(FIRST_SEED, FIRST_SEED + setting.seeds)]
-        return list(pool.map(lambda one: (one[1], train_alone(setting, alone_rate, one[0], one[1].tokens)), counted))
+        return list(pool.map(lambda run: (run[1], train_alone(setting, alone_rate, run[0], run[1].tokens)), counted))
 
 
 def _best_rates(setting: Setting, pool: ThreadPoolExecutor) -> tuple[float, float]:
-    """Find the best rates of the job and of the plain program. With a single rate there is nothing to choose, and nothing is trained."""
+    """The best rates of the job and of the plain program. With a single rate nothing is trained, since there is nothing to choose."""
     if len(setting.learning_rates) == 1:
         return setting.learning_rates[0], setting.learning_rates[0]
     jobs = [train_job(setting, rate, TUNING_SEED) for rate in setting.learning_rates]
@@ -173,10 +173,10 @@ def figure(setting: Setting) -> Figure:
 
 
 def main(argv: Sequence[str]) -> bool:
-    """Print the figure of the given setting. Returns whether it keeps the limit."""
-    found = figure(_parse(argv))
-    sys.stdout.write(found.line(smoke=False, commit=measured_commit()) + "\n")
-    return found.ok
+    """Print the figure of the given setting. True if it keeps the limit."""
+    parity = figure(_parse(argv))
+    sys.stdout.write(parity.line(smoke=False, commit=measured_commit()) + "\n")
+    return parity.ok
 
 
 def _loss(run: Run) -> float:

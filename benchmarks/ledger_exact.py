@@ -1,9 +1,9 @@
-"""[ledger-exact] What a snapshot's ledger says is trained, its parameters hold, and the other way round.
+"""[ledger-exact] A snapshot's parameters hold exactly the samples that its ledger has as trained.
 
 The syncer's engine runs on virtual time with simulated learners. Syncer and learners are killed, stopped and drained, and links are cut, at
-random moments. In each fourth run all units but one are so slow that they stage fragments ahead. At every snapshot the parameters, which
-are the learners' own record of their steps, are compared with the ledger. The value is the number of samples and tokens on which they
-differ, over all snapshots of all runs.
+random moments. In every fourth run all units but one are so slow that they stage fragments ahead. The learners write their steps into the
+parameters, and at every snapshot these are compared with the ledger. The value is the number of samples and tokens on which the two differ,
+over all snapshots of all runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.figure import Figure
 class Size:
     runs: int
     least_compared: int
-    """Committed samples that must be compared; with fewer, nothing was measured."""
+    """Committed samples that must be compared. With fewer, nothing was measured."""
 
 
 FULL = Size(runs=100, least_compared=100_000)
@@ -34,13 +34,13 @@ SMOKE = Size(runs=2, least_compared=1)
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
     accounts: list[Account] = []
-    told: Counter[str] = Counter()
-    logging.getLogger("diloco").setLevel(logging.ERROR)  # lost units are the point of it
+    incidents: Counter[str] = Counter()
+    logging.getLogger("diloco").setLevel(logging.ERROR)  # losing units is the purpose here, so do not log each
     with tempfile.TemporaryDirectory() as directory:
         for seed in range(size.runs):
             world = simulate(Path(directory) / str(seed), seed, slow=seed % 4 == 3)
             accounts.append(world.account)
-            told += world.told
+            incidents += world.told
     compared = sum(account.compared for account in accounts)
     wrong = sum(account.wrong for account in accounts)
     details = {
@@ -50,7 +50,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         "wrong_tokens": sum(account.wrong_tokens for account in accounts),
         "snapshots": sum(account.moments for account in accounts),
         "compared": compared,
-        "incidents": dict(sorted(told.items())),
+        "incidents": dict(sorted(incidents.items())),
     }
     within = wrong == 0 and compared >= size.least_compared
     yield Figure("ledger-exact", float(wrong), "samples and tokens", 0.0, within, size.runs, details)

@@ -1,8 +1,8 @@
 """One job of real processes over loopback, without an operator: a syncer and its learners, started as the contract says.
 
-The learners join together, when the slowest of them is ready (`gated_learner`). A learner may have deaths: its process ends by SIGKILL
-after a given step and comes back later as the next attempt of its unit. One that is not back when the syncer ends is ended, as the
-operator does it.
+The learners join together, when the slowest of them is ready (`gated_learner`). A learner may have deaths: its process gets SIGKILL after a
+given step, and starts later as the next attempt of its unit. A learner that does not train again when the syncer ends is ended, as the
+operator would do.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Learner:
     arguments: Sequence[str]
     relative_speed: float = 1.0
     deaths: Sequence[Death] = ()
-    """In their order. Those that come after the job's end do not happen."""
+    """In order. Deaths after the job's end do not happen."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class JobResult:
 
     result: contract.Result
     learners: dict[str, dict[str, Any]]
-    """Without those that were not back at the end."""
+    """Learners that were out at the end are missing."""
     deaths: dict[str, int]
-    """How often each unit has died."""
+    """Unit -> how often it died."""
     goodput: float
-    """Share of the units' time from the first step of any to the end in which they trained: from the first step of an attempt to its end.
-
-    How long the first ones take to start is not in it: a job of five minutes would lose a tenth by that, one of weeks nothing."""
+    """The share of the units' time in which they trained. The time of all units runs from the first step of the first one to the end; a
+    unit trains from the first step of an attempt to the end of that attempt. The time that first attempts take to start does not count: a
+    job of five minutes would lose a tenth by that, a job of weeks nothing."""
 
 
 def run_job(training: contract.Training, learners: Sequence[Learner], timeout: float) -> JobResult:
@@ -91,9 +91,9 @@ class _LocalJob:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._left = {learner.unit: list(learner.deaths) for learner in learners}
         self._returns: dict[str, float] = {}
-        """When units that have died start again."""
+        """Unit that has died -> when it starts again."""
         self._ended: dict[str, list[float]] = {learner.unit: [] for learner in learners}
-        """When each of their attempts has that had a first step."""
+        """Unit -> when its attempts ended that had a first step."""
         self._died = dict.fromkeys(self._left, 0)
 
     def run(self, deadline: float) -> JobResult:
@@ -120,7 +120,7 @@ class _LocalJob:
         return sum(end - start for start, end in trained) / (len(self._ended) * whole)
 
     def _first_steps(self, unit: str) -> list[float]:
-        """Return when each attempt of a unit has taken its first step, of those that have."""
+        """When the attempts of a unit took their first step. Attempts without a step are missing."""
         file = self._folder / f"{unit}.began"
         return [float(line) for line in file.read_text(encoding="ascii").splitlines()] if file.exists() else []
 
@@ -180,14 +180,15 @@ class _LocalJob:
             time.sleep(_POLL)
 
     def _wait(self, deadline: float) -> None:
-        """Wait until every process has ended with 0; the first that does not, and had no death before it, ends the wait."""
-        of = {learner.unit: learner for learner in self._learners}
+        """Wait until every process has ended with status 0. Planned deaths are followed by the next attempt; any other end raises
+        JobFailed."""
+        by_unit = {learner.unit: learner for learner in self._learners}
         waiting = dict(self._processes)
         while waiting or self._returns:
             for name, process in list(waiting.items()):
                 if process.poll() is None:
                     continue
-                if name in of:
+                if name in by_unit:
                     self._ended[name].append(time.monotonic())
                 del waiting[name]
                 if process.returncode == -signal.SIGKILL and self._left.get(name):
@@ -197,9 +198,10 @@ class _LocalJob:
                     raise JobFailed(f"{name} ended with status {process.returncode}:\n{self._log_end(name)}")
             for name in [name for name, at in self._returns.items() if time.monotonic() >= at]:
                 del self._returns[name]
-                self._begin(of[name])
+                self._begin(by_unit[name])
                 waiting[name] = self._processes[name]
             if _SYNCER not in waiting:
+                # The job is over: start nobody again, and kill the learners whose present attempt has not taken a step yet.
                 self._returns.clear()
                 for name in [name for name in waiting if len(self._first_steps(name)) == len(self._ended[name])]:
                     waiting.pop(name).kill()

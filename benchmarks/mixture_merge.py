@@ -1,12 +1,12 @@
-"""[mixture-merge] What is merged as one in a mixture of experts: held-out loss with one radius for all experts of a tensor and with one for
-each, with the router by RDA and averaged.
+"""[mixture-merge] Ways to merge a mixture of experts, by held-out loss: one radius for all experts of a tensor or one for each, and the
+router merged by RDA or averaged.
 
-Four units on virtual time train a byte model with one layer of experts against the real core. A router sends each byte to one expert,
-whose output it scales. In `alike` all units read the same text; in `unlike` two read bytes that the other two never see, so that units
-move different experts. Each way of merging gets the same first parameters and the same batches. The value is the largest mean, over
-settings, of the loss as a model is merged by default ÷ that of the other ways; the line has all of them with their standard errors.
+Four units on virtual time train a byte model with one layer of experts with the real core. A router sends each byte to one expert, whose
+output it scales. In `alike` all units read the same text; in `unlike` two read bytes that the other two never see, so that units move
+different experts. Each way of merging gets the same first parameters and the same batches. For each setting and each other way, the line
+has the mean of the loss with default merging ÷ the loss with that way, and its standard error. The value is the largest of these means.
 
-`python -m benchmarks mixture-merge`: 4 minutes on one idle core.
+`python -m benchmarks mixture-merge` takes 4 minutes on one idle core.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from benchmarks.figure import Figure
 LIMIT = 1.01
 UNITS = 4
 CONTEXT = 8
-"""Bytes that the next one is told from."""
+"""Bytes from which the next one is predicted."""
 EMBEDDED, WIDTH, HIDDEN = 8, 32, 64
 BATCH = 64
 RATE = 3e-3
 BALANCE = 0.01
-"""Weight of the loss that keeps experts equally busy."""
+"""Weight of the loss term that keeps experts equally busy."""
 BYTES = 2_000_000
 
 
@@ -65,7 +65,7 @@ WAYS: Mapping[str, Way] = {
     "each-averaged": Way(each_expert=True, average_router=True),
 }
 DEFAULT = "whole"
-"""Where the program declares nothing."""
+"""How a model is merged if its program declares nothing."""
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
@@ -79,10 +79,10 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
             losses = {
                 name: [_loss(corpus, data, experts, way, seed, size.steps) for seed in range(size.seeds)] for name, way in WAYS.items()
             }
-            of_default = losses.pop(DEFAULT)
-            details[f"{data}-{experts}"] = round(statistics.mean(of_default), 4)
-            for name, those in losses.items():
-                pairs = [mine / other for mine, other in zip(of_default, those, strict=True)]
+            default_losses = losses.pop(DEFAULT)
+            details[f"{data}-{experts}"] = round(statistics.mean(default_losses), 4)
+            for name, way_losses in losses.items():
+                pairs = [default_loss / way_loss for default_loss, way_loss in zip(default_losses, way_losses, strict=True)]
                 error = statistics.stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
                 ratios.append(statistics.mean(pairs))
                 details[f"{data}-{experts}-{name}"] = [round(ratios[-1], 4), round(error, 4)]
@@ -97,13 +97,14 @@ class Corpus:
 
     @classmethod
     def read(cls) -> Corpus:
-        """Return Python source, which is ASCII but for a few bytes."""
+        """Read Python source, without its few bytes that are not ASCII."""
         train, held_out = split_files()
         return cls(*(text[text < 128] for text in (read_bytes(train, BYTES), read_bytes(held_out, BYTES // 10))))
 
     @staticmethod
     def windows(text: NDArray[np.uint8], count: int, rng: np.random.Generator, shifted: bool) -> torch.Tensor:
-        """Return int64 [count, CONTEXT + 1]. `shifted`: bytes that no other unit has, with the same meaning."""
+        """Random windows of the text, int64 [count, CONTEXT + 1]. `shifted` adds 128 to each byte: the same text in bytes that units
+        without it never see."""
         starts = rng.integers(0, len(text) - CONTEXT - 1, count)
         return torch.from_numpy(text[starts[:, None] + np.arange(CONTEXT + 1)].astype(np.int64) + 128 * shifted)
 
@@ -136,11 +137,11 @@ def first_parameters(experts: int, seed: int) -> Parameters:
 
 
 def loss_of(theta: Mapping[str, torch.Tensor], windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross entropy of the last bytes, and how unequally busy the experts are (1: equally)."""
+    """Cross entropy of the last bytes, and how unequally busy the experts are (1 if equally)."""
     x = gelu(theta["embedding"][windows[:, :-1]].flatten(1) @ theta["mix"])
     chances = (x @ theta["router"]).softmax(-1)
     chosen = one_hot(chances.argmax(-1), chances.shape[-1]).to(x.dtype)
-    # Each expert sees all rows, of which those of others count for nothing: simple, and exact.
+    # Each expert computes all rows, and `chosen` drops the rows of other experts. That is wasteful, but simple and exact.
     hidden = gelu(torch.einsum("bw,ewh->ebh", x, theta["experts.up"]))
     each = torch.einsum("ebh,ehw->ebw", hidden, theta["experts.down"])
     x = x + torch.einsum("ebw,be->bw", each, chosen * chances)
@@ -149,7 +150,7 @@ def loss_of(theta: Mapping[str, torch.Tensor], windows: torch.Tensor) -> tuple[t
 
 
 class Mixture:
-    """A unit's trainer."""
+    """The trainer of one unit."""
 
     def __init__(self, corpus: Corpus, experts: int, rng: np.random.Generator, shifted: bool, steps: int) -> None:
         self.step = 0

@@ -1,4 +1,4 @@
-"""Network namespaces without a name: one lives as long as this process has it open or a process runs in it."""
+"""Network namespaces without a name. A namespace lives as long as this process has it open or a process runs in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from builders.child_processes import die_with_parent
 
 
 class NoNetwork(RuntimeError):
-    """This machine cannot have such a network; the message says what is missing, and what to do."""
+    """This machine cannot have such a network. The message says what is missing, and what to do."""
 
 
 def entering(namespace: int) -> Callable[[], None]:
-    """Return what a new process does first to be in this namespace, and to end with the thread that starts it."""
+    """A `preexec_fn` that moves a new process into this namespace, and lets it end with the thread that starts it."""
 
     def enter() -> None:
         os.setns(namespace, os.CLONE_NEWNET)
@@ -26,18 +26,18 @@ def entering(namespace: int) -> Callable[[], None]:
 
 
 def new_namespace(stack: ExitStack) -> int:
-    """Return a descriptor of a new namespace, which `stack` closes."""
+    """Make a namespace, and return its file descriptor, which `stack` closes."""
 
     def make() -> int:
         os.unshare(os.CLONE_NEWNET)  # of this thread alone
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
     try:
-        made = _in_thread(make)
+        descriptor = _in_thread(make)
     except PermissionError as error:
         raise NoNetwork("this root may not make network namespaces: give CAP_SYS_ADMIN and CAP_NET_ADMIN to this container") from error
-    stack.callback(os.close, made)
-    return made
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def in_namespace[Result](namespace: int, do: Callable[[], Result]) -> Result:
@@ -49,22 +49,22 @@ def in_namespace[Result](namespace: int, do: Callable[[], Result]) -> Result:
 
 
 def _in_thread[Result](do: Callable[[], Result]) -> Result:
-    """Return what `do` gives in a thread of its own: the namespace that it enters is that of this thread alone."""
-    found: list[Result] = []
-    failed: list[BaseException] = []
+    """Run `do` in a thread of its own, and return its result. A namespace that it enters is that of this thread alone."""
+    results: list[Result] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.append(do())
+            results.append(do())
         except BaseException as error:  # noqa: BLE001 -- it is raised below
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def run_in(namespace: int, *command: str) -> None:

@@ -1,4 +1,4 @@
-"""A TCP relay on loopback with a rate, that counts bytes and can be cut. It runs in a thread of its own."""
+"""A TCP relay on loopback with a limited rate, which counts bytes and can be cut. It runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any, Self
 PIECE = 16 << 10
 """Bytes relayed at a time."""
 BUFFER = 64 << 10
-"""Bytes that the kernel keeps for the relay: what a link keeps on its way must not hide how narrow it is."""
+"""Bytes that the kernel buffers for the relay. Few, because large buffers would hide how narrow the link is."""
 
 TIMEOUT = 120.0
-"""For what the thread of the relay does at once, seconds."""
+"""Seconds to wait for the relay's thread, which answers at once unless it is broken."""
 LATE = 0.05
-"""Seconds that the relay may be late, because the machine is busy, and catches up."""
+"""Seconds by which the relay may be late on a busy machine, and then catch up."""
 
 
 @dataclass
 class Direction:
-    """One way over the link, of all connections together."""
+    """One direction of the link, for all connections together."""
 
     bytes_per_second: float = math.inf
     bytes: int = 0
-    """Relayed so far."""
+    """Bytes relayed so far."""
     _free_at: float = 0.0
 
     async def take(self, count: int) -> None:
@@ -42,10 +42,10 @@ class Direction:
 
 
 class NarrowLink:
-    """Leads from `address` to a target. `up` is the way to the target, `down` the way back; their rates may be changed at any time."""
+    """Relays from `address` to a target. `up` is the direction to the target, `down` the one back. Both rates may change at any time."""
 
     def __init__(self, target: str) -> None:
-        """Forward to `target`: `host:port`."""
+        """`target`: host:port."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self.up, self.down = Direction(), Direction()
@@ -67,7 +67,7 @@ class NarrowLink:
 
     @property
     def address(self) -> str:
-        """Where the link begins."""
+        """The address at which the relay listens."""
         return f"127.0.0.1:{self._port.result()}"
 
     def cut(self) -> None:
@@ -87,10 +87,10 @@ class NarrowLink:
             connection.cancel()
 
     async def _serve(self) -> None:
-        listening = _small_buffer(socket.socket())
-        listening.bind(("127.0.0.1", 0))
-        server = await asyncio.start_server(self._accept, sock=listening, limit=PIECE)
-        self._port.set_result(listening.getsockname()[1])
+        listener = _small_buffer(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        server = await asyncio.start_server(self._accept, sock=listener, limit=PIECE)
+        self._port.set_result(listener.getsockname()[1])
         async with server:
             await self._stopped.wait()
             connections = list(self._connections)

@@ -10,5 +10,5 @@ _LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent() -> None:
-    """Let the new process get SIGKILL when the thread that started it ends. Linux."""
+    """A `preexec_fn`: the new process gets SIGKILL when the thread that started it ends. Linux only."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

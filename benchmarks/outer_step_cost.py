@@ -1,9 +1,9 @@
 """[outer-step-cost] What an outer step costs the processors of the syncer and of a learner.
 
-Two learners of one job with steps of 36 ms and a model of 1.26 M parameters in 24 fragments, H = 24, in bfloat16: one outer step for each
-local step, as `gradientmail` has it. Their steps sleep, so that their processors' time is that of the exchange; a learner that runs alone
-beside them has the same steps, and its time is taken off. Processor times of whole processes are divided by the time of a pass of
-`benchmarks.reference`, taken all through the run in this process.
+One job has two learners with steps of 36 ms and a model of 1.26 M parameters in 24 fragments, H = 24, in bfloat16. There is one outer step
+for each local step, as in `gradientmail`. Steps sleep, so that processor time is that of the exchange; a learner that runs alone beside
+them has the same steps, and its time is subtracted. Processor times of whole processes are divided by the time of a pass of
+`benchmarks.reference`; passes are measured all through the run in this process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.process_rig import durations
 from benchmarks.reference import pass_seconds
 
 SYNCER_LIMIT, LEARNER_LIMIT = 1.21, 0.545
-"""Half of what b9ef3b70 takes: 2.42 and 1.09."""
+"""Half of what commit b9ef3b70 takes: 2.42 and 1.09."""
 LEARNERS = ("a", "b")
 TRAINING = {"sync_interval": 24, "compression": "BFloat16"}
 PASS_EVERY = 0.5
@@ -36,24 +36,23 @@ SMOKE = Size(Workload(mebibytes=5, step_seconds=0.036), runs=1, warm_up_steps=5,
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of a processor."""
+    """Processor seconds."""
 
     syncer: float
-    """For each outer step."""
+    """The syncer, for each outer step."""
     learner: float
-    """For each local step, the mean of the learners."""
+    """A learner, for each local step; the mean of both."""
     reference: float
-    """A pass."""
+    """A pass of the reference."""
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the time that all threads of a process have had of a processor so far."""
+    """Processor time of all threads of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def cost(directory: Path, size: Size) -> Cost:
-    """Measure one run."""
     with ExchangeRig(directory, size.workload, TRAINING) as rig:
         syncer = rig.start_syncer()
         learners = [rig.start_learner(unit) for unit in LEARNERS]
@@ -79,11 +78,11 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         costs = [cost(Path(directory) / str(run), size) for run in range(size.runs)]
-    reference = median(one.reference for one in costs)
+    reference = median(cost_.reference for cost_ in costs)
     for name, limit, seconds in (
-        ("outer-step-cost-syncer", SYNCER_LIMIT, [one.syncer for one in costs]),
-        ("outer-step-cost-learner", LEARNER_LIMIT, [one.learner for one in costs]),
+        ("outer-step-cost-syncer", SYNCER_LIMIT, [cost_.syncer for cost_ in costs]),
+        ("outer-step-cost-learner", LEARNER_LIMIT, [cost_.learner for cost_ in costs]),
     ):
         value = median(seconds) / reference
-        details = {"milliseconds": rounded([1e3 * each for each in seconds], 3), "pass_ms": round(1e3 * reference, 3)}
+        details = {"milliseconds": rounded([1e3 * seconds_ for seconds_ in seconds], 3), "pass_ms": round(1e3 * reference, 3)}
         yield Figure(name, value, "passes of the reference", limit, value <= limit, size.runs, details)

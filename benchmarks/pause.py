@@ -1,7 +1,7 @@
-"""[pause-*] What a program that takes no step for 10 H outer steps costs: memory while it pauses, writes when it goes on.
+"""[pause-*] What a program costs that takes no step for 10 H outer steps: memory while it pauses, writes when it continues.
 
-Broadcasts go on at each outer step. `pause-memory`: the learner's peak of resident memory in the pause less its memory before, over the
-size of the model. `pause-writes`: how often fragments were overwritten in the H steps after the pause, less one new broadcast a step.
+Broadcasts continue at each outer step. `pause-memory` is the learner's peak resident memory during the pause minus its memory before, over
+the size of the model. `pause-writes` is how often fragments are overwritten in the H steps after it, minus one new broadcast a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAUSED, OTHERS = "u-0", ("u-1", "u-2")
 class Size:
     workload: Workload
     rounds: int
-    """Length of the pause, in H outer steps."""
+    """Length of the pause, in units of H outer steps."""
 
 
 FULL = Size(Workload(mebibytes=24, step_seconds=0.05), rounds=10)
@@ -32,14 +32,14 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 
 def memory(pid: int, what: str) -> int:
-    """Return `VmRSS` or `VmHWM` of a process, bytes."""
-    found = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) << 10
+    """`VmRSS` or `VmHWM` of a process, in bytes."""
+    match = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) << 10
 
 
 def measured(directory: Path, size: Size) -> tuple[float, int, int]:
-    """Return (extra memory over the size of the model, writes, fragments)."""
+    """(extra memory over the size of the model, writes, number of fragments)."""
     with LinkRig(directory, size.workload, {"compression": "None"}) as rig:
         interval = rig.job.training.sync_interval
         rig.start_syncer()
@@ -53,7 +53,7 @@ def measured(directory: Path, size: Size) -> tuple[float, int, int]:
         began = next(reports).t
         rig.report(reports, lambda report: report.t >= began + 2, 2)
         steps = len(rig.lines(PAUSED))
-        Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
         before = memory(process.pid, "VmRSS")
         rig.report(reports, lambda report: report.t >= began + size.rounds * interval, size.rounds * interval)
         extra = memory(process.pid, "VmHWM") - before
@@ -65,7 +65,7 @@ def measured(directory: Path, size: Size) -> tuple[float, int, int]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield one run."""
+    """Yield both figures of one run."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         extra, writes, fragments = measured(Path(directory) / "job", size)

@@ -1,7 +1,7 @@
-"""[fairness] How evenly surplus is shared: Jain's index over jobs, and the share of jobs without any, on random fleets from seeds.
+"""[fairness] How evenly surplus is shared: Jain's index over jobs, and the share of jobs without surplus, on random fleets from seeds.
 
-What a unit is worth is relative to its job's own mean. Beside it stand the same fleets with raw tokens/s as values, which favour small
-models: those differ by a log-normal factor. `python -m benchmarks.placement_fairness --seed N` takes other fleets.
+The value of a unit is relative to its job's own mean. Beside it stand the same fleets with raw tokens/s as values, which favour small
+models: these values differ by a log-normal factor. `python -m benchmarks.placement_fairness --seed N` takes other fleets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.figure import Figure
 from benchmarks.from_seed import main
 
 SIGMA = 1.0
-"""Deviation of the logarithm of what jobs differ by in tokens/s for the same hardware: models of a quarter and of four times the size are
+"""Standard deviation of the logarithm of a job's tokens/s on the same hardware: models of a quarter and of four times the size are
 common."""
 
 
@@ -36,24 +36,24 @@ SMOKE = Size(1, 60, 6)
 
 
 def jain(shares: Sequence[float]) -> float:
-    """1 if all are equal, 1 / n if one has all."""
+    """Jain's index: 1 if all are equal, 1 / n if one has all."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def surplus(problem: FlowProblem) -> list[float]:
-    """Units of each admitted job beyond its minimum, of those that it could have."""
-    plan, found = solve(problem), []
+    """For each admitted job, its units beyond the minimum as a share of those that it could have."""
+    plan, shares = solve(problem), []
     for job in problem.jobs:
         placed = [plan.pools[job.key, pool.name] for pool in job.firm]
         units = sum(sum(each.kept.values()) + sum(each.taken.values()) for each in placed)
         if job.key in plan.admitted and job.max > job.minimum:
-            found.append(max(0, units - job.minimum) / (job.max - job.minimum))
-    return found
+            shares.append(max(0, units - job.minimum) / (job.max - job.minimum))
+    return shares
 
 
 def in_tokens(problem: FlowProblem, draw: random.Random) -> FlowProblem:
-    """Return the problem with raw tokens/s as values."""
+    """The problem with raw tokens/s as values."""
     return replace(problem, jobs=tuple(_times(job, draw.lognormvariate(0, SIGMA)) for job in problem.jobs))
 
 
@@ -73,15 +73,15 @@ def _times(job: FlowJob, factor: float) -> FlowJob:
 
 
 def figures(size: Size, seed: int) -> Iterator[Figure]:
-    found: dict[str, list[list[float]]] = {"relative": [], "raw": []}
-    for each in range(seed, seed + size.fleets):
-        problem = a_large_problem(each, size.slices, size.jobs)
-        found["relative"].append(surplus(problem))
-        found["raw"].append(surplus(in_tokens(problem, random.Random(each))))
-    index = {name: round(fmean(map(jain, fleets)), 3) for name, fleets in found.items()}
+    by_values: dict[str, list[list[float]]] = {"relative": [], "raw": []}
+    for fleet_seed in range(seed, seed + size.fleets):
+        problem = a_large_problem(fleet_seed, size.slices, size.jobs)
+        by_values["relative"].append(surplus(problem))
+        by_values["raw"].append(surplus(in_tokens(problem, random.Random(fleet_seed))))
+    index = {name: round(fmean(map(jain, fleets)), 3) for name, fleets in by_values.items()}
     none = {
         name: round(fmean(sum(not share for share in shares) / max(1, len(shares)) for shares in fleets), 3)
-        for name, fleets in found.items()
+        for name, fleets in by_values.items()
     }
     details: dict[str, object] = {"seed": seed, "jain_of_raw_tokens": index["raw"], "without_surplus": none["relative"]}
     details["without_surplus_of_raw_tokens"] = none["raw"]

@@ -1,7 +1,7 @@
 """[optimality-small] [optimality-groups] [optimality-large] How far the flow is from the best placement, on random fleets from seeds.
 
-The reference is an integer programme that HiGHS solves exactly; on large fleets its bound without whole numbers. Gaps are those of the
-objective between plans that admit the same jobs. `python -m benchmarks.placement_gap --seed N` takes other fleets.
+The reference is an integer programme that HiGHS solves exactly; on large fleets it is the bound of its linear relaxation. A gap is that of
+the objective between two plans that admit the same jobs. `python -m benchmarks.placement_gap --seed N` takes other fleets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMOKE = Size(3, 3, 1, 120, 8)
 
 
 def same_admission(plan: FlowPlan, exact: Best) -> bool:
-    """Return whether the same jobs have as much of their minima, and the same keep slices for them."""
+    """Whether both admit the same jobs, with the same units missing from their minima, and the same jobs keep slices for these."""
     return (plan.admitted, dict(plan.missing), plan.kept_for_minimum.keys()) == (
         exact.admitted,
         dict(exact.missing),
@@ -44,7 +44,7 @@ def same_admission(plan: FlowPlan, exact: Best) -> bool:
 
 
 def compare(problems: Iterator[FlowProblem]) -> tuple[list[float], int]:
-    """Collect the gaps of the objective where the admission is the same, and how often it is not."""
+    """The gaps of the objective where the admission is the same, and how often the admission differs."""
     gaps, other = [], 0
     for problem in problems:
         plan, exact = solve(problem), best(problem)

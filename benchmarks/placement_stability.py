@@ -1,7 +1,7 @@
-"""[stability] Measured speeds that vary by 10 % move no unit, and a gain of 30 % is taken.
+"""[stability] Measured speeds that vary by 10 % move no unit, but a gain of 30 % moves one.
 
-Each round measures the speed of each job on each kind anew, up to 10 % beside the true one. Leaving a slice costs a fifth of what the unit
-is worth there. A unit moves if the flow has it leave its slice.
+Each round measures the speed of each job on each kind anew, up to 10 % off the true one. Leaving a slice costs a fifth of the unit's value
+there. A unit moves if the flow makes it leave its slice.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ NOISE = 0.1
 FULL, SMOKE = 1000, 3
 """Rounds."""
 SETTLING = 100
-"""Rounds before these: from the slices that units happen to have at first to those that noise does not make them leave."""
+"""Rounds before these, in which units go from their first slices, which are chance, to slices that noise does not make them leave."""
 GAIN_ROUNDS = 10
-"""Within so many rounds a gain of 30 % must be taken."""
+"""A unit must have moved for a gain of 30 % after at most this number of rounds."""
 
 
 def kind_of(hub: str) -> str:
-    """Return the kind without the capacity type, which makes no difference to speed."""
+    """The kind of a hub, without the capacity type, which does not matter for speed."""
     return hub.partition(" ")[0]
 
 
 def measured(job: FlowJob, speeds: Mapping[str, float], hubs: Mapping[str, str], draw: random.Random) -> FlowJob:
-    """Return the job with values as one round measures them. `speeds`: of each kind; `hubs`: of each class."""
+    """The job with values as one round measures them. `speeds`: kind -> true speed; `hubs`: class -> hub."""
     seen = {kind: speed * draw.uniform(1 - NOISE, 1 + NOISE) for kind, speed in sorted(speeds.items())}
     mean = sum(seen.values()) / len(seen)
     values = {kind: max(2, round(MEAN * speed / mean)) for kind, speed in seen.items()}
@@ -44,27 +44,27 @@ def measured(job: FlowJob, speeds: Mapping[str, float], hubs: Mapping[str, str],
 
 
 def moves(problem: FlowProblem, plan: FlowPlan) -> int:
-    """Return units that must leave their slices."""
+    """The number of units that must leave their slices."""
     return sum(pool.has - sum(plan.pools[job.key, pool.name].kept.values()) for job in problem.jobs for pool in job.pools)
 
 
 def moves_by_noise(rounds: int, seed: int) -> tuple[int, int]:
-    """Return units that leave in the first `SETTLING` rounds of a fleet, and in so many rounds after them. Each round is carried out."""
+    """Moves in the first `SETTLING` rounds of a fleet, and in `rounds` rounds after them. Each round's plan is carried out."""
     draw = random.Random(seed)
     problem = a_large_problem(seed, 150, 12)
     hubs = {class_.name: class_.hub for class_ in problem.classes}
     speeds = {job.key: {kind_of(hub): float(value) for pool in job.pools for hub, value in pool.values.items()} for job in problem.jobs}
-    found = []
+    moves_by_round = []
     for _ in range(SETTLING + rounds):
         noisy = replace(problem, jobs=tuple(measured(job, speeds[job.key], hubs, draw) for job in problem.jobs))
         plan = solve(noisy)
-        found.append(moves(noisy, plan))
+        moves_by_round.append(moves(noisy, plan))
         problem = carried_out(noisy, plan)
-    return sum(found[:SETTLING]), sum(found[SETTLING:])
+    return sum(moves_by_round[:SETTLING]), sum(moves_by_round[SETTLING:])
 
 
 def rounds_to_a_gain(seed: int) -> int:
-    """Return rounds until a unit leaves for a free slice on which it is 30 % faster."""
+    """Rounds until a unit leaves for a free slice on which it is 30 % faster. `GAIN_ROUNDS` + 1 if it does not."""
     draw = random.Random(seed)
     job = a_job("job", a_pool({"slow": 1000, "fast": 1000}, 1, {"slow/a": 1}), max=1)
     problem = a_problem({"slow/a": 1, "fast/a": 1}, job)

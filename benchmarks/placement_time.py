@@ -1,7 +1,7 @@
 """[full-placement] [million-chips] [growth-slices] [growth-jobs] What the flow costs.
 
-Processor time of one thread, on fleets from seeds; `python -m benchmarks.placement_time --seed N` takes other fleets. The growth figures
-are ratios of two times of one run.
+Times are processor time of one thread, on fleets from seeds; `python -m benchmarks.placement_time --seed N` takes other fleets. The growth
+figures are ratios of two times in one run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Size:
     million: tuple[int, int]
     """Slices of 256 chips, and jobs."""
     growth: tuple[int, int]
-    """Slices, at fixed jobs."""
+    """Two numbers of slices that are compared, with the same number of jobs."""
     runs: int
 
 
@@ -48,12 +48,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def solving(problem: FlowProblem, runs: int) -> float:
-    """Measure the median of the seconds that one solve takes."""
+    """Seconds that one solve takes, the median of `runs`."""
     return statistics.median(seconds(lambda: solve(problem)) for _ in range(runs))
 
 
 def growth(small: FlowProblem, large: FlowProblem, runs: int) -> float:
-    """Measure the median of the ratios of two solves, one after the other."""
+    """The time of the large solve over that of the small one right before it, the median of `runs`."""
     pairs = [(seconds(lambda: solve(small)), seconds(lambda: solve(large))) for _ in range(runs)]
     return statistics.median(many / few for few, many in pairs)
 

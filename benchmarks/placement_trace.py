@@ -1,6 +1,6 @@
 """[placement-trace] A week on a synthetic fleet under the flow, and under simpler rules: tokens, completion, fairness, moves.
 
-Virtual time; the flow is the operator's. `python -m benchmarks.placement_trace --seed N` takes other fleets, jobs and outages.
+Time is virtual; the flow is the operator's. `python -m benchmarks.placement_trace --seed N` takes other fleets, jobs and outages.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ RULES: Mapping[str, Rule] = {
     "flow-blind": Rule(partial(by_flow, knowledge=equal)),
     "flow-known": Rule(partial(by_flow, knowledge=known)),
 }
-"""The flow as the operator has it; what it is compared with; and, for what measuring costs, the flow with all speeds known beforehand."""
+"""The flow as the operator has it; simpler rules to compare it with; and the flow with all speeds known, to show what measuring costs."""
 OTHERS = tuple(name for name in RULES if name not in (FLOW, "flow-known"))
 EXPECTED = {0.8: 1.05, 1.1: 1.14, 1.5: 1.34}
-"""Load -> tokens of the flow ÷ those of first fit in random order, as a prototype had it."""
+"""Load -> tokens of the flow ÷ those of first fit in random order, as a prototype had them."""
 LIMIT = 1.0
-"""Never fewer tokens than any of the others, with any seed."""
+"""The flow must never have fewer tokens than another rule, with any seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ def ran(size: Size, seed: int, load: float, rule: str) -> Ran:
 def figures(size: Size, seed: int) -> Iterator[Figure]:
     seeds = range(seed, seed + size.seeds)
     keys = [(each, load, rule) for load in EXPECTED for each in seeds for rule in RULES]
-    found = _all(size, keys)
+    runs = _all(size, keys)
     for load, expected in EXPECTED.items():
         outcomes: dict[str, list[Outcome]] = {rule: [] for rule in RULES}
         for each in seeds:
             week = Week.of(size.slices, load, size.days * DAY, each)
-            under = {rule: next(found) for rule in RULES}
+            under = {rule: next(runs) for rule in RULES}
             rivals = under[RANDOM].job_seconds / week.seconds
             for rule, ran_ in under.items():
                 outcomes[rule].append(Outcome.of(week, ran_, rivals))
@@ -74,7 +74,7 @@ def figures(size: Size, seed: int) -> Iterator[Figure]:
 
 
 def _all(size: Size, keys: list[tuple[int, float, str]]) -> Iterator[Ran]:
-    """Yield the runs in the order of the keys, from so many processes, which do not fork from one that has threads."""
+    """Yield the runs in the order of the keys, from `size.processes` processes. They are spawned, since this process may have threads."""
     if size.processes == 1:
         yield from (ran(size, *key) for key in keys)
         return
@@ -107,8 +107,8 @@ def _ratio(of: list[Outcome], by: list[Outcome], measure: str) -> dict[str, floa
 
 
 def _means(outcomes: list[Outcome]) -> dict[str, float]:
-    found = [asdict(outcome) for outcome in outcomes]
-    return {name: round(fmean(each[name] for each in found), 3) for name in found[0]}
+    by_outcome = [asdict(outcome) for outcome in outcomes]
+    return {name: round(fmean(each[name] for each in by_outcome), 3) for name in by_outcome[0]}
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

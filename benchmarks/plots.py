@@ -1,4 +1,4 @@
-"""Plots of benchmarks, in docs/results/plots: what the commands of `diloco simulate` draw, and what only a benchmark measures.
+"""Writes the plots of benchmarks into docs/results/plots: some are those of `diloco simulate`, others show what only a benchmark measures.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -17,7 +17,7 @@ FOLDER: Final = ROOT / "docs" / "results" / "plots"
 
 
 def plot(name: str, draw: Callable[[], Element], *, smoke: bool) -> None:
-    """Write `FOLDER`/`name`.svg. In a smoke run the drawing is thrown away."""
+    """Draw, and write `FOLDER`/`name`.svg. A smoke run draws but writes nothing."""
     text = as_file(draw())
     if not smoke:
         FOLDER.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """[pods-512-hosts] Bytes of all objects that one attempt of a unit with 512 hosts brings: pods, and the list of the hosts.
 
-The value is the larger one of a TPU slice and a group of GPU hosts. `tpu_growth` and `gpu_growth` are what a host costs in the large unit
-relative to one of a unit with an eighth of the hosts: 1 if no pod holds a list of all hosts.
+The value is for the larger one of a TPU slice and a group of GPU hosts. `tpu_growth` and `gpu_growth` are the bytes for a host in the large
+unit over those in a unit with an eighth of the hosts: 1 if no pod holds a list of all hosts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _started(stage: Stage, hosts: int) -> Stage:
 
 
 def unit_bytes(stage: Stage) -> int:
-    """Return the bytes of the JSON of the unit's objects, as they are sent."""
+    """Bytes of the unit's objects as JSON, as they are sent."""
     objects = [*(stage.pods[name] for name in stage.learner_pods()), *stage.host_lists.values()]
     return sum(len(json.dumps(obj, separators=(",", ":"))) for obj in objects)
 

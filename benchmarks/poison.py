@@ -1,9 +1,9 @@
 """[poison] What a poisoned unit leaves in the parameters: nothing.
 
-Four learners train a small model in lock step with the real coordinator and shard. From some outer step on one of them is sick: NaN, a
-value of 1e30 or 10^9 times the tokens. The bytes of all fragments and of the momentum must be those of a run that the unit left at that
-step. Once sick from the first step, and once after the guards have learnt; in every coding. The value is the number of cases in which a
-byte differs.
+Four learners train a small model in lock step with the real coordinator and shard. From some outer step on one of them is sick: it sends
+NaN, a value of 1e30, or 10^9 times the tokens. The bytes of all fragments and of the momentum must then be those of a run in which the unit
+left at that step. The unit is sick from the first step in some cases, and in others once the guards have learnt; all codings are tried. The
+value is the number of cases in which a byte differs.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def absent(coding: str, first: int, size: Size) -> LockStep:
-    """Let the unit leave after outer step `first`."""
+    """Run a job that the unit leaves after outer step `first`."""
     job = a_job(coding).run(first)
     job.leave(SICK)
     return job.run(size.sick)
 
 
 def sick(coding: str, first: int, size: Size, poison: Callable[[Answer], Answer]) -> LockStep:
-    """Poison every answer of the unit after outer step `first`."""
+    """Run a job in which every answer of the unit is poisoned after outer step `first`."""
     job = a_job(coding).run(first)
     job.change = lambda answer: poison(answer) if answer.unit == SICK else answer
     return job.run(size.sick)
@@ -79,9 +79,9 @@ def a_job(coding: str) -> LockStep:
 
 
 def digest(job: LockStep) -> str:
-    """Digest all that a snapshot would hold of the parameters."""
-    found = hashlib.sha256()
+    """A digest of the values, momentum and residuals that a snapshot would hold."""
+    hasher = hashlib.sha256()
     shard = job.core.shard
     for array in (*shard.values, *shard.momentum, *(x for x in shard.residual if x is not None)):
-        found.update(array.tobytes())
-    return found.hexdigest()
+        hasher.update(array.tobytes())
+    return hasher.hexdigest()

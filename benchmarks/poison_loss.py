@@ -1,11 +1,11 @@
-"""[poison-loss] What a unit costs the others that sends wrong contributions which each could be right.
+"""[poison-loss] The harm of a unit whose contributions are wrong, although each alone could be right.
 
 Eight learners train a small model in lock step with the real coordinator and shard, and with the ledger of a syncer: each step trains
-leased samples. From some outer step on one of the units is wrong in one way, to the end. The loss is that of all the job's parameters on
-held-out samples, divided by the loss of the same run without the wrong unit's fault; per fault the geometric mean over the seeds.
+leased samples. From some outer step to the end, one of the units is wrong in one way. The job's loss on held-out samples is divided by the
+loss of the same run without the fault; the figure of a fault is the geometric mean over the seeds.
 
-`poison-loss` is the worst of the faults that the guards or the bounds of counters are to catch; `poison-loss-let-through` the worst of
-those that they let through: what they cost is what is known of the residue.
+`poison-loss` is the worst of the faults that the guards or the bounds of counters should catch. `poison-loss-let-through` is the worst of
+the faults that they let through, and so the known cost of what remains.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ type Values = NDArray[np.float32]
 
 WRONG = "u0"
 HELD_OUT = 10**6
-"""Number of a replica that no unit has."""
+"""Number of a replica that no unit has. Its samples are held out."""
 LIMIT = 1.4
-"""A fault that is refused costs three times half a cycle, in which a merge is at most (7 + 3) / (7 + 3 / 20) = 1.4 times as long as it
-would be. Losses of runs differ by a tenth."""
+"""A refused fault acts in three times half a cycle. A merge is then at most (7 + 3) / (7 + 3 / 20) = 1.4 times as long as without it.
+Losses of runs differ by a tenth."""
 LIMIT_LET_THROUGH = 2.0
-"""The same in all merges, and against the direction of the others: 1.73 was measured."""
+"""A fault that is let through acts in all merges, and may oppose the others' direction: 1.73 was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     right: int
-    """Cycles of the fragments before the fault: the guards have learnt, and samples are committed."""
+    """Cycles of the fragments before the fault, in which the guards learn and samples are committed."""
     wrong: int
     """Cycles with the fault."""
     judged: int
-    """The last among them, over which the loss is averaged: it goes up and down from merge to merge."""
+    """Last cycles with the fault, over which the loss is averaged, since it goes up and down from merge to merge."""
     seeds: int
 
 
@@ -59,12 +59,12 @@ SMOKE = Size(right=5, wrong=1, judged=1, seeds=1)
 
 
 class Leased(LockStep):
-    """Its steps train leased samples, and the syncer's bounds of counters hold."""
+    """A job whose steps train leased samples, with the syncer's bounds of counters."""
 
     def __init__(self, training: Training, trainees: Mapping[str, Trainee]) -> None:
         self._work = Work(Ledger(), training.fragments)
         self._sessions: dict[str, tuple[UnitSession, int]] = {}
-        """By unit, with the steps that its trainer had taken before."""
+        """Unit -> its session, and the steps that its trainer had taken before the session."""
         super().__init__(training, trainees)
 
     def join(self, unit: str, trainee: Trainee) -> None:
@@ -78,18 +78,18 @@ class Leased(LockStep):
         list(self._work.lease(session, MOST_SAMPLES))
 
     def done(self, unit: str) -> Marks:
-        """Return what the unit has truly trained."""
+        """What the unit has really trained in its session."""
         session, before = self._sessions[unit]
         trainee = self.trainees[unit]
         steps = trainee.trainer.step - before
         return Marks(session.holder, BATCH * steps, trainee.tokens * steps, steps)
 
     def base(self, answer: Answer) -> Values:
-        """Return the value that the unit has adopted last, of the fragment of its answer."""
+        """The value that the unit adopted last, for the fragment of its answer."""
         return self.trainees[answer.unit].held[answer.offer.fragment]
 
     def loss(self) -> float:
-        """Return the loss of the job's parameters, on samples that no unit trains."""
+        """The loss of the job's parameters on samples that no unit trains."""
         values = [(fragment, self.core.value(fragment.index)) for fragment in self.core.fragments]
         theta = {name: x for fragment, value in values for name, x in unpack(fragment, value).items()}
         return Regression.loss_and_gradients(theta, *Regression.batch(HELD_OUT, 0, 4096))[0]
@@ -120,7 +120,7 @@ type Fault = Callable[[Leased, Answer], Answer]
 
 
 def scaled(factor: float) -> Fault:
-    """Scale the outer gradient."""
+    """A fault that scales the outer gradient."""
 
     def fault(job: Leased, answer: Answer) -> Answer:
         base = job.base(answer)
@@ -130,14 +130,14 @@ def scaled(factor: float) -> Fault:
 
 
 def noise(job: Leased, answer: Answer) -> Answer:
-    """Return a direction by chance, as far as the unit went."""
+    """A fault: a random direction, as far as the unit really went."""
     base = job.base(answer)
     chance = np.random.default_rng(answer.offer.t).standard_normal(base.size).astype(np.float32)
     return replace(answer, values=base + chance * (np.linalg.norm(answer.values - base) / np.linalg.norm(chance)))
 
 
 def counted(tokens: int = 1, samples: int = 1, steps: bool = True) -> Fault:
-    """Count so many times the tokens, in so many times the samples; without steps in a single one."""
+    """A fault that counts `tokens` times the tokens and `samples` times the samples. If not `steps`, all in a single step."""
 
     def fault(job: Leased, answer: Answer) -> Answer:
         offer, marks = answer.offer, answer.offer.marks
@@ -172,27 +172,27 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
     right = [loss(a_job(seed, size), size) for seed in range(size.seeds)]
     for name, faults, limit in (("poison-loss", CAUGHT, LIMIT), ("poison-loss-let-through", LET_THROUGH, LIMIT_LET_THROUGH)):
-        found: dict[str, float] = {}
+        ratios: dict[str, float] = {}
         refused: dict[str, int] = {}
         for what, fault in faults.items():
             jobs = [wrong(a_job(seed, size), fault) for seed in range(size.seeds)]
-            found[what] = math.exp(fmean(math.log(loss(job, size) / without) for job, without in zip(jobs, right, strict=True)))
+            ratios[what] = math.exp(fmean(math.log(loss(job, size) / without) for job, without in zip(jobs, right, strict=True)))
             refused[what] = sum(len(job.rejected) + len(job.refused) for job in jobs)
-        worst = max(found.values())
+        worst = max(ratios.values())
         yield Figure(
-            name, worst, "ratio of losses", limit, worst <= limit, size.seeds * len(faults), {"by_fault": found, "refused": refused}
+            name, worst, "ratio of losses", limit, worst <= limit, size.seeds * len(faults), {"by_fault": ratios, "refused": refused}
         )
 
 
 def a_job(seed: int, size: Size) -> Leased:
-    """Make a job of which all units are right so far."""
+    """A job that has run for `size.right` cycles, with all units right."""
     job = Leased(a_training(), trainees([Uneven(replica, seed) for replica in range(UNITS)]))
     job.change = lambda answer: replace(answer, offer=replace(answer.offer, marks=job.done(answer.unit)))
     return job.run(INTERVAL * size.right)
 
 
 def wrong(job: Leased, fault: Fault) -> Leased:
-    """Make one of the units wrong from now on."""
+    """Make the unit `WRONG` wrong from now on."""
     right = job.change
 
     def change(answer: Answer) -> Answer:
@@ -204,6 +204,6 @@ def wrong(job: Leased, fault: Fault) -> Leased:
 
 
 def loss(job: Leased, size: Size) -> float:
-    """Return what the job has come to once it has run on."""
+    """Run the job through `size.wrong` further cycles, and return its mean loss over the last ones."""
     job.run(INTERVAL * (size.wrong - size.judged))
     return fmean(job.run(INTERVAL).loss() for _ in range(size.judged))

@@ -1,4 +1,4 @@
-"""Programs that a benchmark starts and whose steps it watches. All of them end with the benchmark, even when it is killed."""
+"""Programs that a benchmark starts and whose steps it watches. All of them end with the benchmark, even if it is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProcessRig:
     """Programs with logs and notes of their steps in one directory."""
 
     def __init__(self, directory: Path, timeout: Callable[[int], float]) -> None:
-        """Make the directory; `timeout`: how long processes may take to come up and take so many steps, seconds."""
+        """Makes the directory. `timeout`: number of steps -> seconds within which processes must start and take that many."""
         self._directory = directory
         self._timeout = timeout
         directory.mkdir(parents=True)
@@ -33,7 +33,6 @@ class ProcessRig:
         self.kill_all()
 
     def kill_all(self) -> None:
-        """Let all processes die at once."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -41,22 +40,22 @@ class ProcessRig:
         self._processes.clear()
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """Note that this process has ended, as it should."""
+        """Note that this process has ended as planned."""
         self._processes.remove(process)
 
     def step_ends(self, unit: str) -> list[float]:
-        """Return when each of the unit's steps ended, seconds of the monotonic clock."""
+        """When each of the unit's steps ended, in seconds of the monotonic clock."""
         return [float(fields[0]) for fields in self.noted(unit)]
 
     def noted(self, unit: str) -> list[list[str]]:
-        """Return what the unit's program noted, one list of fields for each step so far."""
+        """The notes of the unit's program: a list of fields for each step so far."""
         path = self.times(unit)
         whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
         return [line.split() for line in whole if line.endswith("\n")]
 
     def wait_for_steps(self, units: list[str], count: int, timeout: float | None = None) -> None:
-        """Wait until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes longer than
-        `timeout`, seconds; None: than the rig's own."""
+        """Wait until each unit has taken `count` steps. Raises RuntimeError with the logs if a process ends, or after `timeout` seconds.
+        None means the rig's own timeout."""
         timeout = self._timeout(count) if timeout is None else timeout
         deadline = time.monotonic() + timeout
         while any(len(self.step_ends(unit)) < count for unit in units):
@@ -65,28 +64,28 @@ class ProcessRig:
             time.sleep(0.1)
 
     def steps_until(self, units: Collection[str], end: float) -> list[list[float]]:
-        """Return the `step_ends` of each unit, with those of all steps that have begun before `end`: waits for the last of them, which a
-        busy machine stretches. Raises RuntimeError with the logs when it takes too long."""
+        """Wait until all steps that began before `end` have ended, and return the `step_ends` of each unit. A busy machine stretches the
+        last step. Raises RuntimeError with the logs if it takes too long."""
         timeout = self._timeout(1)
         deadline = time.monotonic() + timeout
-        while not all((found := self.step_ends(unit)) and found[-1] >= end for unit in units):
+        while not all((ends := self.step_ends(unit)) and ends[-1] >= end for unit in units):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a step takes longer than {timeout:.0f} s\n{self.logs()}")
             time.sleep(0.05)
         return [self.step_ends(unit) for unit in units]
 
     def logs(self) -> str:
-        """Return the end of every process's log."""
+        """The end of every process's log."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
 
     def times(self, unit: str) -> Path:
-        """Return the file in which the unit's program notes its steps."""
+        """The file in which the unit's program notes its steps."""
         return self._directory / f"{unit}.times"
 
     def _start(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], *, python: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a program of this environment, or of that of another `python`."""
+        """Start a program with this interpreter, or with `python`."""
         quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -101,21 +100,21 @@ class ProcessRig:
         return process
 
     def _entering(self, _name: str) -> Callable[[], None]:
-        """Return what the process of this name does first."""
+        """The `preexec_fn` of the process of this name."""
         return die_with_parent
 
 
 def durations(step_ends: Sequence[float], start: float, end: float) -> list[float]:
-    """Return the durations of all steps that touch the time from `start` to `end`, seconds."""
+    """Durations in seconds of all steps that overlap the time from `start` to `end`."""
     return [later - earlier for earlier, later in itertools.pairwise(step_ends) if later > start and earlier < end]
 
 
 def durations_before(step_ends: Sequence[float], start: float, moment: float) -> list[float]:
-    """Return the durations of the steps since `start` that were over at this moment, seconds. The step in which it falls is none of them:
-    what happens then may have delayed it."""
+    """Durations in seconds of the steps since `start` that were over at `moment`. The step in which the moment falls does not count: the
+    event at that moment may have delayed it."""
     return durations([at for at in step_ends if at <= moment], start, moment)
 
 
 def longest_after(step_ends: Sequence[float], start: float, moment: float, end: float) -> float:
-    """Return the longest step from a moment on ÷ the longest one before it, since `start`."""
+    """The longest step from `moment` to `end` ÷ the longest one between `start` and `moment`."""
     return max(durations(step_ends, moment, end)) / max(durations_before(step_ends, start, moment))

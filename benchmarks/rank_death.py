@@ -1,8 +1,8 @@
-"""[rank-death] How fast a unit of four ranks ends when one of them is killed or frozen, and [rank-death-gap] what that costs other units.
+"""[rank-death] How fast a unit of four ranks ends when one is killed or frozen, and [rank-death-gap] what that costs other units.
 
-Each rank gets SIGKILL in a run of its own, and one SIGSTOP in another, while all are in collectives. The value is the time until the last
-of the other ranks has ended, at worst. Two units of one process train beside it: their longest step afterwards over their longest step in
-as long a time before.
+While all ranks are in collectives, one of them gets SIGKILL, each rank in a run of its own; in a further run one gets SIGSTOP. The value is
+the time until the last of the other ranks has ended, in the worst run. Two units of one process train beside them: the gap is their longest
+step afterwards over their longest step in an equally long time before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Size:
     workload: Workload
     ranks: int
     faults: tuple[tuple[int, int], ...]
-    """(rank, signal) of each run."""
+    """(rank, signal) for each run."""
     warm_up_steps: int
     window: float
     """Seconds before and after the fault."""
@@ -41,7 +41,7 @@ SMOKE = Size(_WORKLOAD, 2, ((1, signal.SIGKILL),), warm_up_steps=5, window=1.0)
 
 
 def seconds_and_gap(directory: Path, size: Size, rank: int, number: int) -> tuple[float, float]:
-    """Measure one run."""
+    """(seconds until the other ranks ended, gap of the survivors) of one run. `number`: the signal that `rank` gets."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         ranks = rig.start_ranks("u-0", size.ranks)
@@ -63,11 +63,11 @@ def seconds_and_gap(directory: Path, size: Size, rank: int, number: int) -> tupl
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the slowest end of the runs, and the median of the gaps."""
+    """Yield the slowest end of all runs, and the median of the gaps."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         runs = [seconds_and_gap(Path(directory) / str(run), size, *fault) for run, fault in enumerate(size.faults)]
-    seconds, gaps = [each[0] for each in runs], [each[1] for each in runs]
+    seconds, gaps = [run_[0] for run_ in runs], [run_[1] for run_ in runs]
     yield Figure("rank-death", max(seconds), "s", LIMIT, max(seconds) <= LIMIT, len(runs), {"seconds": rounded(seconds, 2)})
     gap = median(gaps)
     yield Figure("rank-death-gap", gap, "ratio", GAP_LIMIT, gap <= GAP_LIMIT, len(runs), {"ratios": rounded(gaps, 4)})

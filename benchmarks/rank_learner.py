@@ -1,10 +1,10 @@
-"""One rank of a unit of several torch processes, for the benchmarks of ranks: replicated parameters, and one collective in each step.
+"""One rank of a unit with several torch processes, for benchmarks of ranks: parameters are replicated, and each step has one collective.
 
     python -m benchmarks.rank_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone | --bare]
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which rank it is. Rank 0 writes the times of its steps to TIMES, the others to
-TIMES.<rank>. `--alone`: the same loop without a session, to compare with; `--bare`: with a `BareExchange` in its place, of as many bytes as
-the rank's part of the model has. It ends with the process that started it.
+TIMES.<rank>. For comparison, `--alone` runs the same loop without a session, and `--bare` with a `BareExchange` in its place, with the
+bytes of the rank's part of the model. The program ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.fixed_step_learner import BATCH, arguments, model, processor_tim
 
 
 class Replicated(nn.Module):
-    """A model of so many MiB, the same on all ranks."""
+    """A model of `mebibytes` MiB, the same on all ranks."""
 
     def __init__(self, mebibytes: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Replicated(nn.Module):
 
 
 def steps(module: nn.Module, batches: Iterator[object], step_seconds: float) -> Iterator[None]:
-    """Yield once a step: all ranks wait for each other, and a step lasts `step_seconds` after that, whatever was done in it."""
+    """Yield once for each step. A step takes `step_seconds`, and then all ranks wait for each other."""
     meeting = torch.zeros(1)
     parameters = list(module.parameters())
     for number, _ in enumerate(batches):
@@ -58,7 +58,7 @@ def main() -> None:
                     bare.step()
                 times.write(f"{time.monotonic():.6f} {processor_times()}\n")
             return
-        # The optimizer makes no step: the work of a real one would be the same with and without a session.
+        # With a rate of 0 the optimizer does nothing: the work of a real one would be the same with and without a session.
         optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
         with diloco.torch.join(module, optimizer=optimizer) as session:
             for _ in steps(module, session.batches(lambda numbers: numbers, BATCH // ranks), given.step_seconds):

@@ -1,10 +1,10 @@
 """[rank-tax] What the session costs a step of a unit of four ranks.
 
-The median step of the unit, of a fixed length and with one collective, with a model exchanged in 24 fragments, over the median step of the
-same four processes with a `BareExchange` in each: gRPC with as many bytes, and nothing else of the session. Both units run side by side, so
-that a busy machine slows both, and one with few cores takes as much for the threads of gRPC from both. What is left is our own code in the
-step, with what the ranks say among themselves. The limit is for that: 15 % more of it than is reached. `over_alone` in the line is the same
-over a third unit, which runs alone beside them.
+The median step of a unit whose model is exchanged in 24 fragments, over the median step of the same four processes with a `BareExchange` in
+each: gRPC with as many bytes, and nothing else of the session. Steps have a fixed length and one collective. Both units run side by side,
+so that a busy machine slows both, and the threads of gRPC cost both the same on a machine with few cores. What is left is our own code in
+the step and the messages between ranks. The limit is for that: 15 % more of it than is reached. `over_alone` in the line is the same over a
+third unit, which runs without gRPC beside them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Size:
     runs: int
     warm_up_steps: int
     window: float
-    """Seconds that are measured."""
+    """Seconds that one run measures."""
 
 
 FULL = Size(Workload(mebibytes=4, step_seconds=0.1), RANKS, runs=3, warm_up_steps=40, window=10.0)
@@ -36,7 +36,6 @@ SMOKE = Size(Workload(mebibytes=4, step_seconds=0.1), 2, runs=1, warm_up_steps=5
 
 
 def taxes(directory: Path, size: Size) -> Taxes:
-    """Measure one run."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         rig.start_ranks("with", size.ranks)
@@ -46,7 +45,6 @@ def taxes(directory: Path, size: Size) -> Taxes:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         measured = [taxes(Path(directory) / str(run), size) for run in range(size.runs)]

@@ -1,10 +1,10 @@
-"""[reconcile-pass] One pure pass over a job that trains and all of whose units have just reported: nothing to create, figures to compare.
+"""[reconcile-pass] One pure pass over a training job whose units have all just reported: nothing to create, only figures to compare.
 
-[reconcile-pass] is the processor time of a pass over 16 units over that of a pass of `reference` beside it, the median. Its limit, 15 %
-above what is reached, is for the code: a pass that became dearer by more than the noise of a run. Its `instructions`, those of Python's
-bytecode in one pass, are the same on every machine. [reconcile-pass-linear] is what one unit costs at 256 units, the most of a job,
-relative to 16: a pass is linear in units. Passes of both sizes alternate in one run, and the value is the median of the ratios of
-neighbours.
+[reconcile-pass] is the processor time of a pass over 16 units, over that of a pass of `reference` beside it; the median. The limit, 15 %
+above what is reached, finds a change of the code that makes a pass dearer by more than the noise of a run. `instructions`, the number of
+Python's bytecode instructions in one pass, is the same on every machine. [reconcile-pass-linear] is the cost of one unit at 256 units, the
+most of a job, relative to 16 units: a pass should be linear in units. Passes of both sizes alternate in one run, and the value is the
+median of the ratios of neighbours.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ REPORT_AGE = 7.0
 class Size:
     small: int
     large: int
-    """Units."""
+    """Numbers of units, here and in `small`."""
     passes: int
-    """Over the small job, each beside one of the reference."""
+    """Passes over the small job, each beside one of the reference."""
     repeats: int
-    """Passes over the small job whose mean is compared with a pass over the large one."""
+    """Passes over the small job, whose mean is compared with one pass over the large job."""
     pairs: int
 
 
@@ -53,7 +53,7 @@ SMOKE = Size(small=16, large=64, passes=4, repeats=2, pairs=2)
 
 
 def training_job(units: int) -> tuple[ObservedState, datetime.datetime]:
-    """Return what a pass observes of a job all of whose units contribute and have just reported, and when."""
+    """What a pass observes of a job whose units all contribute and have just reported, and the time of the pass."""
     job = a_job("bench").with_learners(units // 2, units)
     for index in range(POOLS):
         job.with_pool(f"pool{index}", max=units // POOLS)
@@ -73,11 +73,11 @@ def _seconds(call: Callable[[], object], repeat: int = 1) -> float:
 
 
 def instructions_of(call: Callable[[], object]) -> int:
-    """Return bytecode instructions of one call, without those of other threads."""
-    monitoring, count, here = sys.monitoring, itertools.count(), threading.get_ident()
+    """The number of bytecode instructions of one call, without those of other threads."""
+    monitoring, count, own_thread = sys.monitoring, itertools.count(), threading.get_ident()
 
     def executed(code: CodeType, offset: int) -> None:
-        if threading.get_ident() == here:
+        if threading.get_ident() == own_thread:
             next(count)
 
     monitoring.use_tool_id(monitoring.PROFILER_ID, "instructions")

@@ -1,9 +1,9 @@
-"""The learner of the benchmarks of recovery: torch with AdamW, parameters and moments of a given size together, steps of a given length.
+"""The learner for benchmarks of recovery: torch with AdamW, a given size of parameters and moments together, and steps of a given length.
 
     python -m benchmarks.recovery_learner TIMES --mebibytes 256 --step-seconds 0.05
 
-TIMES gets one line a step, as `fixed_step_learner` writes it. The first step updates all parameters, so that there are moments of all; each
-later one updates one tensor, so that a step of a large model is no longer than of a small one.
+TIMES gets one line for each step: seconds of CLOCK_MONOTONIC. The first step updates all parameters, so that all have moments. Each later
+step updates one tensor, so that a step of a large model takes no longer than of a small one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ARRAYS = 3
 
 
 class Model(torch.nn.Module):
-    """A model of tensors of nearly equal size."""
+    """A model with tensors of nearly equal size."""
 
     def __init__(self, mebibytes: float) -> None:
         super().__init__()

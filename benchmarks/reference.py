@@ -1,9 +1,9 @@
-"""A fixed amount of pure Python, by which processor times of the same run are divided: what the machine does to one, it does to both.
+"""A fixed amount of pure Python. Processor times of the same run are divided by its time, so that a slow machine slows both alike.
 
-One *pass* is 2,048 turns. A turn looks a small frozen record up by its name, reads its attributes, calls its method, makes a new record of
-numbers, a tuple and a string in its place, and counts in a second dict. Half of the turns have a function of their own each, with the same
-bytecode: what is measured runs through more code than a processor's caches keep, and so does a pass. It takes 1 to 2 ms of a core. A pass
-stays as it is: to change it changes every figure that is divided by it.
+One *pass* is 2,048 turns. A turn looks up a small frozen record by its name, reads its attributes, calls its method, replaces it by a new
+record with numbers, a tuple and a string, and counts in a second dict. The turns use 1,024 functions with the same bytecode: measured code
+is more than a processor's caches keep, so a pass must be, too. A pass takes 1 to 2 ms of a core. Never change it: that would change every
+figure that is divided by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FunctionType
 TURNS = 2048
 FUNCTIONS = 1024
 FIRST = 1000
-"""Python shares objects of small numbers. These are larger, so that each count makes a new object."""
+"""Counts begin here. Python shares the objects of small numbers; with larger ones each count makes a new object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ _TURNS = [FunctionType(_turn.__code__.replace(co_firstlineno=number + 1), global
 
 
 def pass_seconds() -> float:
-    """Return the processor time of one pass in this thread. No garbage is collected meanwhile: that would look at the caller's objects."""
+    """The processor time of one pass in this thread. The garbage collector is off meanwhile: it would walk the caller's objects."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -64,6 +64,6 @@ def pass_seconds() -> float:
 
 
 def in_passes(measure: Callable[[], float]) -> tuple[float, float]:
-    """Return seconds of processor time that `measure` returns, and the same over the time of a pass right after it."""
+    """(seconds of processor time that `measure` returns, the same over the time of a pass right after it)."""
     seconds = measure()
     return seconds, seconds / pass_seconds()

@@ -1,8 +1,8 @@
-"""[rejoin-*, donor-tax-*] How long a unit takes to its first counted contribution with the state of a peer, and what that costs the peer.
+"""[rejoin-*, donor-tax-*] The time until a unit's first merged contribution with the state of a peer, and what that costs the peer.
 
-Two units train. A third one starts. `rejoin`: the time from the start of its process to its first contribution that is merged, over twice
-the time of a bare copy of as many bytes over loopback, one interval of H outer steps, and the program's own start (imports). `donor-tax`:
-the donor's longest step in that time over its longest one in as long a time before.
+Two units train, and a third starts. `rejoin` is the time from the start of its process to its first merged contribution. It is divided by
+the sum of these: twice the time of a bare copy of as many bytes over loopback, one interval of H outer steps, and the program's own start
+(imports). `donor-tax` is the donor's longest step in that time over its longest step in an equally long time before.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ SMOKE = Size(4, runs=1, step_seconds=0.02, warm_up_steps=2 * H)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds, and the donor's ratio."""
+    """Times of one run, in seconds."""
 
     total: float
     bare_copy: float
     interval: float
     recovery: Recovery
     tax: float
+    """The donor's ratio."""
 
     @property
     def rejoin(self) -> float:
@@ -78,7 +79,7 @@ def one_run(directory: Path, size: Size) -> Run:
 
 
 def first_contribution(rig: ExchangeRig) -> tuple[Report, UnitReport]:
-    """Return the first report in which a contribution of the taker was merged."""
+    """The first report that counts a contribution of the taker, and the taker's part of it."""
     with rig.certificates.channel(rig.address, rig.certificates.operator()) as channel:
         for report in watch(channel)(WatchRequest(interval_seconds=0.1), timeout=rig.workload.timeout(100)):
             for unit in report.units:
@@ -88,7 +89,7 @@ def first_contribution(rig: ExchangeRig) -> tuple[Report, UnitReport]:
 
 
 def bare_copy(size: int) -> float:
-    """Return the seconds that as many bytes take over a connection of loopback, from memory to memory."""
+    """Seconds in which `size` bytes go over a loopback connection, from memory to memory."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         source = bytes(BUFFER)
 
@@ -111,7 +112,7 @@ def bare_copy(size: int) -> float:
 
 
 def figures(name: str, size: Size) -> Iterator[Figure]:
-    """Measure the medians of the runs."""
+    """Yield both figures, as medians of the runs."""
     with tempfile.TemporaryDirectory() as directory:
         runs = [one_run(Path(directory) / str(number), size) for number in range(size.runs)]
     phases = {

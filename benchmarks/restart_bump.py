@@ -1,13 +1,13 @@
-"""[restart-bump] How much the loss of a unit that was killed is above that of its undisturbed twin, with the state of a peer and without.
+"""[restart-bump] How far the loss of a restarted unit is above that of its undisturbed twin, with the state of a peer and without.
 
-Three units train a small next-token model with AdamW on unlike batches, and average with Nesterov every H steps, as one fragment without
-overlap. In the middle of an interval one unit begins again: with parameters and state of a peer, as `OptimizerState` hands them over; or
-with the parameters of the last average and an empty AdamW, as without a peer. Its twin has the same seeds and goes on. The value is the
+Three units train a small next-token model with AdamW on different batches, and average with Nesterov every H steps, as one fragment without
+overlap. In the middle of an interval one unit restarts: with a peer's parameters and state, as `OptimizerState` hands them over; or,
+without a peer, with the parameters of the last average and an empty AdamW. Its twin has the same seeds and goes on. The value is the
 largest difference of the held-out loss to the twin's over the next intervals, over the largest difference between the twin and the other
-undisturbed units, which is what chance makes.
+undisturbed units, which is due to chance.
 
-The line also has how far the loss is above that of the same job with all its moments when all units begin again from the last average,
-with moments that are so many local steps old (`resumed`), or empty: what a state stored more often is worth.
+The line also has `resumed`: all units restart from the last average, with moments that are some local steps old or empty. It is the rise of
+the loss over that of the same job with the latest moments, and shows the benefit of storing states more often.
 
 See docs/decisions/0266-stored-states.md.
 """
@@ -50,11 +50,11 @@ class Size:
     after: int
     seeds: int
     ages: tuple[int, ...]
-    """Ages of stored moments, in local steps."""
+    """Ages of stored moments, in local steps, for `resumed`."""
 
     @property
     def steps(self) -> int:
-        """Local steps before the restart, which is in the middle of an interval."""
+        """Local steps before the restart, which comes in the middle of an interval."""
         return self.before * H + H // 2
 
 
@@ -62,7 +62,7 @@ FULL, SMOKE = Size(before=12, after=4, seeds=5, ages=(12, 24, 120, 240)), Size(b
 
 
 class Chain:
-    """Sequences of a Markov chain of second order, the same for all units of a seed."""
+    """A Markov chain of second order. All units of one seed have the same chain."""
 
     def __init__(self, seed: int) -> None:
         self._odds = torch.randn(TOKENS, TOKENS, TOKENS, generator=torch.Generator().manual_seed(seed)).mul(2).softmax(-1)
@@ -109,7 +109,7 @@ class Unit:
             start += spec.size
 
     def restart_with(self, peer: Unit) -> None:
-        """Begin as a new process with the state of a peer, which comes part by part, as over the wire."""
+        """Restart as a new process with the state of a peer, which comes in parts, as over the wire."""
         self.restart()
         giving, taking = OptimizerState(peer.store, [peer.optimizer]), OptimizerState(self.store, [self.optimizer])
         taking.begin()
@@ -117,14 +117,14 @@ class Unit:
             arrays = giving.arrays(part)
             staged = giving.stage(arrays)
             values, start = staged.wait(), 0
-            for one in arrays:
-                taking.put(one, values[start : start + one.piece.elements])
-                start += one.piece.elements
+            for array in arrays:
+                taking.put(array, values[start : start + array.piece.elements])
+                start += array.piece.elements
             staged.release()
         taking.finish(decode(encode(giving.stage_rest().wait())))
 
     def restart(self) -> None:
-        """Begin as a new process, with an optimizer without state."""
+        """Restart as a new process, with an empty optimizer. The parameters stay."""
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
 
 
@@ -140,7 +140,7 @@ class Job:
         self._steps = 0
 
     def train(self, count: int) -> None:
-        """Take so many steps with each unit, and average where an interval ends. The same for the same seed."""
+        """Take `count` steps with each unit, and average where an interval ends. Deterministic for a seed."""
         for _ in range(count):
             for unit in self.units:
                 unit.step()
@@ -149,20 +149,20 @@ class Job:
                 self._merge()
 
     def losses(self, count: int) -> np.ndarray:
-        """Return the held-out loss of each unit after each of so many further steps, [steps, units]."""
-        found = []
+        """The held-out loss of each unit after each of `count` further steps, [steps, units]."""
+        rows = []
         for _ in range(count):
             self.train(1)
             with torch.no_grad():
-                found.append([float(unit.loss(self._held_out)) for unit in self.units])
-        return np.array(found)
+                rows.append([float(unit.loss(self._held_out)) for unit in self.units])
+        return np.array(rows)
 
     def states(self) -> list[dict[str, Any]]:
-        """Return what the optimizers keep by now."""
+        """Copies of the optimizers' present states."""
         return [deepcopy(unit.optimizer.state_dict()) for unit in self.units]
 
     def resume(self, states: Sequence[dict[str, Any]] | None) -> None:
-        """Let all units begin again from the last average, with these states; None: without any."""
+        """Restart all units from the last average, with these states. None means empty optimizers."""
         for number, unit in enumerate(self.units):
             unit.take(self.average)
             unit.restart()
@@ -171,20 +171,20 @@ class Job:
 
     def _merge(self) -> None:
         delta = self.average - np.mean([unit.values() for unit in self.units], axis=0, dtype=np.float32)
-        found = nesterov(delta, self._momentum, self.average, OUTER_RATE, OUTER_MOMENTUM)
-        assert found is not None
-        self.average, self._momentum = found
+        merged = nesterov(delta, self._momentum, self.average, OUTER_RATE, OUTER_MOMENTUM)
+        assert merged is not None
+        self.average, self._momentum = merged
         for unit in self.units:
             unit.take(self.average)
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Held-out losses after each step since the restart."""
+    """Held-out losses after each step since the restart, [steps]."""
 
     twin: np.ndarray
     others: np.ndarray
-    """[steps, other units]."""
+    """The other undisturbed units, [steps, units]."""
     with_peer: np.ndarray
     without: np.ndarray
 
@@ -196,7 +196,7 @@ class Curves:
         return float((curve - self.twin).max())
 
     def rise(self, curve: np.ndarray) -> float:
-        """Return how far it is above the twin's on average, until the units average again."""
+        """How far the curve is above the twin's on average, until the units average again."""
         return float((curve - self.twin)[: H // 2 - 1].mean())
 
 
@@ -214,7 +214,7 @@ def curves(seed: int, size: Size) -> Curves:
 
 
 def resumed(seed: int, size: Size) -> dict[str, float]:
-    """Return the rise of the loss, by the age of the moments with which all units begin again, over that with those of the last step."""
+    """Age of the moments with which all units restart -> rise of the loss over that with the latest moments."""
     torch.set_num_threads(1)
 
     def losses(age: int | None) -> np.ndarray:
@@ -250,17 +250,17 @@ def _points(losses: np.ndarray) -> list[tuple[float, float]]:
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
-    found = [curves(seed, size) for seed in range(size.seeds)]
-    plot("restart-bump", partial(drawing, found[0]), smoke=smoke)
+    all_curves = [curves(seed, size) for seed in range(size.seeds)]
+    plot("restart-bump", partial(drawing, all_curves[0]), smoke=smoke)
     resumes = [resumed(seed, size) for seed in range(size.seeds)]
-    ratios = [one.bump(one.with_peer) / one.noise for one in found]
-    without = [one.bump(one.without) / one.noise for one in found]
+    ratios = [item.bump(item.with_peer) / item.noise for item in all_curves]
+    without = [item.bump(item.without) / item.noise for item in all_curves]
     details = {
         "ratios": rounded(ratios, 3),
         "without": round(median(without), 3),
-        "noise": round(median(one.noise for one in found), 5),
-        "rise": round(median(one.rise(one.with_peer) for one in found), 5),
-        "rise_without": round(median(one.rise(one.without) for one in found), 5),
-        "resumed": {age: round(median(one[age] for one in resumes), 5) for age in resumes[0]},
+        "noise": round(median(item.noise for item in all_curves), 5),
+        "rise": round(median(item.rise(item.with_peer) for item in all_curves), 5),
+        "rise_without": round(median(item.rise(item.without) for item in all_curves), 5),
+        "resumed": {age: round(median(item[age] for item in resumes), 5) for age in resumes[0]},
     }
     yield Figure("restart-bump", median(ratios), "ratio", LIMIT, median(ratios) <= LIMIT, size.seeds, details)

@@ -1,7 +1,7 @@
 """[resume-*] How long a whole job takes to train again once all of its processes have died.
 
-A syncer and two units start, and train; the units store the states of their AdamW. At a drawn moment all processes get SIGKILL and start
-again. The time from the kill to the first step of the unit that is last, over the time from the first start to the first step of that one.
+A syncer and two units start and train; the units store the states of their AdamW. At a random moment all processes get SIGKILL, and start
+again. The value is the time from the kill until both units have taken a first step, over the time from the first start to the same.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SMOKE = Size(4, every_steps=48, runs=1, step_seconds=0.02)
 @dataclass(frozen=True, slots=True)
 class Run:
     fresh: float
-    """Seconds from the first start."""
+    """Seconds from the first start until both units have taken a step."""
     resumed: float
-    """Seconds from the kill."""
+    """Seconds from the kill to the same."""
     recoveries: list[Recovery]
 
     @property
@@ -74,14 +74,14 @@ def one_run(directory: Path, size: Size, draw: random.Random) -> Run:
             rig.times(unit).unlink()
         start_all(rig, attempt=2)
         resumed = last_first_step(rig) - killed
-        found = recoveries(rig)
-        if not all(one.unit for one in found) or not any(one.stored for one in found):
-            raise RuntimeError(f"units began without a state: {[one.why for one in found]}\n{rig.logs()}")
-    return Run(fresh, resumed, found)
+        ended_recoveries = recoveries(rig)
+        if not all(recovery.unit for recovery in ended_recoveries) or not any(recovery.stored for recovery in ended_recoveries):
+            raise RuntimeError(f"units began without a state: {[recovery.why for recovery in ended_recoveries]}\n{rig.logs()}")
+    return Run(fresh, resumed, ended_recoveries)
 
 
 def last_first_step(rig: ExchangeRig) -> float:
-    """Return when the first step of the last unit ended."""
+    """When the first steps of all units had ended."""
     rig.wait_for_steps([*UNITS], 1)
     return max(rig.step_ends(unit)[0] for unit in UNITS)
 
@@ -96,17 +96,17 @@ def wait_until_stored(rig: ExchangeRig, remote: Path) -> None:
 
 
 def recoveries(rig: ExchangeRig) -> list[Recovery]:
-    """Return what each unit says of its beginning."""
+    """How each unit got its state when it began."""
     with rig.certificates.channel(rig.address, rig.certificates.operator()) as channel:
         for report in watch(channel)(WatchRequest(interval_seconds=0.1), timeout=rig.workload.timeout(100)):
-            found = [unit.recovery for unit in report.units if unit.recovery.phase == Recovery.OVER]
-            if len(found) == len(UNITS):
-                return found
+            ended = [unit.recovery for unit in report.units if unit.recovery.phase == Recovery.OVER]
+            if len(ended) == len(UNITS):
+                return ended
     raise RuntimeError(f"the units have not begun\n{rig.logs()}")
 
 
 def figure(name: str, size: Size) -> Figure:
-    """Return the median of the runs."""
+    """The median of the runs."""
     draw = random.Random(size.mebibytes)
     with tempfile.TemporaryDirectory() as directory:
         runs = [one_run(Path(directory) / str(number), size, draw) for number in range(size.runs)]
@@ -115,8 +115,8 @@ def figure(name: str, size: Size) -> Figure:
         "ratios": rounded([run.ratio for run in runs], 3),
         "fresh": rounded([run.fresh for run in runs], 2),
         "resumed": rounded([run.resumed for run in runs], 2),
-        "copy": rounded([max(one.copy_seconds for one in run.recoveries) for run in runs], 2),
-        "stored": [sum(one.stored for one in run.recoveries) for run in runs],
+        "copy": rounded([max(recovery.copy_seconds for recovery in run.recoveries) for run in runs], 2),
+        "stored": [sum(recovery.stored for recovery in run.recoveries) for run in runs],
     }
     return Figure(name, value, "ratio", LIMIT, value <= LIMIT, size.runs, details)
 

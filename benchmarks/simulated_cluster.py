@@ -30,7 +30,7 @@ HOST = {"cpu": "180", "memory": "720Gi", "pods": "110"}
 
 
 def job(name: str) -> Obj:
-    """Return 16 units on slices of one host; a failed unit is started again without a delay."""
+    """A job of 16 units on slices of one host. A failed unit starts again without a delay."""
     return (
         JobBuilder(name)
         .in_namespace(NAMESPACE)
@@ -43,17 +43,17 @@ def job(name: str) -> Obj:
 
 
 def node(name: str, pool: str = "", topology: str = "2x2") -> Obj:
-    """Return a host of four v6e chips. `pool`: the slice that it is part of; "": a slice of its own."""
+    """A host with four v6e chips. `pool`: the slice that it is part of; "" means a slice of its own."""
     return a_tpu_node(name, kind="tpu-v6e-slice", topology=topology, chips=4, pool=pool or name, resources=HOST)
 
 
 async def new_api(nodes: int) -> MemoryApi:
-    """Return an API server that knows DiLoCoJobs and has `nodes` slices."""
+    """An API server that knows DiLoCoJobs and has `nodes` slices."""
     api = await an_api(time.time)
     for index in range(nodes):
-        made = node(f"v6e-{index}")
-        await api.create(names.NODES, made)
-        await api.patch(names.NODES, "", made["metadata"]["name"], {"status": made["status"]}, subresource="status")
+        host = node(f"v6e-{index}")
+        await api.create(names.NODES, host)
+        await api.patch(names.NODES, "", host["metadata"]["name"], {"status": host["status"]}, subresource="status")
     return api
 
 
@@ -64,7 +64,7 @@ class InstantKubelet:
         self._api = api
         self._on_running = on_running
         self.running: dict[JobKey, dict[str, tuple[str, int]]] = {}
-        """By job: pod name to (unit, attempt), of learners that run."""
+        """Job -> pod name -> (unit, attempt), for learners that run."""
         self._todo: asyncio.Queue[tuple[str, Obj]] = asyncio.Queue()
         self.pods: Reflector[Obj] = Reflector(api, names.PODS, lambda obj, _: obj, rng=lambda: 0.0)
         self.pods.on_change(self._on_pod)
@@ -76,7 +76,7 @@ class InstantKubelet:
         key = (held.namespace, meta["labels"][names.LABEL_JOB])
         if new is None or new.value["status"].get("phase") != "Running":
             self.running.get(key, {}).pop(held.name, None)
-        else:  # not when it is started: an event of the time before it ran may be yet to come
+        else:  # not in `_start`: an event from before the pod ran may still come, and would remove it here
             self._runs(key, meta)
         if new is None:
             return
@@ -86,11 +86,10 @@ class InstantKubelet:
             self._todo.put_nowait(("start", new.value))
 
     async def work(self) -> None:
-        """Work until cancelled."""
         while True:
             what, pod = await self._todo.get()
             meta = pod["metadata"]
-            with suppress(NotFound, Conflict):  # the pod is gone: an ended one goes as soon as its deletion is asked for
+            with suppress(NotFound, Conflict):  # the pod may be gone: an ended one goes as soon as somebody asks for its deletion
                 if what == "remove":
                     await self._api.delete(names.PODS, meta["namespace"], meta["name"], grace_seconds=0, uid=meta["uid"])
                 else:
@@ -109,7 +108,7 @@ class InstantKubelet:
 
 
 class SimulatedTelemetry:
-    """Every learner that runs contributes."""
+    """Reports that every running learner contributes."""
 
     def __init__(self) -> None:
         self.kubelet: InstantKubelet | None = None
@@ -160,7 +159,7 @@ class ObservedApi:
 async def operating(
     api: MemoryApi, *, kubelet: bool, on_create: Callable[[str, float], None] = lambda name, at: None
 ) -> AsyncIterator[InstantKubelet]:
-    """Run the operator at work on `api`, with or without a kubelet. It is up: it knows all nodes, and there is no job yet."""
+    """Run the operator on `api`, with or without a kubelet. The context begins when the operator knows all objects."""
     telemetry = SimulatedTelemetry()
     instant = InstantKubelet(api, telemetry.changed)
     telemetry.kubelet = instant

@@ -1,6 +1,6 @@
-"""[slice-flip] A slice of 512 hosts becomes NotReady and Ready again, host by host: what that costs the operator's event loop.
+"""[slice-flip] What it costs the operator's event loop that a slice of 512 hosts becomes NotReady and Ready again, host by host.
 
-Kubelets of one slice lose the API server, or restart, at the same time. Each host is one change of one node, and after each the operator
+The kubelets of a slice lose the API server, or restart, at the same time. Each host changes one node, and after each change the operator
 looks for free slices, as it does while a job waits for one.
 """
 
@@ -32,7 +32,7 @@ SMOKE = Size("4x4x4", 16, 3)
 
 
 def flip(inventory: Inventory, shape: Shape, down: list[NodeView], up: list[NodeView]) -> float:
-    """Return seconds."""
+    """Update the inventory node by node, down and up again, and return the seconds that it took."""
     begun = time.perf_counter()
     for nodes in (down, up):
         for node in nodes:

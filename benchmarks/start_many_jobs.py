@@ -1,10 +1,10 @@
-"""[start-many-jobs] Longest hold of the event loop while an operator that starts with 10,000 jobs of one tenant leads; they want 8 slices.
+"""[start-many-jobs] Longest hold of the event loop after an operator starts to lead, with 10,000 jobs of one tenant that want 8 slices.
 
-[start-many-jobs-neighbour] is how long a job of another tenant waits for its first pod meanwhile, from the moment at which the operator
-leads. Its `ratio` is that to the same without the crowd, in the same run; `later_seconds` is that of a second such job, which is created
-while the crowd still waits. The hold is measured as the operator's own metrics do: by the watch of the loop. The API server is in memory
-and on the same loop, so its own work counts as well; each request takes a turn of its own, as on a real one. Only its objects are left out
-of garbage collections, which those of another process never slow down. The operator's own are collected as in its process.
+[start-many-jobs-neighbour] is the time that a job of another tenant waits for its first pod meanwhile, from the moment when the operator
+leads. `ratio` is that time over the same without the crowd, in the same run. `later_seconds` is the wait of a second such job, which is
+created while the crowd still waits. The hold is measured as in the operator's own metrics, by the watch of the loop. The API server is in
+memory and on the same loop, so its work counts as well; each request takes a turn of its own, as with a real server. Only the server's
+objects are left out of garbage collections, since in another process they would not slow these down.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ SMOKE = Size(jobs=30, slices=2)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of an operator. Seconds."""
+    """One start of an operator, in seconds."""
 
     hold: float
-    """While the operator leads."""
+    """Longest hold while the operator leads."""
     hold_before: float
-    """While it lists, before it leads: nothing waits for it then."""
+    """Longest hold while the operator lists, before it leads. Nothing waits for it then."""
     neighbour: float
-    """From the beginning of the lead to the pod of the job that was there."""
+    """Time from the beginning of the lead to the first pod of the job that exists already."""
     later: float
-    """From the creation of another job to its pod."""
+    """Time from the creation of another job to its first pod."""
 
 
 class TurningApi:
-    """Each request takes a turn of the loop at least. Tells when the first pod of a job was asked for."""
+    """An API in which each request takes at least one turn of the loop. It notes when the first pod of each job was created."""
 
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
@@ -85,15 +85,15 @@ class TurningApi:
 
     async def create(self, resource: Any, obj: Obj, **how: Any) -> Obj:
         await asyncio.sleep(0)
-        made = await self._api.create(resource, obj, **how)
+        created = await self._api.create(resource, obj, **how)
         if resource is names.PODS and not how.get("dry_run"):
             meta = obj["metadata"]
             self.first_pod.setdefault((meta["namespace"], meta["labels"][names.LABEL_JOB]), time.perf_counter())
             self.changed.set()
-        return made
+        return created
 
     async def pod_of(self, namespace: str, job: str) -> float:
-        """Return when the job's first pod was made, on `time.perf_counter`'s clock."""
+        """Wait for the job's first pod, and return when it was created, on `time.perf_counter`'s clock."""
         async with asyncio.timeout(WITHIN):
             while (namespace, job) not in self.first_pod:
                 self.changed.clear()
@@ -117,9 +117,9 @@ async def prepared(crowd: int, slices: int) -> MemoryApi:
     for name in (CROWD, QUIET):
         await api.create(names.NAMESPACES, {"metadata": {"name": name}})
     for name in ("quiet-0", "quiet-1"):
-        made = a_tpu_node(name)
-        await api.create(names.NODES, made)
-        await api.patch(names.NODES, "", name, {"status": made["status"]}, subresource="status")
+        host = a_tpu_node(name)
+        await api.create(names.NODES, host)
+        await api.patch(names.NODES, "", name, {"status": host["status"]}, subresource="status")
     for index in range(crowd):
         await api.create(names.DILOCO_JOBS, a_job(f"crowd-{index:05d}", CROWD, "tpu-v6e", "2x2"))
     await api.create(names.DILOCO_JOBS, a_job("first", QUIET, "tpu-v5p", "2x2x1"))
@@ -127,7 +127,7 @@ async def prepared(crowd: int, slices: int) -> MemoryApi:
 
 
 def start(crowd: int, slices: int) -> Start:
-    """Start an operator on a cluster with `crowd` jobs."""
+    """Start an operator on a cluster with `crowd` jobs of one tenant, and measure."""
     turns: list[float] = []
     before_lead: list[float] = []
     garbage = Garbage()

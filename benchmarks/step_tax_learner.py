@@ -1,9 +1,9 @@
-"""The learner of [step-tax]: a torch module or a JAX tree of two fragments, and a step of a given length. Writes what `step()` takes.
+"""The learner of [step-tax]: a torch module or a JAX tree of two fragments, and steps of a given length. It writes how long `step()` takes.
 
     python -m benchmarks.step_tax_learner TIMES --framework torch --mebibytes 128 --step-seconds 0.1 [--axes]
 
-TIMES gets one line a step: when it ended, seconds of CLOCK_MONOTONIC. TIMES.inside gets one, too: seconds inside `step()`. `--axes`: the
-parameters lie the other way round than their canonical form. It ends with the process that started it.
+TIMES gets one line for each step: when it ended, in seconds of CLOCK_MONOTONIC. TIMES.inside also gets a line: seconds inside `step()`.
+With `--axes` the parameters are transposed against their canonical form. The program ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TENSORS, COLUMNS = 8, 1024
 """Four tensors for each of the two fragments."""
 
 type Note = Callable[[float, float], None]
-"""What to do after each step, with the times at which `step()` began and ended."""
+"""Called after each step, with the times when `step()` began and ended."""
 
 
 def shape(mebibytes: int) -> tuple[int, int]:
-    """Return the shape of each of the tensors that together are `mebibytes` of float32."""
+    """The shape of each tensor. Together the tensors have `mebibytes` MiB of float32."""
     return mebibytes * (1 << 20) // 4 // TENSORS // COLUMNS, COLUMNS
 
 

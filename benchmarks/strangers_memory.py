@@ -1,6 +1,6 @@
-"""[strangers-memory] What the operator keeps of 10,000 pods that are not of its jobs: the memory of its caches and of its account of use.
+"""[strangers-memory] Memory that the operator keeps for 10,000 pods that belong to none of its jobs: its caches and its account of use.
 
-The pods come as from an API server, page by page as JSON, through the operator's own reflectors. What is counted is what stays allocated.
+The pods come as from an API server, page by page as JSON, through the operator's own reflectors. Only memory that stays allocated counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMOKE = Size(pods=100, per_node=10)
 
 
 def a_pod(index: int, size: Size) -> Obj:
-    """Make a pod as a Deployment does."""
+    """A pod such as a Deployment's."""
     return {
         "metadata": {
             "namespace": f"team-{index % 20}",
@@ -57,7 +57,7 @@ def a_pod(index: int, size: Size) -> Obj:
 
 
 class _Server:
-    """Lists the pods, and nothing of other resources. Its watches are silent."""
+    """A server that lists only the pods, and no other resource. Its watches are silent."""
 
     def __init__(self, size: Size) -> None:
         self._size = size
@@ -68,7 +68,7 @@ class _Server:
         start = int(continue_token or 0)
         count = self._size.pods if resource == names.PODS and field_selector else 0
         end = min(count, start + limit)
-        # Through JSON, as from a server: no two pods share a string.
+        # Through JSON, as from a server, so that no two pods share a string.
         items = [json.loads(json.dumps(a_pod(index, self._size))) for index in range(start, end)]
         return ObjList(items, resource_version="2000000", continue_token=str(end) if end < count else "")
 
@@ -79,7 +79,7 @@ class _Server:
 
 
 async def kept(size: Size) -> int:
-    """Return bytes."""
+    """Bytes that the operator keeps."""
     inventory = Inventory(signals())
     caches = Caches(cast("Client", _Server(size)), rng=lambda: 0.0)
     OtherPods(caches, inventory, lambda: None, lambda _: None)

@@ -1,7 +1,8 @@
 """[survivor-gap-*] What the loss of one learner costs the others, by the size of the model.
 
-One of four learners, whose steps have a fixed length, gets SIGKILL. The longest step of any survivor afterwards over its longest step in as
-long a time before. The time after the kill covers the loss, the end of the reconnect window and what follows.
+One of four learners gets SIGKILL. Steps have a fixed length. The value is the longest step of a survivor afterwards over its longest step
+in an equally long time before, for the survivor that is delayed most. The time after the kill covers the loss, the end of the reconnect
+window and what follows.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), runs=1, warm_up_steps=5, 
 
 
 def worst_ratio(directory: Path, size: Size) -> float:
-    """Measure one run: the ratio of the survivor that was delayed most."""
+    """The ratio of the survivor that was delayed most, in one run."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         victim = rig.start_learner(VICTIM)
@@ -54,7 +55,7 @@ def worst_ratio(directory: Path, size: Size) -> float:
 
 
 def figure(name: str, size: Size) -> Figure:
-    """Return the median of the runs."""
+    """The median of the runs."""
     with tempfile.TemporaryDirectory() as directory:
         ratios = [worst_ratio(Path(directory) / str(run), size) for run in range(size.runs)]
     value = median(ratios)

@@ -1,8 +1,8 @@
 """[syncer-restart] [syncer-restart-lost] What the death of the syncer costs its learners.
 
-The syncer of three learners, whose steps have a fixed length, gets SIGKILL in mid-training and is started again. The longest step of any
-learner from the kill until all contribute again, over its longest step in as long a time before. And the merges that are lost by it: those
-in which what the new process takes up does not follow on what was made durable before, and versions that a learner held.
+The syncer of three learners gets SIGKILL in mid-training and is started again. Steps have a fixed length. The first value is the longest
+step of a learner from the kill until all contribute again, over its longest step in an equally long time before. The second counts lost
+merges: those on the tape at the kill that are missing later, and later ones that do not continue from the version before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def merges(state: Path) -> list[tuple[int, int, int]]:
 
 
 def lost(before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]) -> int:
-    """Return merges of `before`, the tape at the kill, on which what came after it does not follow."""
+    """The number of lost merges. `before` is the tape at the kill, `after` the tape at the end of the run."""
     versions: dict[int, int] = {}
     wrong = sum(merge not in after for merge in before)
     for fragment, base, t in after:
@@ -55,7 +55,7 @@ def lost(before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]) 
 
 
 def one_run(directory: Path, size: Size) -> tuple[float, int, int]:
-    """(ratio of the learner that was delayed most, merges lost, merges at the kill)."""
+    """(ratio of the learner that was delayed most, lost merges, merges at the kill)."""
     with ExchangeRig(directory, size.workload, {"checkpoint": {"every_steps": 100_000, "keep": 1}}) as rig:
         syncer = rig.start_syncer()
         for unit in UNITS:

@@ -1,9 +1,10 @@
-"""A Trainer of transformers on a small Llama, with the callback or alone, for the benchmark of callbacks.
+"""A Trainer of transformers on a small Llama, with the callback or alone, for [callback-tax].
 
     python -m benchmarks.trainer_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone | --bare]
 
-TIMES gets one line an update. An update takes as long as the model computes, and `--step-seconds` more, in which nothing is computed; the
-size is about that of the model. `--alone`: the same Trainer without a session; `--bare`: with a `BareExchange` in its place.
+TIMES gets one line for each update. An update takes the model's computing time, and `--step-seconds` more in which nothing is computed.
+`--mebibytes` is the approximate size of the model. `--alone` runs the same Trainer without a session, `--bare` with a `BareExchange` in its
+place.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
 
 class Exchanged(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Lets a bare exchange have its bytes after each update."""
+    """Sends the bytes of a bare exchange after each update."""
 
     def __init__(self, bare: BareExchange) -> None:
         self._bare = bare
@@ -59,7 +60,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # transformers has no types
 
 
 def llama(mebibytes: int) -> LlamaForCausalLM:
-    """Make a model of about so many MiB of float32."""
+    """A model of about `mebibytes` MiB of float32."""
     torch.manual_seed(0)
     width, layers = 128, max(1, round((mebibytes * (1 << 18) - 2 * VOCABULARY * 128) / 200_000))
     sizes = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers, "num_attention_heads": 4}

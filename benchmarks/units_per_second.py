@@ -1,15 +1,15 @@
 """[units-per-second] How fast the operator makes 1,000 jobs of 16 units, from nothing.
 
-The processor time of the process runs from the moment when 1,000 jobs are handed to the API until the last of 16,000 learner pods (one host
-to a unit) is created. It covers watch, reconcile, placement, the certificates, every object of each job and its status. The in-memory API
-runs in the same process and takes more of the time than the operator.
+The time is the processor time of the process, from the moment when 1,000 jobs are handed to the API until the last of 16,000 learner pods
+(one for each unit) is created. It covers watch, reconcile, placement, the certificates, every object of each job and its status. The
+in-memory API runs in the same process and takes more of the time than the operator.
 
-The value is the number of units that are made in the processor time of 1,000 passes of `reference`, one to two seconds of a core. One pass
-is run every 50 ms beside the work, and its time is taken off. Its limit, 15 % below what is reached, is for the code: a unit that became
-dearer by more than the noise of a run. `by_the_clock` in the line is the rate by the clock on the wall.
+The value is the number of units that are made in the processor time of 1,000 passes of `reference`, one to two seconds of a core. Beside
+the work one pass runs every 50 ms, and its time is subtracted. The limit, 15 % below what is reached, finds a change of the code that makes
+a unit dearer by more than the noise of a run. `by_the_clock` in the line is the rate in wall-clock time.
 
-`certificate_share` is measured in the same run: the time to make the certificates of as many units alone, and to read them back from their
-Secrets, over the time of the whole.
+`certificate_share` is measured in the same run: the time that it takes only to make the certificates of as many units, and to read them
+back from their Secrets, over the time of the whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, job, new_api, o
 
 LIMIT = 790.0
 SAMPLE_EVERY = 0.05
-"""Seconds."""
+"""Seconds between two passes of the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,28 @@ SMOKE = Size(jobs=3, runs=1)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What it took to make all pods, seconds."""
+    """Seconds that it took to make all pods."""
 
     elapsed: float
     processor: float
-    """Seconds of all threads, without the passes of the reference."""
+    """Processor time of all threads, without the passes of the reference."""
     of_a_pass: float
-    """Seconds of a pass of the reference, the mean of those that ran meanwhile."""
+    """Processor time of a pass of the reference, the mean of all that ran meanwhile."""
 
 
 async def make_all(jobs: int) -> Made:
-    """Make every learner pod of the jobs."""
+    """Create the jobs, and measure until the operator has created every learner pod."""
     api = await new_api(jobs * UNITS)
     wanted = jobs * UNITS
-    made: set[str] = set()
+    created: set[str] = set()
     passes: list[float] = []
     complete = asyncio.Event()
     ended: list[Made] = []
 
     def on_create(name: str, at: float) -> None:
         if not name.endswith("-syncer"):
-            made.add(name)
-            if len(made) == wanted and not ended:
+            created.add(name)
+            if len(created) == wanted and not ended:
                 processor = time.process_time() - processor_begun - sum(passes)
                 ended.append(Made(at - begun, processor, statistics.mean(passes)))
                 complete.set()
@@ -95,8 +95,8 @@ async def make_all(jobs: int) -> Made:
 
 
 def make_certificates(jobs: int) -> float:
-    """Return seconds of processor time for the certificates of so many jobs: an authority, the syncer's and one for each unit, made
-    and read back."""
+    """Make the certificates of `jobs` jobs and read them back: for each an authority, the syncer's, and one for each unit. Return the
+    seconds of processor time."""
     issuer = Issuer(time.time, OperatorConfig().certificate_lifetime)
     begun = time.process_time()
     for index in range(jobs):
@@ -122,7 +122,6 @@ def _secret(name: str) -> Obj:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
     units = size.jobs * UNITS
     runs, shares = [], []

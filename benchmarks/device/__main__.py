@@ -20,26 +20,25 @@ from benchmarks.figure import measured_commit
 LIMITS = {"smoke": 75.0, "adapters": 90.0, "step-tax-gpu": 150.0, "syncer-cores": 60.0, "learning": math.inf}
 """Seconds of each part on a machine with a GPU, in the order in which they run."""
 SLOWER = 8.0
-"""So many times longer on CPUs, where the limit only ends what hangs: a machine may be busy."""
+"""On CPUs the limits are this many times longer. There they only end what hangs, since the machine may be busy."""
 
 
 def the_part(name: str, device: str) -> Part:
-    """Return the part of this name."""
     limit = LIMITS[name] if device == "cuda" else LIMITS[name] * SLOWER
     return Part(name, limit, [sys.executable, "-m", f"benchmarks.device.{name.replace('-', '_')}"])
 
 
 def machine_of(device: str) -> Machine:
-    """Return what stands in each line. Imports no framework."""
+    """The fields for each line. Imports no framework: each part has the device for itself."""
     return Machine(_processor() if device == "cpu" else _card(), _version("torch"), _version("jax"), _commit())
 
 
 def _card() -> str:
     try:
-        said = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+        answer = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown GPU"
-    return said.stdout.strip().splitlines()[0]
+    return answer.stdout.strip().splitlines()[0]
 
 
 def _processor() -> str:
@@ -55,9 +54,9 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    """Return the commit; where the files came without git, that of the pack."""
-    found, packed = measured_commit(), PACK / "commit"
-    return packed.read_text().strip() if found == "unknown" and packed.exists() else found
+    """The measured commit. If the files came without git, the commit that the pack was made from."""
+    commit, packed = measured_commit(), PACK / "commit"
+    return packed.read_text().strip() if commit == "unknown" and packed.exists() else commit
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
-"""[adapters] Programs of many kinds with a session and without: the same parameters, copies that wait for the device, hosts that do not.
+"""[adapters] Programs of many kinds, each with a session and without. Parameters must be the same, copies must wait for the device, and the
+host must not.
 
-Programs of one process get what a script says (`script`); units of two processes on one card join a real job.
+Programs of one process get their messages from a script (`script`); units of two processes on one card join a real job.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PROGRAMS: Final = (
     ("torch_variants", ("cuda-graphs",)),
     ("jax_variants", ("donated-float32", "donated-bfloat16-with-masters")),
 )
-"""Each a process of its own: compilers take most of the time."""
+"""Module -> kinds of programs. Each entry is a process of its own, since compilers take most of the time."""
 SMALL_PROGRAMS: Final = (
     (PROGRAMS[0][0], (*PROGRAMS[0][1], *PROGRAMS[1][1], *PROGRAMS[2][1])),
     PROGRAMS[3],
@@ -42,11 +43,11 @@ JAX_SHARE: Final = "0.2"
 """JAX's share of the card's memory."""
 TRAINING: Final = {"sync_interval": 16, "fragments": 2, "overlap_steps": 2, "quorum": 1}
 JOIN_SECONDS: Final = 30.0
-"""Within which two ranks on a card have met, or their backend cannot do it."""
+"""If two ranks on a card have not taken their steps after this time, their backend cannot do it."""
 
 
 def kinds(given: Given, launcher: Launcher, module: str, chosen: Sequence[str]) -> None:
-    """Look at programs of one process. Their lines go where those of the part go. Raises RuntimeError where one is not as it should be."""
+    """Check programs of one process. They print their own lines. Raises RuntimeError if the outcome of one is not good."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_MEM_FRACTION": JAX_SHARE}
     if given.device == "cpu":
         environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
@@ -57,7 +58,7 @@ def kinds(given: Given, launcher: Launcher, module: str, chosen: Sequence[str]) 
 
 
 def ranks(given: Given, wrap: str) -> None:
-    """Look at a unit of two processes, with the first backend that can do it. Raises RuntimeError where none can, or steps differ."""
+    """Check a unit of two processes, with the first backend that can do it. Raises RuntimeError if none can, or if steps differ."""
     for backend in BACKENDS[given.device]:
         with tempfile.TemporaryDirectory() as folder, ExchangeRig(Path(folder) / "job", Workload(1, 0.0), TRAINING) as rig:
             try:
@@ -74,7 +75,7 @@ def ranks(given: Given, wrap: str) -> None:
 
 
 def steps_of_ranks(given: Given, rig: ExchangeRig, wrap: str, backend: str) -> tuple[int, int]:
-    """Return (steps that are equal on all ranks, steps before the first adoption)."""
+    """(steps that are equal on all ranks, steps before the first adoption)."""
     rig.start_syncer()
     arguments = ("--wrap", wrap, "--backend", backend, "--device", given.device)
     rig.start_ranks("unit", RANKS, *arguments, module="benchmarks.device.rank_variant")
@@ -87,7 +88,7 @@ def steps_of_ranks(given: Given, rig: ExchangeRig, wrap: str, backend: str) -> t
             raise RuntimeError(f"rank 1 does not take {STEPS} steps\n{rig.logs()}")
         time.sleep(0.05)
     noted = [rig.noted("unit"), *([line.split() for line in other.read_text(encoding="ascii").splitlines()] for other in others)]
-    # A step is looked at before its boundary, so the one at whose end something is adopted counts.
+    # A program compares before the boundary of a step. So the step at whose end something is adopted still counts.
     before = sum(int(line[1]) == 0 for line in noted[0][:STEPS]) + 1
     compared = min(before, STEPS)
     return sum(all(of_rank[step][0] == "1" for of_rank in noted) for step in range(compared)), compared
@@ -101,8 +102,8 @@ def main(given: Given) -> None:
         *(partial(ranks, given, wrap) for wrap in ("ddp", "fsdp")),
     ]
     with ThreadPoolExecutor(2 if given.small else len(work)) as threads:
-        done = [threads.submit(one) for one in work]
-    errors = [error for one in done if (error := one.exception()) is not None]
+        done = [threads.submit(check) for check in work]
+    errors = [error for check in done if (error := check.exception()) is not None]
     for error in errors:
         log(f"{type(error).__name__}: {error}")
     if errors:

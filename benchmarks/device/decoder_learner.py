@@ -2,7 +2,7 @@
 
     python -m benchmarks.device.decoder_learner TIMES --mebibytes 0 --step-seconds 0 --shape 1B --device cuda --rows 8
 
-TIMES gets one line a step: seconds of CLOCK_MONOTONIC. It ends with the process that started it.
+TIMES gets one line for each step: seconds of CLOCK_MONOTONIC. The program ends with the process that started it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from diloco.trainers.llama import LlamaConfig
 from diloco.trainers.llama_torch import Llama, make_optimizer, train_step
 
 SHAPES: Final = {
-    # 86 M parameters beside the embedding, which is the head, too: as many as GPT-2 has, with three kinds of projections in its blocks.
+    # As many parameters as GPT-2: 86 M beside the embedding, which is also the head.
     "124M": LlamaConfig(vocabulary=50304, layers=10, width=768, heads=12, kv_heads=4, hidden=3072, context=1024, tied=True),
     "1B": LlamaConfig(vocabulary=32000, layers=16, width=2048, heads=32, kv_heads=8, hidden=8192, context=1024),
     "small": LlamaConfig(layers=3, width=32, heads=2, kv_heads=2, hidden=64, context=32),
@@ -25,7 +25,7 @@ class Decoder:
     """A model with its optimizer, which trains the same random tokens over and over."""
 
     def __init__(self, shape: str, device: str, rows: int) -> None:
-        """Make it on the device: the host would take ten seconds for random numbers of 1 B parameters."""
+        """Make the model on the device: the host would take ten seconds for the random numbers of 1 B parameters."""
         config = SHAPES[shape]
         torch.manual_seed(0)
         with torch.device(device), torch.no_grad():
@@ -43,5 +43,5 @@ class Decoder:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def update(self) -> float:
-        """Make an update, and return its loss: the host waits for the device."""
+        """Make an update, and return its loss. For that the host waits for the device."""
         return float(train_step(self.model, self.optimizer, self.windows, RATE, micro=min(MICRO, len(self.windows)), half=True))

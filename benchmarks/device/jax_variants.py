@@ -1,4 +1,4 @@
-"""What the JAX adapter does to programs whose steps donate their buffers: each with a session and without, step by step.
+"""Checks the JAX adapter with programs whose steps donate their buffers. Each runs with a session and without, compared step by step.
 
     python -m benchmarks.device.jax_variants --device cuda KIND…
 
@@ -30,14 +30,14 @@ from benchmarks.device.script import ADOPTED_AT, BATCH, EQUAL, QUIET, READS, STE
 WIDTH, LAYERS, ROWS = 256, 6, 64
 RATE: Final = 1e-2
 LAG: Final = 100
-"""Products of matrices before each step on a GPU, so that the device lags behind the host."""
+"""Number of matrix products in each step on a GPU, so that the device lags behind the host."""
 KINDS: Final = {"donated-float32": jnp.float32, "donated-bfloat16-with-masters": jnp.bfloat16}
 
 type Params = dict[str, jax.Array]
 
 
 def first(dtype: Any) -> tuple[Params, Params]:
-    """Return parameters, and a state with float32 masters of them."""
+    """Initial parameters, and as their state their float32 masters."""
     keys = jax.random.split(jax.random.key(0), LAYERS)
     masters = {f"w{index}": jax.random.normal(key, (WIDTH, WIDTH)) / 16 for index, key in enumerate(keys)}
     return {name: jnp.array(value, dtype, copy=True) for name, value in masters.items()}, masters
@@ -52,9 +52,9 @@ def update(params: Params, masters: Params, inputs: jax.Array, *, lag: int) -> t
         return jnp.square(values - inputs).mean()
 
     gradients = jax.grad(loss)(params)
-    # Something that is 0, which the compiler does not know, and takes long.
-    nothing = jnp.full((2048 if lag else 1,) * 2, inputs[0, 0] * 0)
-    late = jax.lax.fori_loop(0, lag, lambda _, value: jnp.tanh(value @ value), nothing)[0, 0]
+    # `late` is 0, but the compiler does not know that, and it takes long to compute.
+    zeros = jnp.full((2048 if lag else 1,) * 2, inputs[0, 0] * 0)
+    late = jax.lax.fori_loop(0, lag, lambda _, value: jnp.tanh(value @ value), zeros)[0, 0]
     moved = {name: masters[name] - RATE * gradients[name].astype(jnp.float32) + late for name in params}
     return {name: value.astype(params[name].dtype) for name, value in moved.items()}, moved
 
@@ -64,17 +64,17 @@ def inputs_of(step: int) -> jax.Array:
 
 
 def copied(params: Params) -> Params:
-    """Copy them on their device, as the next step gets them donated. The host does not wait."""
+    """Copy the parameters on their device: the next step donates their buffers. The host does not wait."""
     return {name: jnp.array(value, copy=True) for name, value in params.items()}
 
 
 def alone(dtype: Any, lag: int) -> list[Params]:
     params, masters = first(dtype)
-    found = []
+    after = []
     for step in range(1, STEPS + 1):
         params, masters = update(params, masters, inputs_of(step), lag=lag)
-        found.append(copied(params))
-    return found
+        after.append(copied(params))
+    return after
 
 
 def values(params: Params) -> dict[str, np.ndarray]:
@@ -86,7 +86,7 @@ def same(one: Params, other: Params) -> bool:
 
 
 class InJob:
-    """The same program in a job, see `script`."""
+    """The same program in a job, whose messages come from `script`."""
 
     def __init__(self, dtype: Any, lag: int) -> None:
         self.lag = lag
@@ -125,27 +125,27 @@ class InJob:
 
 
 def outcome(kind: str, device: str) -> Outcome:
-    """Look at a kind, and say how long its boundaries take."""
+    """Check a kind of program, and print how long its boundaries take."""
     dtype, lag = KINDS[kind], 0 if device == "cpu" else LAG
     reference, again = alone(dtype, lag), alone(dtype, lag)
     in_job = InJob(dtype, lag)
     in_job.train()
     staged = read(in_job.job)
-    wanted = np.asarray(jnp.asarray(adopted(in_job.job)).astype(dtype).astype(jnp.float32))
+    expected = np.asarray(jnp.asarray(adopted(in_job.job)).astype(dtype).astype(jnp.float32))
     waited = sum(in_job.boundaries[step - 1] > in_job.device_seconds / 2 for step in QUIET) if lag else 0
-    found = Outcome(
+    outcome_ = Outcome(
         f"jax {kind}",
         equal=sum(same(one, other) for one, other in zip(reference[:EQUAL], in_job.after, strict=False)),
         repeats=all(same(one, other) for one, other in zip(reference, again, strict=True)),
         staged=all(np.array_equal(staged[fragment], in_job.packed(fragment, in_job.after[step - 1])) for step, fragment in READS.items()),
-        adopted=np.array_equal(wanted, in_job.packed(0, in_job.after[ADOPTED_AT - 1])),
+        adopted=np.array_equal(expected, in_job.packed(0, in_job.after[ADOPTED_AT - 1])),
         waits=waited,
         waits_of_adoption=0,
         waits_seen=None,
     )
     longest = 1000 * max(in_job.boundaries[step - 1] for step in QUIET)
     say(f"jax {kind}: boundary", longest, "ms, the longest that moves nothing", step_on_device_ms=round(1000 * in_job.device_seconds, 2))
-    return found
+    return outcome_
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """[learning] What a job of M units loses against one program, at equal tokens, with 35 M parameters: the protocol of [learning-law].
 
-First every arm is tuned with one trial, at half of the steps, and the whole of them is trained with the best rates; then with one trial
-more for each arm, and so on until the time is up. A further run goes on: it trains no trial twice that `.device/learning.jsonl` has.
+First, every arm is tuned with one trial at half of the steps, and then trained for all steps with the best rates. That is repeated with one
+more trial for each arm, and so on until the time is up. A later run continues: it repeats no trial that `.device/learning.jsonl` has.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ RESERVE_SECONDS: Final = 5
 
 
 def tell(known: Mapping[Trial, float]) -> None:
-    """Compare the best trial of each arm with the best one of a single program that trained equal tokens."""
-    alike = {(trial.size, trial.halves, trial.seed) for trial in known}
-    for size, halves, seed in sorted(alike):
-        of_these = {trial: loss for trial, loss in known.items() if (trial.size, trial.halves, trial.seed) == (size, halves, seed)}
-        best = {arm: min((trial for trial in of_these if trial.arm == arm), key=of_these.__getitem__) for arm in {t.arm for t in of_these}}
+    """Print how the best trial of each arm compares with the best trial of a single program that trained as many tokens."""
+    groups = {(trial.size, trial.halves, trial.seed) for trial in known}
+    for size, halves, seed in sorted(groups):
+        group = {trial: loss for trial, loss in known.items() if (trial.size, trial.halves, trial.seed) == (size, halves, seed)}
+        best = {arm: min((trial for trial in group if trial.arm == arm), key=group.__getitem__) for arm in {t.arm for t in group}}
         if (base := best.get(DATA_PARALLEL)) is None:
             continue
         for arm, trial in sorted(best.items(), key=lambda pair: pair[0].units):
@@ -51,13 +51,13 @@ def tell(known: Mapping[Trial, float]) -> None:
                 size=size,
                 tokens=SIZES[size].tokens * halves // 2,
                 seed=seed,
-                tried=sum(one.arm == arm for one in of_these),
+                tried=sum(trial_.arm == arm for trial_ in group),
                 rates=[trial.rates.inner, trial.rates.outer, trial.rates.momentum],
             )
 
 
 def main(given: Given) -> None:
-    # The small one begins anew each time.
+    # A small run begins anew each time.
     file = given.out / NAME if given.small else PACK / NAME
     if given.small:
         file.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def main(given: Given) -> None:
         losses = Losses(file, pool, partial(trained, device=given.device))
 
         def end(*_: object) -> None:
-            """Say what is known, and end all at once: trials that are under way are lost."""
+            """Print what is known, and end at once. Unfinished trials are lost."""
             _end(losses, file, given.out)
 
         signal.signal(signal.SIGALRM, end)

@@ -1,4 +1,4 @@
-"""What one program showed of an adapter."""
+"""What a program in a job showed of its adapter, compared with the same program alone."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ class Outcome:
     equal: int
     """Steps before the first adoption after which the parameters are the same bit for bit with and without a session."""
     repeats: bool
-    """Two runs without a session give the same parameters, so that a difference is one of the session."""
+    """Two runs without a session give the same parameters, so that any difference comes from the session."""
     staged: bool
-    """What was read is what the parameters were after that step."""
+    """The values that were read are the parameters after that step."""
     adopted: bool
-    """After the adoption the parameters are what was adopted."""
+    """After the adoption the parameters are the adopted values."""
     waits: int
-    """Calls that wait for the device in boundaries that move nothing."""
+    """Calls that wait for the device, in boundaries that move nothing."""
     waits_of_adoption: int
+    """Such calls in the boundary of the adoption."""
     waits_seen: int | None
-    """All such calls, those of the program among them; None: nothing here counts them."""
+    """All such calls, including the program's own. None if nothing counts them."""
 
     @property
     def good(self) -> bool:
-        """Return whether the session has changed nothing but what was adopted."""
-        # A program on a GPU waits for it somewhere. Where a profiler saw no such call, it has counted nothing.
+        """Whether the session changed nothing but what was adopted, and made no quiet step wait."""
+        # A program on a GPU waits for it somewhere. A profiler that saw no such call has not worked.
         counted = self.waits_seen is None or self.waits_seen > 0
         return self.equal == EQUAL and self.staged and self.adopted and counted and not self.waits
 
@@ -44,7 +45,7 @@ class Outcome:
 
 
 def look_at_each(framework: str, kinds: Iterable[str], outcome: Callable[[str, str], Outcome]) -> int:
-    """Run `outcome(kind, device)` for each kind on the command line, and return the exit status: 1 when one fails or is not good."""
+    """Run `outcome(kind, device)` for each kind on the command line, and return the exit status: 1 if one fails or is not good."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="+", choices=list(kinds))
     parser.add_argument("--device", required=True)
@@ -52,9 +53,9 @@ def look_at_each(framework: str, kinds: Iterable[str], outcome: Callable[[str, s
     good = True
     for kind in given.kinds:
         try:
-            found = outcome(kind, given.device)
-            found.say()
-            good = good and found.good
+            checked = outcome(kind, given.device)
+            checked.say()
+            good = good and checked.good
         except Exception as error:  # noqa: BLE001 - the line says it, and the next kind begins
             traceback.print_exc()
             say(f"{framework} {kind}", math.nan, f"steps of {EQUAL} equal", error=f"{type(error).__name__}: {error}"[:500])

@@ -1,4 +1,4 @@
-"""What each part of `hack/device/run.sh` gets, and how it says what it found."""
+"""What each part of `hack/device/run.sh` gets, and how it prints its results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Final
 from benchmarks import ROOT
 
 PACK: Final = ROOT / ".device"
-"""What hack/device/pack.sh makes, and what runs leave there."""
+"""The folder that hack/device/pack.sh makes, and in which runs leave files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a part is told."""
+    """Arguments of a part."""
 
     device: str
-    """cuda, or cpu: then everything is small, and its figures mean nothing."""
+    """cuda, or cpu. On cpu everything is small, and the figures mean nothing."""
     seconds: float
-    """When they are over, it is killed with all that it has started."""
+    """After this time the part is killed with all that it has started."""
     out: Path
     """Folder for files that stay."""
     began: float = field(default_factory=time.monotonic)
@@ -36,7 +36,7 @@ class Given:
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Seconds that are left."""
         return self.seconds - (time.monotonic() - self.began)
 
 
@@ -48,13 +48,12 @@ def say(figure: str, value: float, unit: str, **details: object) -> None:
 
 
 def log(text: str) -> None:
-    """Write a line to the part's log."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def run(part: Callable[[Given], None], arguments: list[str] | None = None) -> None:
-    """Run a part as the program that it is."""
+    """Read the command line, and run a part."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
     parser.add_argument("--seconds", type=float, required=True)

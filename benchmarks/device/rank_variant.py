@@ -3,7 +3,7 @@
     python -m benchmarks.device.rank_variant TIMES --mebibytes 1 --step-seconds 0 --wrap fsdp --backend nccl --device cuda
 
 Each rank writes a line for each step in the job: whether its part of the parameters is the same bit for bit as without a session, and how
-many tensors were adopted at the end of the step. It ends with the process that started it.
+many tensors were adopted up to the end of the step. The process ends with the one that started it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Program:
 
     @torch.no_grad()
     def values(self) -> list[torch.Tensor]:
-        """Copy what this rank holds of each parameter."""
+        """Copies of this rank's part of each parameter."""
         local = (value.to_local() if isinstance(value, DTensor) else value for value in self.model.parameters())
         return [value.detach().clone() for value in local]
 
@@ -92,13 +92,13 @@ def main() -> None:
     adopted.clear()
     with path.open("w", encoding="ascii", buffering=1) as times:
         batches = session.batches(lambda numbers: numbers, BATCH)
-        for step, wanted in enumerate(reference):
+        for step, expected in enumerate(reference):
             next(batches)
             program.update(step)
-            equal = all(map(torch.equal, program.values(), wanted))
+            equal = all(map(torch.equal, program.values(), expected))
             session.step(tokens=16)
             times.write(f"{int(equal)} {len(adopted)}\n")
-        # The ranks go on until they are killed: one that ended would end the other.
+        # Go on until killed: a rank that ended would end the other one.
         for _ in batches:
             program.update(STEPS)
             session.step(tokens=16)

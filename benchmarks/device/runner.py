@@ -1,7 +1,7 @@
 """Runs parts one after the other, each as a process of its own with a time limit. A part that fails or takes too long stops no other one.
 
-A part prints one JSON line for each result, which the runner completes and hands on as it comes. When the part ends, whatever it has
-started is killed with it: this process is the sub-reaper of all of them.
+A part prints one JSON line for each result. The runner completes each line and passes it on at once. When a part ends, the runner kills
+whatever the part has started: this process is the sub-reaper of all of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from diloco_local.supervisor import descendants, kill_until_none, prctl
 from benchmarks import ROOT
 
 LEAST_SECONDS = 5.0
-"""A part with less time is not started."""
+"""If less time is left, no further part is started."""
 RESERVE_SECONDS = 5.0
-"""Seconds of the whole time that are kept to kill the last part and to write down what it said."""
+"""Seconds of the whole time that are reserved for killing the last part and writing its lines."""
 LOG_BYTES = 1 << 20
-"""The end of a log that is kept."""
+"""Bytes at the end of a log that are kept."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
@@ -38,14 +38,14 @@ _SUBREAPER = 36
 class Part:
     name: str
     seconds: float
-    """Its time limit; infinity: what the others leave."""
+    """Time limit. Infinity means the time that the other parts leave."""
     command: Sequence[str]
-    """Its program and arguments; `--device`, `--seconds` and `--out` come behind them."""
+    """Program and arguments. `--device`, `--seconds` and `--out` follow them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What stands in each line beside a result."""
+    """Fields that stand in each line beside a result."""
 
     device: str
     torch: str
@@ -57,13 +57,13 @@ class Runner:
     """All parts of one run."""
 
     def __init__(self, device: str, machine: Machine, out: Path, seconds: float) -> None:
-        """`device`: cpu or cuda. `seconds`: of all parts together."""
+        """`device`: cpu or cuda. `seconds`: limit for all parts together."""
         self._device, self._machine, self._out = device, machine, out
         self._deadline = time.monotonic() + seconds - RESERVE_SECONDS
         self._results: IO[str] | None = None
 
     def run(self, parts: Iterable[Part]) -> list[str]:
-        """Run them, and return the names of those that did not end well."""
+        """Run all parts, and return the names of those that did not end well."""
         prctl(_SUBREAPER, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, _end)
@@ -79,16 +79,16 @@ class Runner:
         return failed
 
     def _run(self, part: Part) -> str:
-        """Return how it ended: well, failed, killed at its limit, or not begun as there was no time."""
+        """Run a part, and return how it ended: "well", "failed", "limit" (killed), or "no time" (not begun)."""
         seconds = min(part.seconds, self._deadline - time.monotonic())
         if seconds < LEAST_SECONDS:
             return "no time"
         log = self._out / f"{part.name}.log"
-        told = ["--device", self._device, "--seconds", f"{seconds:.0f}", "--out", str(self._out)]
+        options = ["--device", self._device, "--seconds", f"{seconds:.0f}", "--out", str(self._out)]
         try:
             with log.open("wb") as errors:
                 process = subprocess.Popen(
-                    [*part.command, *told], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                    [*part.command, *options], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
                     start_new_session=True, preexec_fn=die_with_parent,
                 )  # fmt: skip
             assert process.stdout is not None
@@ -102,7 +102,7 @@ class Runner:
                 _kill_all()
                 process.wait()
                 _reap_others()
-                reader.join()  # all that could write to it are dead
+                reader.join()  # all processes that could write to its pipe are dead
         finally:
             _shorten(log)
         return "failed" if status else "well"
@@ -110,13 +110,13 @@ class Runner:
     def _read(self, part: Part, lines: IO[str]) -> None:
         for line in lines:
             try:
-                found = json.loads(line)
-                if not isinstance(found, dict):
+                result = json.loads(line)
+                if not isinstance(result, dict):
                     raise TypeError(line)
             except (ValueError, TypeError):
                 sys.stderr.write(f"{part.name}: {line}")
                 continue
-            self._line(part, found)
+            self._line(part, result)
 
     def _line(self, part: Part, found: Mapping[str, object]) -> None:
         machine = self._machine
@@ -137,12 +137,12 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _kill_all() -> None:
-    """Kill all processes below this one."""
     kill_until_none(lambda: [process.pid for process in descendants(os.getpid()) if process.alive])
 
 
 def _reap_others() -> None:
-    """Reap orphans of the part, which are children of this process now. It takes any child, so Popen must have reaped its own before."""
+    """Reap orphans of the part, which are children of this process now. waitpid takes any child, so Popen must have reaped its own
+    before."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

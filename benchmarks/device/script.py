@@ -1,6 +1,6 @@
-"""What comes from the syncer in the adapters' part, by a script: each program meets the same at the same steps.
+"""A script in place of the syncer, for the part "adapters": each program gets the same messages at the same steps.
 
-Two fragments are read, one after the other, and then the first one is adopted. No other step does anything for the job: it is quiet.
+Two fragments are read, one after the other, and then the first is adopted. All other steps are quiet: they do nothing for the job.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from diloco.learner.store import Float32Array
 STEPS: Final = 20
 BATCH: Final = 2
 READS: Final = {4: 0, 7: 1}
-"""By step, the fragment that is read behind it."""
+"""Step -> the fragment that is read at its boundary."""
 ADOPTED_AT: Final = 14
-"""The step behind which fragment 0 is adopted."""
+"""The step at whose boundary fragment 0 is adopted."""
 EQUAL: Final = ADOPTED_AT - 1
-"""Steps before that: after each of them the parameters are the same with and without a session."""
+"""Number of steps before the adoption. After each, the parameters must be the same with and without a session."""
 QUIET: Final = tuple(step for step in range(2, ADOPTED_AT) if step not in READS)
-"""Steps that move nothing, without the first one, in which everything is done for the first time."""
+"""Steps that move nothing. The first step is left out, because everything is done for the first time in it."""
 HALF: Final = np.float32(0.5)
-"""What was read, times this, is what is adopted."""
+"""The adopted values are the values that were read, times this."""
 
 
 def seeds(job: ScriptedSession) -> None:
@@ -33,7 +33,7 @@ def seeds(job: ScriptedSession) -> None:
 
 
 def comes_before(job: ScriptedSession, step: int) -> None:
-    """Send what is there at the boundary behind this step, from 1."""
+    """Send the messages that arrive before the boundary of this step. Steps count from 1."""
     if (fragment := READS.get(step)) is not None:
         job.comes(PullWanted(1, fragment, 4 + step))
     if step == ADOPTED_AT:
@@ -41,10 +41,10 @@ def comes_before(job: ScriptedSession, step: int) -> None:
 
 
 def read(job: ScriptedSession) -> dict[int, Float32Array]:
-    """Return what was read of each fragment, float32 [its size]."""
+    """Fragment -> the values that were read of it, float32 [size of the fragment]."""
     return {header.fragment: staged.wait() for _, header, staged in job.connection.pushed}
 
 
 def adopted(job: ScriptedSession) -> Float32Array:
-    """Return the values of fragment 0 that are adopted, float32 [its size]."""
+    """The adopted values of fragment 0, float32 [size of the fragment]."""
     return read(job)[0] * HALF

@@ -35,12 +35,12 @@ JAX_SHARE = "0.2"
 """Share of the card's memory that JAX takes when it starts. torch takes what it needs."""
 SAMPLE_SECONDS = 0.5
 EXACT, OF_A_PEER = "tokens exact", "the state of "
-"""How what `diloco up` says of tokens and of a unit's begin starts, if it is well."""
+"""Beginnings of what `diloco up` says about tokens, and about where a unit's state came from, if all is well."""
 MIB = 1 << 20
 
 
 def job(given: Given, folder: Path) -> Obj:
-    """Return the job; it reads the model's shape from `folder`."""
+    """The job. Writes the model's shape into `folder`, where the learners read it."""
     config = folder / "config.json"
     config.write_text(json.dumps((SMALL if given.small else FULL).to_transformers()))
     shared = ["--config", str(config), "--dtype", "bfloat16", "--batch", "2" if given.small else "8", "--warmup", "10"]
@@ -71,11 +71,11 @@ def job(given: Given, folder: Path) -> Obj:
 
 
 class MemoryOfCard:
-    """What all programs together hold of the card's memory, sampled until it is closed."""
+    """The card's memory in use, by all programs together, sampled until `close`. Without a card there are no samples."""
 
     def __init__(self, device: str) -> None:
         self.samples: list[tuple[int, int]] = []
-        """(outer step at that time, bytes)"""
+        """(outer step at that time, bytes)."""
         self.step = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -85,8 +85,8 @@ class MemoryOfCard:
     def _sample(self) -> None:
         query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         while not self._end.wait(SAMPLE_SECONDS):
-            said = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-            self.samples.append((self.step, int(said.split()[0]) * MIB))
+            answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+            self.samples.append((self.step, int(answer.split()[0]) * MIB))
 
     def close(self) -> None:
         self._end.set()
@@ -94,7 +94,7 @@ class MemoryOfCard:
             self._thread.join()
 
     def most(self, first: int, last: int) -> int:
-        """Return the most bytes in these outer steps; 0: there is no sample."""
+        """The most bytes in these outer steps. 0 if there is no sample."""
         return max((size for step, size in self.samples if first <= step <= last), default=0)
 
 
@@ -122,8 +122,8 @@ def lines_of_up(given: Given, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def steps_of(record: Path) -> list[float]:
-    """Return the loss of each local step that the record of the run has; NaN: there was none, or it was no number. What a unit that rests
-    repeats has no seconds, and is no step."""
+    """The loss of each local step in the record of the run. NaN if the step has none, or one that is not finite. A resting unit repeats
+    its last line without seconds; that is no step."""
     lines = [json.loads(text) for text in record.read_text(encoding="utf-8").splitlines() if text.endswith("}")]
     return [float(line.get("loss", math.nan)) for line in lines if line["type"] == "step" and "seconds" in line]
 

@@ -1,6 +1,7 @@
-"""[step-tax-gpu] What a job costs a step on a GPU, in blocks with the job and without, in turns; and what a unit costs that takes a state.
+"""[step-tax-gpu] What a job costs a step on a GPU, and what it costs a unit to give its state to another one.
 
-Two equal models train on the card, one in a job and one by itself. Within 24 steps each of 24 fragments is read once and adopted once.
+Two equal models train on the card in turns, one in a job and one by itself, in blocks of steps. Within 24 steps each of 24 fragments is
+read once and adopted once.
 """
 
 from __future__ import annotations
@@ -28,30 +29,32 @@ from benchmarks.rejoin import TAKER, first_contribution
 LIMITS: Final = {"median": 1.02, "p99": 1.1}
 H: Final = 24
 STEP_SECONDS: Final = 0.1
-"""So long a step shall be: the batch is chosen for it."""
+"""The length of a step for which the batch is chosen."""
 PAUSE: Final = 0.3
-"""Seconds between two blocks, in which what is on its way arrives."""
+"""Seconds between two blocks, so that messages under way arrive."""
 PROFILED: Final = 8
-"""Steps."""
+"""Steps under the profiler."""
 LARGE_SECONDS: Final = 40.0
-"""The model of 1 B parameters is not begun with less."""
+"""If less time is left, the model of 1 B parameters is left out."""
 LARGE_ROWS: Final = 8
 
 
 @dataclass
 class Times:
-    """Seconds."""
+    """Seconds, where nothing else is said."""
 
     with_job: list[float] = field(default_factory=list)
+    """Steps of the model in the job."""
     without: list[float] = field(default_factory=list)
+    """Steps of the other model."""
     adoptions: list[float] = field(default_factory=list)
-    """Those of boundaries that adopt."""
+    """Step boundaries that adopt."""
     boundaries: list[float] = field(default_factory=list)
-    """Those of all others."""
+    """All other step boundaries."""
     wire: float = 0.0
     """Bytes over loopback while the model in the job trained."""
     copies: float = 0.0
-    """Share of the time in which the device copies from and to the host."""
+    """The share of the time in which the device copies from and to the host."""
 
 
 class Pair:
@@ -62,7 +65,7 @@ class Pair:
         self.joined, self.apart = Decoder(shape, given.device, rows), Decoder(shape, given.device, rows)
 
     def measure(self, member: InJob, blocks: int, steps: int) -> Times:
-        """Train both in turns, in blocks of `steps` steps. The first two steps of a block do not count."""
+        """Train both models in turns, in blocks of `steps` steps. The first two steps of a block do not count."""
         for _ in range(H):
             member.step()
         times = Times()
@@ -101,7 +104,7 @@ class InJob:
 
 
 def _timed(do: Callable[[], object]) -> float:
-    """Return the seconds that it takes."""
+    """Seconds that `do` takes."""
     began = time.monotonic()
     do()
     return time.monotonic() - began
@@ -113,26 +116,26 @@ def _loopback_bytes() -> int:
 
 
 def _copies(member: InJob) -> float:
-    """Return the share of the time in which the device copies from and to the host."""
+    """The share of the time in which the device copies from and to the host."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         began = time.monotonic()
         for _ in range(PROFILED):
             member.step()
         seconds = time.monotonic() - began
-    copying: float = sum(one.device_time_total for one in profiler.key_averages() if "Memcpy HtoD" in one.key or "Memcpy DtoH" in one.key)
+    copying: float = sum(row.device_time_total for row in profiler.key_averages() if "Memcpy HtoD" in row.key or "Memcpy DtoH" in row.key)
     return copying / 1e6 / seconds
 
 
 def rows_for(given: Given, shape: str) -> int:
-    """Return the rows with which a step takes STEP_SECONDS."""
+    """The number of rows with which a step takes about STEP_SECONDS."""
     if given.small:
         return 2
-    tried = 16
-    decoder = Decoder(shape, given.device, tried)
+    rows = 16
+    decoder = Decoder(shape, given.device, rows)
     for _ in range(3):
         decoder.update()
     seconds = median(_timed(decoder.update) for _ in range(5))
-    return max(4, min(64, round(tried * STEP_SECONDS / seconds)))
+    return max(4, min(64, round(rows * STEP_SECONDS / seconds)))
 
 
 def tell(shape: str, compression: str, pair: Pair, times: Times) -> None:
@@ -156,9 +159,9 @@ def tell(shape: str, compression: str, pair: Pair, times: Times) -> None:
 
 
 def taken_state(rig: ExchangeRig, member: InJob, pair: Pair) -> None:
-    """Let a further unit take the state of this one, which trains on meanwhile."""
-    found: list[UnitReport] = []
-    waiting = threading.Thread(target=lambda: found.append(first_contribution(rig)[1]), daemon=True)
+    """Let another unit take the state of this one, which trains on meanwhile, and print what that costs both."""
+    reports: list[UnitReport] = []
+    waiting = threading.Thread(target=lambda: reports.append(first_contribution(rig)[1]), daemon=True)
     before = [_timed(member.step) for _ in range(H)]
     arguments = ("--shape", pair.shape, "--device", pair.device, "--rows", str(pair.rows))
     rig.start_program(TAKER, "benchmarks.device.decoder_learner", *arguments)
@@ -167,9 +170,9 @@ def taken_state(rig: ExchangeRig, member: InJob, pair: Pair) -> None:
     during = []
     while waiting.is_alive():
         during.append(_timed(member.step))
-    if not found:
+    if not reports:
         raise RuntimeError(f"the unit that came has contributed nothing\n{rig.logs()}")
-    recovery = found[0].recovery
+    recovery = reports[0].recovery
     phases = {
         phase: round(getattr(recovery, f"{phase}_seconds"), 2) for phase in ("start", "parameters", "donor", "wait", "copy", "first_step")
     }
@@ -197,10 +200,10 @@ def train(given: Given, shape: str, compression: str, pair: Pair, *, blocks: int
         member = InJob(rig, pair.joined, pair.rows)
         tell(shape, compression, pair, pair.measure(member, blocks, steps))
         if rejoin:
-            del pair.apart  # its memory is for the unit that comes
+            del pair.apart  # frees memory for the unit that joins
             torch.cuda.empty_cache()
             taken_state(rig, member, pair)
-        member.session._member.abandon(None)  # the job is over, and no one waits for Bye
+        member.session._member.abandon(None)  # the syncer is killed next, so nobody waits for Bye
 
 
 def main(given: Given) -> None:

@@ -1,6 +1,6 @@
-"""[syncer-cores] What a syncer does with many cores: its path without a network, and merges and the lag of its loop with many learners.
+"""[syncer-cores] What a syncer does with many cores: its path without a network; with many learners, its merges and the lag of its loop.
 
-The learners hold no model (`light_learners`), in processes of GROUP each, so that their own loop is not what is measured.
+The learners hold no model (`light_learners`). A process has at most GROUP of them, so that their own loop is not what is measured.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from benchmarks.sizes.light_learners import light_learners
 from benchmarks.sizes.own_process import in_own_process
 
 GROUP = 16
-"""Learners of one process."""
+"""Most learners in one process."""
 COMPRESSION = "Int4"
 MEASURED = 5.0
-"""Seconds in which merges are counted, from the moment on at which all learners train."""
+"""Seconds in which merges are counted, once all learners train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Load:
 
 
 FULL = (Load(64, 8, 0.02), Load(64, 64, 0.02), Load(1024, 8, 0.1), Load(1024, 64, 0.1))
-"""Steps are shorter than what their merges take."""
+"""Steps are shorter than their merges, so that the syncer is the bottleneck."""
 SMALL = (Load(1, 2, 0.05),)
 
 
 def path_alone(given: Given) -> None:
-    """Measure [engine] on two threads, as the benchmark has it, and on all cores."""
+    """Measure [engine] on two threads, as that benchmark does, and on all cores."""
     side, exchanges, runs = (64, 2, 1) if given.small else (2048, 6, 3)
     path = engine.Path(side, Training(steps=100, fragments=engine.FRAGMENTS, compression=COMPRESSION))
     for threads in dict.fromkeys((engine.CORES, os.cpu_count() or engine.CORES)):
@@ -63,7 +63,7 @@ async def _learn(rig: ExchangeRig, first: int, count: int, folder: Path) -> None
 
 
 def learn(rig: ExchangeRig, first: int, count: int, folder: Path) -> None:
-    """Let `count` learners train, from this number on, until they are to stop. The program of a process that is forked for them."""
+    """Train with `count` learners, numbered from `first`, until the file `stop` exists. Runs in a process that is forked for them."""
     die_with_parent()
     asyncio.run(_learn(rig, first, count, folder))
 
@@ -80,15 +80,15 @@ def _stop(folder: Path) -> Path:
 class Found:
     join_seconds: float
     merges: float
-    """A second, of the contributions of all learners."""
+    """Merges per second, each with the contributions of all learners."""
     lags: list[float]
-    """Milliseconds, at each tick of the loop."""
+    """Lag at each tick of the loop, milliseconds."""
     waits: list[float]
-    """Milliseconds of them in which the loop's thread could have run and had no core."""
+    """The part of each lag in which the loop's thread could have run but had no core, milliseconds."""
 
 
 def under_load(folder: Path, load: Load) -> Found:
-    """Train with the learners of this load, and look at their syncer. It forks, so it runs in a process that has not used gRPC."""
+    """Train with the learners of this load, and measure their syncer. This forks, so it must run in a process that has not used gRPC."""
     training = {"compression": COMPRESSION, "quorum": load.learners}
     with ExchangeRig(folder / "job", Workload(load.mebibytes, load.step_seconds), training) as rig:
         lags = folder / "lags"
@@ -112,13 +112,13 @@ def under_load(folder: Path, load: Load) -> Found:
         for process in processes:
             process.join()
         ticks = [[float(field) for field in line.split()] for line in lags.read_text(encoding="ascii").splitlines()[:-1]]
-    of_training = [(1000 * lag, 1000 * waited) for due, lag, waited in ticks if joined <= due <= ended]
+    ticks_of_training = [(1000 * lag, 1000 * waited) for due, lag, waited in ticks if joined <= due <= ended]
     seconds = last.clock - first_report.clock
     return Found(
         joined - began,
         (last.contributions - first_report.contributions) / load.learners / seconds,
-        [lag for lag, _ in of_training],
-        [waited for _, waited in of_training],
+        [lag for lag, _ in ticks_of_training],
+        [waited for _, waited in ticks_of_training],
     )
 
 

@@ -1,9 +1,9 @@
-"""What the torch adapter does to programs of many kinds: each with a session and without, step by step.
+"""Checks the torch adapter with programs of many kinds. Each runs with a session and without, compared step by step.
 
     python -m benchmarks.device.torch_variants --device cuda KIND…
 
-Prints a line for each kind, see `Outcome`. A kind that fails says why in its line, and the next one begins; the exit status is 1
-then, and when an outcome is not good.
+Prints a line for each kind, see `Outcome`. If a kind fails, its line says why, and the next one begins. The exit status is 1 if a kind
+fails or its outcome is not good.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from benchmarks.device.outcome import Outcome, look_at_each
 from benchmarks.device.script import ADOPTED_AT, BATCH, EQUAL, QUIET, READS, STEPS, adopted, comes_before, read, seeds
 
 SYNCHRONISING: Final = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cuCtxSynchronize")
-"""Calls of CUDA's run time after which the host has waited for the device."""
+"""Calls of CUDA's runtime in which the host waits for the device."""
 
 LAG_CYCLES: Final = 20_000_000
-"""Cycles by which the device lags behind the host in each step, some 10 ms: a copy that does not wait for it would be wrong."""
+"""Cycles by which the device lags behind the host in each step, about 10 ms. So a copy that does not wait for the step would be wrong."""
 
 type Values = dict[str, torch.Tensor]
 
 
 class Program:
-    """A model of linear layers, whose gradients are computed in one order, so that a step is the same whenever it is taken."""
+    """A model of linear layers. Its gradients are summed in a fixed order, so that a step gives the same result in every run."""
 
     width, layers, rows = 256, 6, 64
 
@@ -66,7 +66,6 @@ class Program:
         return (outputs.float() - inputs).square().mean()
 
     def update(self, number: int) -> None:
-        """Make an update of the optimizer."""
         self.loss(number).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -80,7 +79,7 @@ class Compiled(Program):
     mode = "default"
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        # A compiler for the CPU takes half a minute, and its code is not what is looked at.
+        # On the CPU the real compiler would take half a minute, and its code is not what is checked.
         options = {"backend": "aot_eager"} if self.device == "cpu" else {"mode": self.mode}
         compiled: nn.Module = torch.compile(model, **options)  # type: ignore[call-overload]
         return compiled
@@ -137,21 +136,21 @@ KINDS: Final[Mapping[str, Callable[[str], Program]]] = {
 
 
 def alone(program: Program) -> list[Values]:
-    """Return the parameters after each step of the program by itself."""
-    found = []
+    """The parameters after each step of the program by itself."""
+    after = []
     for step in range(1, STEPS + 1):
         program.update(step)
-        found.append(program.values())
-    return found
+        after.append(program.values())
+    return after
 
 
 class InJob:
-    """The same program in a job, see `script`."""
+    """The same program in a job, whose messages come from `script`."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.after: list[Values] = []
-        """The parameters after each step, and after its boundary."""
+        """The parameters after each step's boundary."""
         store = ModuleStore(program.model)
         store.adoptions = Adoptions([program.optimizer])
         self.job = ScriptedSession(store=store, updates=UpdateCounts([program.optimizer]), stepped=store.adoptions.stepped)
@@ -165,7 +164,7 @@ class InJob:
                 torch.cuda._sleep(LAG_CYCLES)  # type: ignore[no-untyped-call]
             self.program.update(step)
             if step == ADOPTED_AT:
-                self.wait()  # what was read is there by now; the boundary itself must not wait for it
+                self.wait()  # then the reads have arrived, which this step's message needs; the boundary itself must not wait for them
             comes_before(self.job, step)
             with record_function(boundary(step)):
                 self.job.session.step(tokens=16)
@@ -177,14 +176,14 @@ class InJob:
             torch.cuda.synchronize()
 
     def staged_equal(self) -> bool:
-        """Return whether what was read is what the parameters were after that step."""
+        """Whether the values that were read are the parameters after those steps."""
         values = read(self.job)
         return len(values) == len(READS) and all(
             np.array_equal(values[fragment], self.packed(fragment, self.after[step - 1])) for step, fragment in READS.items()
         )
 
     def adopted_equal(self) -> bool:
-        """Return whether the parameters are the job's after an adoption, rounded as they are."""
+        """Whether the parameters after the adoption are the adopted values, rounded to the parameters' type."""
         dtype = next(iter(self.after[0].values())).dtype
         wanted = torch.from_numpy(adopted(self.job)).to(dtype).float().numpy()
         return np.array_equal(wanted, self.packed(0, self.after[ADOPTED_AT - 1]))
@@ -198,9 +197,9 @@ def boundary(step: int) -> str:
 
 
 def waits(events: Sequence[FunctionEvent], steps: tuple[int, ...]) -> int:
-    """Count calls that wait for the device within the boundaries of these steps."""
+    """Number of calls that wait for the device in the boundaries of these steps."""
     names = {boundary(step) for step in steps}
-    # A boundary has a span on the device, too: when that got to it.
+    # A boundary has a second span, for the time when the device got to it. Only the host's span counts.
     spans = [event.time_range for event in events if event.name in names and event.device_type is DeviceType.CPU]
     calls = [event.time_range.start for event in events if event.name in SYNCHRONISING]
     return sum(span.start <= call <= span.end for span in spans for call in calls)

@@ -1,1 +1,1 @@
-"""`make evidence`: what was published, simulated, a module for each table or figure; its line has the rows, and it draws the plot."""
+"""`make evidence`: published results, simulated. Each table or figure has a module, which prints a line with all rows and draws a plot."""

@@ -1,14 +1,15 @@
 """[fig-12] The longest copy of a model, in steps, with which a unit that joins costs the others nothing, beside Figure 12 of Decoupled
 DiLoCo (arXiv 2604.21428).
 
-Three learners train, and a fourth joins. The syncer's link carries the broadcasts to all, and the parameters that the newcomer gets. It
-takes `copy_steps` steps for as many bytes as all fragments have in a broadcast. Elastic data parallel stops all learners for the copy.
+Three learners train, and a fourth joins. The syncer's link carries the broadcasts to all, and the parameters for the newcomer. The link
+takes `copy_steps` steps for one copy of the model, that is for the bytes of all fragments in a broadcast. Elastic data parallel stops all
+learners for the copy.
 
-Nothing is fitted. The paper has that joining is free until a copy takes about 6 steps at H = 24, `1/6 = (3 + 1)/24`, and costs as much as
+Nothing is fitted. The paper says that joining is free until a copy takes about 6 steps at H = 24, `1/6 = (3 + 1)/24`, and costs as much as
 with elastic data parallel when it takes 24. Both follow if learners wait for their exchanges (`lost_by_waiting`). Ours do not wait: they
-train on, and what does not pass the link in time is not merged.
+train on, and contributions that do not pass the link in time are not merged.
 
-The paper's link is nothing but slow. Latency and loss (`Distance`) are ours: learners that are far from the syncer.
+The paper's link is only slow. Latency and loss (`Distance`) are our addition, for learners far from the syncer.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ H: Final = 24
 OTHERS: Final = 3
 COPY_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, H)
 PUBLISHED_FREE: Final = 6
-"""Steps of a copy up to which joining is free."""
+"""Joining is free as long as a copy takes at most this many steps."""
 PREDICTED_FREE: Final = 6
-"""The same of ours, written before the first run: of four streams that share the link the newcomer's has a quarter, and the broadcasts of
-three learners, 3/24 copies a step, need three quarters of a link that takes 6 steps for a copy."""
+"""Our prediction of the same, written before the first run. Of the four streams that share the link the newcomer's has a quarter. The
+broadcasts to three learners, 3/24 copies a step, need the other three quarters of a link that takes 6 steps for a copy."""
 FREE: Final = 1 / H
 """Joining is free if, while the newcomer gets its copy, the others lose at most this share of their merged work: one step of H."""
 WARM_UP: Final = 240.0
-"""Steps before the newcomer."""
+"""Steps before the newcomer joins."""
 MOST_STEPS: Final = 480.0
-"""How long a newcomer is waited for, in steps."""
+"""The simulation waits this many steps for the newcomer to train."""
 LEAST_STEPS: Final = 2.0 * H
 """The others are compared over at least 2 H steps."""
 COPY_BITS: Final = 16 * 5e9
-"""Bits of a copy as broadcasts carry it: a model of 5 billion parameters, as in Table 13. Without latency it does not matter."""
+"""Bits of a copy as broadcasts carry it: a model of 5 billion parameters, as in Table 13. Without latency the size does not matter."""
 CONNECTIONS: Final = 64
-"""Connections of a learner: one for each of its processes. Neither without latency."""
+"""Connections of a learner: one for each of its processes. Without latency their number does not matter."""
 _WHOLE: Final = 2.0
-"""Size of a whole value, float32, over that in a broadcast, bf16."""
+"""Size of a value in float32, as the newcomer gets it, over its size in bf16, as in a broadcast."""
 SEEDS: Final = 8
-"""Jobs of each row."""
+"""Simulated jobs for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,14 @@ class Distance:
     """How far all learners are from the syncer."""
 
     latency: float = 0.0
-    """One way, steps: each takes a second."""
+    """One way, in steps, each of which takes a second."""
     loss: float = 0.0
-    """The share of TCP's segments."""
+    """The share of TCP segments that are lost."""
 
 
 NEAR: Final = Distance()
 FAR: Final = {"50 ms": Distance(0.05), "200 ms": Distance(0.2), "50 ms, loss 0.0001": Distance(0.05, 1e-4)}
-"""One way, and the share of segments that are lost."""
+"""Name -> latency one way, and the share of segments that are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +79,27 @@ class Join:
 
     copy_steps: int
     steps: float
-    """Steps until it trains; `MOST_STEPS` at most."""
+    """Steps until the newcomer trains; at most `MOST_STEPS`."""
     trains: bool
-    """It came to train in that time."""
+    """The newcomer trained within that time."""
     alone: float
-    """What the others merge in that time, or in `LEAST_STEPS`, without the newcomer, in what they merge with a link that costs no time."""
+    """Merged work of the others without the newcomer, during these steps or `LEAST_STEPS`, as a share of what they merge over a link that
+    costs no time."""
     beside: float
-    """The same with the newcomer."""
+    """The same share with the newcomer."""
     contributions: float = 0.0
-    """Per merge of the job with the newcomer, from its beginning to the end of the comparison."""
+    """Contributions per merge of the job with the newcomer, from its beginning to the end of the comparison."""
     staleness: float = 0.0
-    """The staleness of the units of that job, see `Outcome`."""
+    """Staleness of the units of that job, see `Outcome`."""
 
     @property
     def lost(self) -> float:
-        """The part of the others' work that the newcomer costs them meanwhile; below 0 by chance."""
+        """The share of their work that the newcomer costs the others. By chance it may be below 0."""
         return self.alone - self.beside
 
     @property
     def lost_steps(self) -> float:
-        """Return the steps that each other learner loses."""
+        """Steps that each of the other learners loses."""
         return self.lost * max(self.steps, LEAST_STEPS)
 
     @property
@@ -106,20 +108,20 @@ class Join:
 
 
 def lost_by_waiting(copy_steps: int) -> int:
-    """Return steps that each of the others loses in closed form, if learners wait for their exchanges instead of training on.
+    """Steps that each of the others loses, in closed form, if learners wait for their exchanges instead of training on.
 
-    In H steps each of the three exchanges one copy of the model, fragment by fragment, and the newcomer gets one: the link is busy for
-    `4 * copy_steps`, and without the newcomer for `3 * copy_steps`. What that is beyond H steps is waited for.
+    In H steps each of the three exchanges one copy of the model, fragment by fragment, and the newcomer gets one. So the link is busy for
+    `4 * copy_steps`, and without the newcomer for `3 * copy_steps`. Learners wait for what goes beyond H steps.
     """
     return max(H, (OTHERS + 1) * copy_steps) - max(H, OTHERS * copy_steps)
 
 
 def simulate(copy_steps: int, seeds: int, seed: int, distance: Distance = NEAR) -> Join:
-    """Return the mean over `seeds` jobs, with the time of the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
+    """The means over `seeds` jobs, but the time of the slowest newcomer. A step takes a second, H = P = 24, tau = 2."""
     longest, trains = 0.0, True
     fast = alone = beside = contributions = staleness = 0.0
-    for one in range(seeds):
-        job = _job(copy_steps, seed + one, distance)
+    for index in range(seeds):
+        job = _job(copy_steps, seed + index, distance)
         job.add([_hardware(distance)])
         newcomer = job.units[f"u{OTHERS}"]
         before, end = _merged(job), WARM_UP + MOST_STEPS
@@ -131,14 +133,14 @@ def simulate(copy_steps: int, seeds: int, seed: int, distance: Distance = NEAR) 
         contributions += outcome.contributions / seeds
         staleness += outcome.staleness / seeds
         beside += _merged(job) - before
-        alone += _merged_meanwhile(copy_steps, seed + one, distance, until)
-        fast += _merged_meanwhile(0, seed + one, NEAR, until)
+        alone += _merged_meanwhile(copy_steps, seed + index, distance, until)
+        fast += _merged_meanwhile(0, seed + index, NEAR, until)
         trains = trains and newcomer.joined_at is not None
     return Join(copy_steps, longest, trains, alone / fast, beside / fast, contributions, staleness)
 
 
 def _merged_meanwhile(copy_steps: int, seed: int, distance: Distance, until: float) -> float:
-    """Return what the others merged, without a newcomer, between `WARM_UP` and `until`."""
+    """What the others merge without a newcomer, between `WARM_UP` and `until`."""
     job = _job(copy_steps, seed, distance)
     before = _merged(job)
     job.run(until)
@@ -151,7 +153,7 @@ def _hardware(distance: Distance) -> Hardware:
 
 
 def _job(copy_steps: int, seed: int, distance: Distance) -> SimulatedJob:
-    """Make a job that has trained for `WARM_UP` steps. A copy of 0 steps is a link that costs no time."""
+    """Make a job that has trained for `WARM_UP` steps. If `copy_steps` is 0, the link costs no time."""
     training = Training(steps=10**9, sync_interval=H, fragments=H, checkpoint=Checkpoint(every_steps=10**9))
     fragment = COPY_BITS / training.fragments
     sizes = Sizes(fragment, _WHOLE * fragment)
@@ -166,12 +168,12 @@ def _merged(job: SimulatedJob) -> float:
 
 
 def joins(seeds: int, seed: int, distance: Distance = NEAR) -> list[Join]:
-    """Return all rows of the figure."""
+    """All rows of the figure."""
     return [simulate(copy_steps, seeds, seed, distance) for copy_steps in COPY_STEPS]
 
 
 def free_until(found: Sequence[Join]) -> int:
-    """Return the longest copy, steps, such that joining is free with it and with each shorter one; 0: with none."""
+    """The longest copy, in steps, for which joining is free, as it is for each shorter one. 0 if it is free for none."""
     longest = 0
     for join in found:
         if not join.free:
@@ -181,16 +183,16 @@ def free_until(found: Sequence[Join]) -> int:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    found = joins(1 if smoke else SEEDS, seed=1)
-    free = free_until(found)
-    plot("fig-12", partial(plot_fig_12, found), smoke=smoke)
+    rows = joins(1 if smoke else SEEDS, seed=1)
+    free = free_until(rows)
+    plot("fig-12", partial(plot_fig_12, rows), smoke=smoke)
     details = {
         "published": PUBLISHED_FREE,
         "predicted": PREDICTED_FREE,
-        "rows": [_line(join) for join in found],
+        "rows": [_line(join) for join in rows],
         "far": {} if smoke else {name: _far(distance) for name, distance in FAR.items()},
     }
-    yield Figure("fig-12", free, "steps of a copy", PUBLISHED_FREE, free >= PUBLISHED_FREE, len(found), details)
+    yield Figure("fig-12", free, "steps of a copy", PUBLISHED_FREE, free >= PUBLISHED_FREE, len(rows), details)
 
 
 def _line(join: Join) -> dict[str, Any]:
@@ -208,11 +210,11 @@ def _line(join: Join) -> dict[str, Any]:
 
 
 def _far(distance: Distance) -> dict[str, float]:
-    """Return until which copy joining is free at this distance, and what the three alone merge where a copy takes that of `PUBLISHED_FREE`;
-    one job a row."""
-    found = joins(1, seed=1, distance=distance)
-    (at,) = (join for join in found if join.copy_steps == PUBLISHED_FREE)
-    return {"free_until": free_until(found), "merged_alone": round(at.alone, 4), "most_merged_alone": round(max(j.alone for j in found), 4)}
+    """At this distance: the longest copy for which joining is free; what the three alone merge when a copy takes `PUBLISHED_FREE` steps;
+    and the most that they merge in a row. One job for each row."""
+    rows = joins(1, seed=1, distance=distance)
+    (row,) = (join for join in rows if join.copy_steps == PUBLISHED_FREE)
+    return {"free_until": free_until(rows), "merged_alone": round(row.alone, 4), "most_merged_alone": round(max(j.alone for j in rows), 4)}
 
 
 def plot_fig_12(found: Sequence[Join]) -> Element:

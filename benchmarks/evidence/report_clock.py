@@ -1,4 +1,4 @@
-"""The paper's outer clock, with which its ablation of quorum and grace can be repeated: another policy of the coordinator of jobs."""
+"""The paper's outer clock, for repeating its ablation of quorum and grace. The coordinator takes it in place of our own clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from diloco.algorithm.members import Member, Members
 
 
 class ReportClock:
-    """The paper's: an outer step is due once the quorum has reported a new local step. Those that report by the end of the grace window
-    take part, and no one else. A learner that has reported for a step whose quorum is missing rests: K = M is a barrier at each step."""
+    """An outer step is due once the quorum has reported a new local step. The learners that report by the end of the grace window take
+    part, and no others. A learner that has reported rests until the quorum is there, so K = M is a barrier at each step."""
 
     ready = True
     overdue = False

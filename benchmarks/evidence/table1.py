@@ -1,7 +1,7 @@
 """[table-1] Goodput and uptime of 1 to 32 units on failing chips, beside Table 1 of Decoupled DiLoCo (arXiv 2604.21428).
 
-The coordinator is that of real jobs. The paper models hardware that fails once in a year and chip, of constant speed. A unit of the
-simulation trains on with the slices that it has; a unit that is not elastic waits for replacements.
+The coordinator is that of real jobs. As in the paper, each chip fails once in a year, and speed is constant. An elastic unit trains on with
+the slices that it has; a unit that is not elastic waits for replacements.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ CHIPS: Final = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
 LIMIT: Final = 1.5
 """Limit of the root mean square error, points."""
 NOISE: Final = 0.2
-"""Standard error of the goodput of a cell, points, for which a simulation is made long enough."""
+"""A simulation is long enough for this standard error of a cell's goodput, in points."""
 LLAMA_NOISE: Final = 0.5
-"""The same with the failure rate of `LLAMA_YEARS`: failures are rarer, and nothing published stands beside it."""
+"""The same at the failure rate of `LLAMA_YEARS`. It is larger because failures are rarer, and no published value stands beside it."""
 LEAST_SECONDS: Final = 12_000.0
-"""The least time of a cell: slices that are out come back after some hundreds of seconds."""
+"""The least simulated time of a cell: lost slices come back only after hundreds of seconds."""
 _BATCHES: Final = 16
-"""Parts of a simulation, whose differences say how large the standard error is."""
+"""Parts into which a simulation is divided, to estimate its standard error from their differences."""
 UNITS: Final = (1, 2, 4, 8, 16, 32)
 SEED: Final = 1
 SMOKE_NOISE, SMOKE_SECONDS = 100.0, 100.0
@@ -51,8 +51,9 @@ LLAMA_YEARS: Final = 5.8
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the paper does not print: fitted on M = 1 (elastic), 2 and 8, with one time for both ways of scaling, within the bounds that its
-    text and our earlier fits have: steps of 2 to 4 s, a return within 1,200 s. The restart: on the row that is not elastic."""
+    """Values that the paper does not print. They are fitted on M = 1 (elastic), 2 and 8, with one time for scaling down and up, within the
+    bounds of the paper's text and of our earlier fits: steps of 2 to 4 s, a return within 1,200 s. The restart is fitted on the row that is
+    not elastic."""
 
     step_seconds: float
     down_seconds: float
@@ -60,7 +61,7 @@ class Calibration:
     return_seconds: float
     """Mean time until a slice comes back."""
     restart_seconds: float
-    """Time of a job that is not elastic until all of it runs again: a closed form of the table has 80 to 87 s with the lost step."""
+    """Time until all of a job that is not elastic runs again. A closed form of the table gives 80 to 87 s, the lost step included."""
 
 
 CALIBRATION: Final = Calibration(step_seconds=3.0, down_seconds=10.0, up_seconds=10.0, return_seconds=1200.0, restart_seconds=75.0)
@@ -77,7 +78,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Percent."""
+    """In percent."""
 
     goodput: int
     uptime: int
@@ -97,13 +98,13 @@ PUBLISHED: Final[Mapping[Cell, Published]] = {
     **_row(16, (99, 96, 93), (100, 100, 100)),
 }
 FITTED: Final = frozenset(cell for cell in PUBLISHED if not cell.elastic or cell.units in (1, 2, 8))
-"""Those with which the calibration was chosen."""
+"""The cells on which the calibration was fitted."""
 CELLS: Final = (*(Cell(1, chips, elastic=False) for chips in CHIPS), *(Cell(units, chips) for units in UNITS for chips in CHIPS))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cell and what the simulation says of it."""
+    """A cell and its simulation."""
 
     cell: Cell
     outcome: Outcome
@@ -116,12 +117,12 @@ class Row:
 
     @property
     def fitted(self) -> bool:
-        """It took part in the fit: no prediction."""
+        """The cell took part in the fit, so its value is no prediction."""
         return self.cell in FITTED
 
     @property
     def errors(self) -> tuple[float, float] | None:
-        """Return the errors of goodput and uptime, in points; None: not published."""
+        """Errors of goodput and uptime, in points. None if the cell is not published."""
         if self.published is None:
             return None
         return 100 * self.outcome.goodput - self.published.goodput, 100 * self.outcome.uptime - self.published.uptime
@@ -147,7 +148,7 @@ def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibrat
 
 
 def _standard_error(outcomes: Sequence[Outcome]) -> float:
-    """Estimate the standard error of the goodput at the last of these moments, which divide the time into equal parts."""
+    """Estimate the standard error of the goodput at the last of these moments, which are equally far apart."""
     trained = [0.0, *(outcome.accounts.by_use[Use.TRAINING] for outcome in outcomes)]
     total = [0.0, *(outcome.accounts.total for outcome in outcomes)]
     parts = [(b - a) / (d - c) for (a, b), (c, d) in zip(pairwise(trained), pairwise(total), strict=True) if d > c]
@@ -155,14 +156,14 @@ def _standard_error(outcomes: Sequence[Outcome]) -> float:
 
 
 def simulate_cell(noise: float, seed: int, cell: Cell, years: float = 1.0, least: float = LEAST_SECONDS) -> Row:
-    """Return one cell, for as long as the standard error of its goodput takes to fall to `noise` points; `least` seconds at least."""
+    """Simulate a cell until the standard error of its goodput is about `noise` points, but at least for `least` seconds."""
     return simulate(cell, max(_seconds_for(cell, noise, years), least), seed, years)
 
 
 def _seconds_for(cell: Cell, noise: float, years: float) -> float:
-    """Estimate the seconds: the standard error after k failures is about `(1 - g) sqrt(g / k)`, g the goodput: what a failure costs hardly
-    varies, the number of failures does, and they are counted within steps only, a share g of the time. For g the closed form of the table
-    is near enough, `u(n) = s / (s + (1 - exp(-n s / MTBI)) D)`."""
+    """Estimate the seconds that a cell needs. After k failures the standard error is about `(1 - g) sqrt(g / k)`, where g is the goodput:
+    the cost of a failure hardly varies, but the number of failures does, and they are counted within steps only, a share g of the time. For
+    g the table's closed form is good enough, `u(n) = s / (s + (1 - exp(-n s / MTBI)) D)`."""
     s, d = 10.0, 26.0 if cell.elastic else 84.0
     failures_per_second = cell.chips / (years * YEAR)
     goodput = s / (s - math.expm1(-failures_per_second / cell.units * s) * d)
@@ -170,7 +171,7 @@ def _seconds_for(cell: Cell, noise: float, years: float) -> float:
 
 
 def rms(rows: Iterable[Row]) -> float:
-    """Return root mean square error of goodput and uptime over the published cells, in points; 0 without one."""
+    """Root mean square error of goodput and uptime over the published cells, in points. 0 if there is no such cell."""
     errors = [error for row in rows if row.errors is not None for error in row.errors]
     return math.sqrt(sum(error * error for error in errors) / len(errors)) if errors else 0.0
 
@@ -192,7 +193,7 @@ def _smoke() -> tuple[list[Row], list[Row]]:
 
 
 def _whole() -> tuple[list[Row], list[Row]]:
-    """Simulate all cells with the paper's rate of failures and with that of Llama, in a process for each core."""
+    """Simulate all cells at the paper's failure rate and at Llama's, with a process for each core."""
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         rows = pool.map(partial(simulate_cell, NOISE, SEED), CELLS)
         llama = pool.map(partial(simulate_cell, LLAMA_NOISE, SEED, years=LLAMA_YEARS), CELLS)
@@ -200,7 +201,7 @@ def _whole() -> tuple[list[Row], list[Row]]:
 
 
 def _line(row: Row, llama: Outcome) -> dict[str, Any]:
-    """Return a row of the table. Shares are 0..1. `llama`: the same cell with the failure rate of `LLAMA_YEARS`."""
+    """A row of the table. Shares are 0..1. `llama`: the same cell at the failure rate of `LLAMA_YEARS`."""
     outcome, published = row.outcome, row.published
     return {
         "units": row.cell.units,
@@ -219,13 +220,13 @@ def _line(row: Row, llama: Outcome) -> dict[str, Any]:
 
 
 def plot_table_1(rows: Sequence[Row]) -> Element:
-    """Draw goodput over chips, a line for each number of units, with the published cells as marks."""
-    found = {row.cell: 100 * row.outcome.goodput for row in rows}
+    """Draw goodput over chips, with a line for each number of units. The published cells are marks."""
+    goodput = {row.cell: 100 * row.outcome.goodput for row in rows}
     series: list[Series] = []
     for (units, elastic), colour in zip([(1, False), *((units, True) for units in UNITS)], COLOURS, strict=False):
         cells = [Cell(units, chips, elastic) for chips in CHIPS]
         name = plural(units, "unit") if elastic else "1 unit, not elastic"
-        series.append(Line(name, [(cell.chips, found[cell]) for cell in cells], colour, dashes="" if elastic else "2 3"))
+        series.append(Line(name, [(cell.chips, goodput[cell]) for cell in cells], colour, dashes="" if elastic else "2 3"))
         series.append(Marks("", [(cell.chips, PUBLISHED[cell].goodput) for cell in cells if cell in PUBLISHED], colour))
     labels = [(chips, f"{chips / 1e6:g}M" if chips >= 1_000_000 else f"{chips // 1000}k") for chips in CHIPS]
     x = Axis("chips", CHIPS[0], CHIPS[-1], logarithmic=True, labels=labels)

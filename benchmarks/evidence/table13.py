@@ -1,8 +1,8 @@
 """[table-13] The bandwidth between sites that training needs, in closed form, beside Table 13 of Decoupled DiLoCo (arXiv 2604.21428).
 
-The paper asks at which bandwidth accelerators compute for 50 to 99 % of the time, so its learners wait for what no step hides. A model of
-5 billion parameters is exchanged around a ring of sites. What the paper does not print was fitted on its 45 cells of steps of 1 s, and of
-5 s between 8 sites; the 15 cells of 5 s between 2 sites are predictions.
+The paper asks at which bandwidth accelerators compute for 50 to 99 % of the time. So its learners wait for the part of an exchange that no
+step hides. A model of 5 billion parameters is exchanged around a ring of sites. Values that the paper does not print are fitted on its 45
+cells: steps of 1 s, and steps of 5 s between 8 sites. The 15 cells with steps of 5 s between 2 sites are predictions.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from benchmarks.figure import Figure
 from benchmarks.plots import plot
 
 H: Final = 24
-"""The interval with which the paper's models are trained; its bandwidths behave as another one, see `Calibration.sync_interval`."""
+"""The interval with which the paper's models are trained. Its bandwidths fit another one, see `Calibration.sync_interval`."""
 LIMIT: Final = 0.03
 """Limit of the root mean square of the relative errors."""
 UTILISATIONS: Final = (0.5, 0.75, 0.9, 0.95, 0.99)
 
 
 class Method(enum.StrEnum):
-    """What is exchanged."""
+    """What the sites exchange."""
 
     DATA_PARALLEL = "data parallel"
-    """All gradients of each step, in 16 bits."""
+    """All gradients in each step, in 16 bits."""
     BFLOAT16 = "decoupled bf16"
     INT4 = "decoupled int4"
 
     @property
     def bits(self) -> int:
-        """Return the bits of each parameter."""
+        """Bits of each parameter."""
         return 4 if self is Method.INT4 else 16
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the paper does not print, fitted on the published cells."""
+    """Values that the paper does not print, fitted on the published cells."""
 
     parameters: float
     hidden: float
-    """The share of a step that hides the sums of data parallel: its backward pass."""
+    """The share of a data-parallel step that hides its sums of gradients: the backward pass."""
     layers: int
-    """Equal layers; the gradients of the last one are summed after the backward pass, whatever the bandwidth."""
+    """Equal layers. The gradients of the last one are always summed after the backward pass."""
     latency_seconds: float
-    """Latency of a step of data parallel, whatever the bandwidth."""
+    """Latency in each data-parallel step, at any bandwidth."""
     sync_interval: int
     """H of the decoupled cells."""
     decoupled_hidden: float
-    """The share of a step that hides the exchange of a step's part of the decoupled cells."""
+    """The share of a step that hides the exchange in the decoupled cells."""
 
 
 CALIBRATION: Final = Calibration(5.1e9, 2 / 3, 63, 0.0038, 102, 0.36)
@@ -72,15 +72,16 @@ class Cell:
 
 
 def ring(sites: int) -> float:
-    """Return how many times its size a vector goes over each site's link to be summed around a ring: `2 (D - 1) / D`."""
+    """Bytes that go over each site's link to sum a vector around a ring, in sizes of the vector: `2 (D - 1) / D`."""
     return 2 * (sites - 1) / sites
 
 
 def required(cell: Cell, sync_interval: int | None = None, calibration: Calibration = CALIBRATION) -> float:
-    """Return the bandwidth, Gbit/s. `sync_interval`: H of the decoupled methods; None: the fitted one.
+    """The bandwidth that a cell needs, Gbit/s. `sync_interval`: H of the decoupled methods; None means the fitted one.
 
-    At the utilisation u a step of T seconds leaves `T (1 / u - 1)` seconds for what is not hidden. Data parallel moves V bits a step:
-    `max(V / B - T hidden, V / (layers B)) + latency` are not hidden. Decoupled moves V / H: `V / (H B) - T decoupled_hidden`.
+    At the utilisation u a step of T seconds leaves `T (1 / u - 1)` seconds for the time that is not hidden. Data parallel moves V bits a
+    step, and `max(V / B - T hidden, V / (layers B)) + latency` seconds are not hidden. Decoupled moves V / H bits, and
+    `V / (H B) - T decoupled_hidden` seconds are not hidden.
     """
     exposed = cell.step_seconds * (1 / cell.utilisation - 1)
     gigabits = calibration.parameters * cell.method.bits * ring(cell.sites) / 1e9
@@ -94,8 +95,8 @@ def required(cell: Cell, sync_interval: int | None = None, calibration: Calibrat
 
 
 def of_a_link(method: Method, step_seconds: float, calibration: Calibration = CALIBRATION) -> float:
-    """Return what a learner's link to the syncer carries in each direction, Gbit/s: a fragment of P = H in a step. Learners do not wait for
-    it."""
+    """What the link between one of our learners and the syncer carries in each direction, Gbit/s: one of P = H fragments in each step. Our
+    learners do not wait for it."""
     return calibration.parameters * method.bits / 1e9 / H / step_seconds
 
 
@@ -129,23 +130,23 @@ PUBLISHED: Final[Mapping[Cell, float]] = {
     for (seconds, sites), row in rows.items()
     for cell, value in zip(_cells(method, seconds, sites), row, strict=True)
 }
-"""Gbit/s."""
+"""Cell -> Gbit/s."""
 
 
 def error(cell: Cell) -> float | None:
-    """Return the error of the fit, relative to what was published; None: it was not."""
+    """Error of the fit, relative to the published bandwidth. None if that is not published."""
     published = PUBLISHED.get(cell)
     return None if published is None else required(cell) / published - 1
 
 
 def rms(cells: Iterable[Cell]) -> float:
-    """Return root mean square of the relative errors of the published cells; 0 without one."""
-    errors = [found for cell in cells if (found := error(cell)) is not None]
-    return math.sqrt(sum(one * one for one in errors) / len(errors)) if errors else 0.0
+    """Root mean square of the relative errors of the published cells. 0 if there is no such cell."""
+    errors = [relative for cell in cells if (relative := error(cell)) is not None]
+    return math.sqrt(sum(relative_error * relative_error for relative_error in errors) / len(errors)) if errors else 0.0
 
 
 def like_for_like() -> float:
-    """Return how many times less the decoupled method needs than data parallel at 8 sites, 1 s and 95 %, both in bf16, at H = 24."""
+    """Data parallel's bandwidth over that of the decoupled method, both in bf16, with H = 24, at 8 sites, 1 s and 95 %."""
     cells = [Cell(method, 1.0, 8, 0.95) for method in (Method.DATA_PARALLEL, Method.BFLOAT16)]
     return required(cells[0]) / required(cells[1], H)
 
@@ -162,8 +163,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def _line(cell: Cell) -> dict[str, Any]:
-    """Return a row of the table. Bandwidths in Gbit/s; what was published is the fit, all others are predictions."""
-    off = error(cell)
+    """A row of the table, with bandwidths in Gbit/s. Rows with a published value are the fit, all others are predictions."""
+    relative_error = error(cell)
     return {
         "method": cell.method.value,
         "step_seconds": cell.step_seconds,
@@ -171,13 +172,13 @@ def _line(cell: Cell) -> dict[str, Any]:
         "utilisation": cell.utilisation,
         "gigabits": round(required(cell), 4),
         "published": PUBLISHED.get(cell),
-        "error": round(off, 4) if off is not None else None,
+        "error": round(relative_error, 4) if relative_error is not None else None,
         "gigabits_at_h_24": round(required(cell, H), 4) if cell.method is not Method.DATA_PARALLEL else None,
     }
 
 
 def plot_table_13() -> Element:
-    """Draw bandwidth over utilisation at 8 sites and steps of 1 s."""
+    """Draw bandwidth over utilisation, for 8 sites and steps of 1 s."""
     step, sites = 1.0, 8
     series: list[Series] = []
     for method, colour in zip(Method, COLOURS, strict=False):
@@ -186,8 +187,8 @@ def plot_table_13() -> Element:
         series.append(Line(method.value, [(x, required(cell)) for x, cell in zip(percent, cells, strict=True)], colour))
         series.append(Marks("", [(x, PUBLISHED[cell]) for x, cell in zip(percent, cells, strict=True)], colour))
         if method is not Method.DATA_PARALLEL:
-            honest = [(x, required(cell, H)) for x, cell in zip(percent, cells, strict=True)]
-            series.append(Line(f"{method.value}, H = {H}", honest, colour, dashes="6 4"))
+            at_h = [(x, required(cell, H)) for x, cell in zip(percent, cells, strict=True)]
+            series.append(Line(f"{method.value}, H = {H}", at_h, colour, dashes="6 4"))
             series.append(Rule(f"a learner's link of ours, {method.value[10:]}", of_a_link(method, step), colour))
     x, y = Axis("time that accelerators compute, %", 50, 100), Axis("Gbit/s", 0.2, 1000, logarithmic=True)
     return picture(Plot(f"{sites} sites, steps of {step:g} s, 5 billion parameters; dots: published", x, y, series))

@@ -1,7 +1,7 @@
-"""[table-4] Time that extra learners save which join for half of the work, beside Table 4 of Decoupled DiLoCo (arXiv 2604.21428).
+"""[table-4] Time that extra learners save if they join for half of the work, beside Table 4 of Decoupled DiLoCo (arXiv 2604.21428).
 
-Four learners have a number of tokens to train; more learners join when half of them are merged, and stay. Nothing is fitted:
-`0.5 + 0.5 / (1 + x)` of the time is what the extra learners can give at most.
+Four learners have a number of tokens to train. More learners join when half of these are merged, and stay. Nothing is fitted: at best the
+job takes `0.5 + 0.5 / (1 + x)` of the time.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from benchmarks.plots import plot
 
 UNITS: Final = 4
 EXTRA: Final = (0.0, 0.25, 0.5, 1.0, 3.0)
-"""Extra compute, in that of the four."""
+"""Extra compute, relative to that of the four learners."""
 PUBLISHED: Final[Mapping[float, float]] = {0.0: 1.0, 0.25: 0.90, 0.5: 0.83, 1.0: 0.75, 3.0: 0.62}
-"""Time until all is trained, in the time of the four."""
+"""Extra compute -> time until all is trained, relative to that of the four learners alone."""
 LIMIT: Final = 0.03
-"""Limit of the time, relative to `ideal`."""
+"""Limit of the relative error of the time against `ideal`."""
 STEPS, SMOKE_STEPS = 4000, 50
 """Steps of each of the four learners alone."""
 _HARDWARE: Final = Hardware(step_seconds=1.0, step_variation=0.1)
 
 
 def ideal(extra: float) -> float:
-    """Return the time if extra learners gave all of their work from the moment when they join."""
+    """The relative time if all work of extra learners counted from the moment when they join."""
     return 0.5 + 0.5 / (1.0 + extra)
 
 
 def simulate(extra: float, steps: int, seed: int) -> Outcome:
-    """Simulate a job whose four learners alone would take about `steps` steps each. H = P = 24, tau = 2, K =
-    1."""
+    """Simulate a job whose four learners alone would take about `steps` steps each. H = P = 24, tau = 2, K = 1."""
     tokens = float(UNITS * steps * TOKENS)
     training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
     job = SimulatedJob(training, [_HARDWARE] * UNITS, default_rng([seed, round(1000 * extra)]))
@@ -51,35 +50,35 @@ def simulate(extra: float, steps: int, seed: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a job with so much extra compute came to."""
+    """Outcome of a job with extra compute."""
 
     extra: float
     outcome: Outcome
     time: float
-    """In that without extra learners."""
+    """Relative to the time without extra learners."""
 
     @property
     def error(self) -> float:
-        """Relative to what the extra learners can give at most."""
+        """Relative error against `ideal`."""
         return self.time / ideal(self.extra) - 1
 
 
 def rows(steps: int, seed: int) -> list[Row]:
-    """Return all rows of the table."""
+    """All rows of the table."""
     outcomes = {extra: simulate(extra, steps, seed) for extra in EXTRA}
     return [Row(extra, outcome, outcome.seconds / outcomes[0.0].seconds) for extra, outcome in outcomes.items()]
 
 
 def worst(found: Sequence[Row]) -> float:
-    """Return largest relative error."""
+    """The largest relative error."""
     return max(abs(row.error) for row in found)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    found = rows(SMOKE_STEPS if smoke else STEPS, seed=1)
-    plot("table-4", partial(plot_table_4, found), smoke=smoke)
-    details = {"rows": [_line(row) for row in found]}
-    yield Figure("table-4", worst(found), "relative error, largest", LIMIT, worst(found) <= LIMIT, len(found), details)
+    table = rows(SMOKE_STEPS if smoke else STEPS, seed=1)
+    plot("table-4", partial(plot_table_4, table), smoke=smoke)
+    details = {"rows": [_line(row) for row in table]}
+    yield Figure("table-4", worst(table), "relative error, largest", LIMIT, worst(table) <= LIMIT, len(table), details)
 
 
 def _line(row: Row) -> dict[str, Any]:

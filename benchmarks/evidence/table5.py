@@ -1,8 +1,8 @@
 """[table-5] Quorum and grace on learners of two speeds, with the paper's clock and ours, beside Table 5 of Decoupled DiLoCo (arXiv
 2604.21428).
 
-4 + 4 learners; the slower kind is 18 % behind, and each step varies by 10 %. Nothing is fitted. The paper does not say how far a learner
-may be ahead of a quorum that is missing; here it waits for the outer step that it has reported for, which makes K = M a barrier.
+There are 4 + 4 learners. The slower kind is 18 % behind, and each step varies by 10 %. Nothing is fitted. The paper does not say how far a
+learner may run ahead of a missing quorum. Here it waits for the outer step that it has reported for, so K = M is a barrier.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.plots import plot
 UNITS_OF_A_KIND: Final = 4
 UNITS: Final = 2 * UNITS_OF_A_KIND
 BEHIND: Final = 0.18
-"""Share of the speed of the faster kind."""
+"""How far the slower kind is behind, as a share of the faster kind's speed."""
 VARIATION: Final = 0.1
 
 
@@ -47,32 +47,32 @@ class Arm:
     quorum: int
     grace_steps: float
     goodput: int
-    """Published, percent."""
+    """Published goodput, percent."""
     predicted: float
-    """With the paper's clock, percent: written before the first run."""
+    """Goodput with the paper's clock, percent, written down before the first run."""
     predicted_contributions: float
-    """Per merge, the same."""
+    """Contributions per merge with the paper's clock, written down at the same time."""
 
 
 ARMS: Final = (
-    # A step of all lasts as long as the longest: E[max] of four normals is 1.03 deviations above the mean, so
-    # (1 + 1/0.82) / 2 of (1 + 0.103) / 0.82 seconds are work.
+    # A step of all learners lasts as long as the longest. E[max] of four normals is 1.03 deviations above the mean, so of
+    # (1 + 0.103) / 0.82 seconds (1 + 1/0.82) / 2 are work.
     Arm("K = M", UNITS, 0.0, 84, 82.5, 8.0),
     Arm("K = 1", 1, 0.0, 100, 100.0, 1.0),
-    # A window of a mean step of 1.10 s, in which all fast learners and nine of ten slow ones, of 1.22 s, report.
+    # The window lasts a mean step, 1.10 s. In it all fast learners report, and nine of ten slow ones, whose steps take 1.22 s.
     Arm("K = 1 + grace", 1, 1.0, 100, 100.0, 7.6),
 )
 SECONDS, SMOKE_SECONDS = 5000.0, 60.0
 LIMIT: Final = 2.0
-"""Points of goodput that the paper's clock may be off."""
+"""Most points of goodput by which the paper's clock may be off."""
 _ALL: Final = 0.05
-"""So many contributions fewer than the units are still all."""
+"""A mean of contributions that is at most this far below the number of units still counts as all units."""
 PREDICTED_OURS: Final = (100.0, 8.0)
-"""Goodput, percent, and contributions per merge of every arm with our clock: written before the first run."""
+"""Goodput in percent, and contributions per merge, of every arm with our clock, written down before the first run."""
 
 
 def simulate(arm: Arm, pacing: Pacing, seconds: float, seed: int) -> Outcome:
-    """Simulate an arm for `seconds` of virtual time; steps of the faster kind take 1 s. H = P = 24, tau = 2."""
+    """Simulate an arm for `seconds` of virtual time. Steps of the faster kind take 1 s. H = P = 24, tau = 2."""
     paper = pacing is Pacing.PAPER
     kinds = [
         Hardware(step_seconds=step_seconds, step_variation=VARIATION, answers_at_once=paper) for step_seconds in (1.0, 1.0 / (1.0 - BEHIND))
@@ -85,7 +85,7 @@ def simulate(arm: Arm, pacing: Pacing, seconds: float, seed: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What an arm came to with one of the clocks."""
+    """Outcome of an arm with one of the clocks."""
 
     arm: Arm
     pacing: Pacing
@@ -93,39 +93,39 @@ class Row:
 
     @property
     def predicted(self) -> tuple[float, float]:
-        """Goodput, percent, and contributions per merge."""
+        """Predicted goodput in percent, and contributions per merge."""
         return (self.arm.predicted, self.arm.predicted_contributions) if self.pacing is Pacing.PAPER else PREDICTED_OURS
 
     @property
     def error(self) -> float:
-        """Return the error of the goodput, in points of the published one."""
+        """Error of the goodput against the published one, in points."""
         return 100 * self.outcome.goodput - self.arm.goodput
 
 
 def rows(seconds: float, seed: int) -> list[Row]:
-    """Return all arms with the paper's clock, then all with ours."""
+    """All arms with the paper's clock, then all with ours."""
     return [Row(arm, pacing, simulate(arm, pacing, seconds, seed)) for pacing in Pacing for arm in ARMS]
 
 
 def worst(found: Sequence[Row]) -> float:
-    """Return largest error of the paper's clock, points."""
+    """The largest error of the paper's clock, in points."""
     return max(abs(row.error) for row in found if row.pacing is Pacing.PAPER)
 
 
 def in_order(found: Sequence[Row]) -> bool:
-    """Return whether the paper's clock merges most learners with K = M, fewer with K = 1 and grace, and least with K = 1; and ours all in
-    each."""
+    """Whether the paper's clock merges most learners with K = M, fewer with K = 1 and grace, and fewest with K = 1, while ours merges all
+    learners in each arm."""
     paper = {row.arm.name: row.outcome.contributions for row in found if row.pacing is Pacing.PAPER}
     ours = all(row.outcome.contributions >= UNITS - _ALL for row in found if row.pacing is Pacing.OURS)
     return paper["K = M"] > paper["K = 1 + grace"] > paper["K = 1"] and ours
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    found = rows(SMOKE_SECONDS if smoke else SECONDS, seed=1)
-    plot("table-5", partial(plot_table_5, found), smoke=smoke)
-    ordered = in_order(found)
-    details = {"in_order": ordered, "rows": [_line(row) for row in found]}
-    yield Figure("table-5", worst(found), "points", LIMIT, worst(found) <= LIMIT and ordered, len(found), details)
+    table = rows(SMOKE_SECONDS if smoke else SECONDS, seed=1)
+    plot("table-5", partial(plot_table_5, table), smoke=smoke)
+    ordered = in_order(table)
+    details = {"in_order": ordered, "rows": [_line(row) for row in table]}
+    yield Figure("table-5", worst(table), "points", LIMIT, worst(table) <= LIMIT and ordered, len(table), details)
 
 
 def _line(row: Row) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _line(row: Row) -> dict[str, Any]:
 
 
 def plot_table_5(found: Sequence[Row]) -> Element:
-    """Draw goodput on the left, learners in each merge on the right; bars for each arm and clock, and what was published."""
+    """Draw goodput on the left and learners in each merge on the right, with bars for each arm and clock, and the published values."""
     at = range(len(ARMS))
     goodputs: list[Series] = []
     merges: list[Series] = []

@@ -1,1 +1,1 @@
-"""Figures against a real API server and etcd. Nodes are simulated, pods never run: only operator and API server are measured."""
+"""Figures with a real API server and etcd. Nodes are simulated and pods never run: only operator and API server are measured."""

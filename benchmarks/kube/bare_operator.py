@@ -1,7 +1,7 @@
-"""The least that replaces a failed pod, for comparison: `python -m benchmarks.kube.bare_operator KUBECONFIG NAMESPACE JOB`.
+"""The simplest program that replaces failed pods, for comparison: `python -m benchmarks.kube.bare_operator KUBECONFIG NAMESPACE JOB`.
 
-It follows the pods of one namespace. For one that fails it changes a Secret and creates the pod's successor, as the operator does for a
-unit of the job, and decides nothing: it waits for the API server and for the processor only. It prints a line when it follows.
+It follows the pods of one namespace. For a pod that fails, it changes a Secret and creates the pod's successor, as the operator does for a
+unit of the job. It decides nothing, so it waits only for the API server and the processor. It prints a line once it follows.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _PLACES = ("nodeName", "nodeSelector", "affinity")
 
 
 async def add_bare_pods(bench: Rig, source: str, namespace: str) -> None:
-    """Return copies of the learner pods of a namespace and of their Secret, which are of no job and use no node."""
+    """Create copies of the learner pods of a namespace and of their Secret. The copies belong to no job and use no node."""
     [secret, *_] = [each for each in (await bench.client.list(names.SECRETS, source)).items if "learners" in each["metadata"]["name"]]
     await bench.client.create(names.SECRETS, {"metadata": {"name": _SECRET, "namespace": namespace}, "data": secret["data"]})
     for pod in await bench.pods(source):
-        found = bare_copy(pod, namespace)
-        del found["metadata"]["ownerReferences"], found["metadata"]["labels"][names.LABEL_JOB]
-        found["spec"] = {field: value for field, value in found["spec"].items() if field not in _PLACES}
-        await bench.client.create(names.PODS, found)
+        copy = bare_copy(pod, namespace)
+        del copy["metadata"]["ownerReferences"], copy["metadata"]["labels"][names.LABEL_JOB]
+        copy["spec"] = {field: value for field, value in copy["spec"].items() if field not in _PLACES}
+        await bench.client.create(names.PODS, copy)
 
 
 def successor(pod: Obj, job: str) -> Obj:
-    """Return the successor of a pod that has failed, named as the operator would name it."""
-    found = bare_copy(pod, pod["metadata"]["namespace"])
-    labels = found["metadata"]["labels"]
+    """The successor of a failed pod, named as the operator would name it."""
+    copy = bare_copy(pod, pod["metadata"]["namespace"])
+    labels = copy["metadata"]["labels"]
     attempt = int(labels[names.LABEL_ATTEMPT]) + 1
-    found["metadata"] |= {
+    copy["metadata"] |= {
         "name": names.learner_pod_name(job, labels[names.LABEL_UNIT], attempt, 0),
         "labels": labels | {names.LABEL_ATTEMPT: str(attempt)},
     }
-    return found
+    return copy
 
 
 async def follow(kubeconfig: str, namespace: str, job: str) -> None:

@@ -1,7 +1,7 @@
 """[blast-radius] One pod of a job with 64 units of 4 hosts fails: how long until its unit has 4 successors, and which other pods change.
 
-The time runs from the answer to the status write that marks the pod Failed. The other 252 pods must be the same pods, by uid, after the
-unit was made again.
+The time begins with the answer to the status write that marks the pod Failed. After the unit was made again, the other 252 pods must still
+be the same pods, by uid.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SMOKE = Size(units=4, failures=2)
 
 
 async def one_failure(bench: Rig, watch: PodWatch, victim: Obj, units: int) -> float:
-    """Return seconds until the unit was made again. Raises RuntimeError when any other pod was touched."""
+    """Seconds until the unit was made again. Raises RuntimeError if another pod was touched."""
     namespace = victim["metadata"]["namespace"]
     unit = victim["metadata"]["labels"][names.LABEL_UNIT]
     everything = await bench.pods(namespace)
-    before = [pod for pod in everything if pod["status"]["phase"] != "Failed"]  # earlier victims stay, for their logs
+    before = [pod for pod in everything if pod["status"]["phase"] != "Failed"]  # the operator keeps earlier victims for their logs
     others = {pod["metadata"]["uid"] for pod in before if pod["metadata"]["labels"][names.LABEL_UNIT] != unit}
     assert len(others) == (units - 1) * HOSTS
     known = set(watch.added)
@@ -71,7 +71,7 @@ async def replacement_times(size: Size) -> list[float]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the figure; its value is the longest of all."""
+    """Yield the figure. Its value is the longest of all times."""
     size = SMOKE if smoke else FULL
     took = asyncio.run(replacement_times(size))
     value = max(took)

@@ -1,11 +1,11 @@
 """[create-rate] How fast the operator makes 2,000 units, against a client that only POSTs the same pods to the same API server.
 
-Eight jobs of 250 single-host units (a job has at most 256). The operator's time runs from the first job's POST to the moment when a
-watch has seen the last learner pod. It covers everything: watch, reconcile, placement, status, and 2,000 certificates, which the bare
-client does not make. The bare client's time runs from its first POST to its last answer, with as many requests at once; its pods
-are watched as well, so that both pay for being measured. The limit is a guard against regressions.
+There are eight jobs of 250 single-host units (a job has at most 256). The operator's time runs from the first job's POST to the moment when
+a watch has seen the last learner pod. It covers everything: watch, reconcile, placement, status, and 2,000 certificates, which the bare
+client does not make. The bare client's time runs from its first POST to its last answer, with as many requests at once. Its pods are
+watched as well, so that both pay for being measured. The limit is a guard against regressions.
 
-[writes-per-unit] The operator's writes, of every kind, from the first job's POST until every unit trains, for each unit.
+[writes-per-unit] All of the operator's writes, from the first job's POST until every unit trains, divided by the number of units.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Size:
     """Units of each job."""
     runs: int
     pause: float
-    """Seconds after the deletion of pods, so that the operator and the API server do not handle it while the next measurement runs."""
+    """Seconds to wait after the deletion of pods. Otherwise operator and API server would still work on it during the next measurement."""
 
 
 FULL = Size(units=250, runs=5, pause=3.0)
@@ -43,7 +43,7 @@ SMOKE = Size(units=2, runs=1, pause=0.1)
 
 
 async def operator_seconds(bench: Rig, namespace: str, units: int) -> float:
-    """Measure from the POST of the first job until the last of its pods was seen."""
+    """Seconds from the POST of the first job until the last pod was seen."""
     async with watching(bench.client, namespace) as watch:
         begun = time.perf_counter()
         for index in range(JOBS):
@@ -53,7 +53,7 @@ async def operator_seconds(bench: Rig, namespace: str, units: int) -> float:
 
 
 async def until_all_train(bench: Rig, namespace: str, units: int) -> None:
-    """Wait until pods run, a syncer reports that all contribute, and so does the status of the jobs."""
+    """Make all pods run and syncers report all units as contributing, and wait until the status of the jobs shows all as training."""
     await bench.mark(await bench.pods(namespace), running)
     async with AsyncExitStack() as syncers:
         for index in range(JOBS):
@@ -67,8 +67,8 @@ async def until_all_train(bench: Rig, namespace: str, units: int) -> None:
 
 
 async def compare(size: Size) -> tuple[list[tuple[float, float]], list[float]]:
-    """Return (operator's seconds, bare client's seconds) of each run, and the operator's writes per unit of each."""
-    found, writes = [], []
+    """For each run (operator's seconds, bare client's seconds), and for each run the operator's writes per unit."""
+    seconds, writes = [], []
     pods_wanted = JOBS * size.units
     async with rig() as bench:
         await bench.add_slices(pods_wanted)
@@ -76,7 +76,7 @@ async def compare(size: Size) -> tuple[list[tuple[float, float]], list[float]]:
             for run in range(size.runs):
                 namespace = await bench.namespace(f"operator-{run}")
                 before = await writes_of(operator)
-                mine = await operator_seconds(bench, namespace, size.units)
+                operator_s = await operator_seconds(bench, namespace, size.units)
                 pods = await bench.pods(namespace)
                 await until_all_train(bench, namespace, size.units)
                 writes.append((await writes_of(operator) - before) / pods_wanted)
@@ -84,27 +84,27 @@ async def compare(size: Size) -> tuple[list[tuple[float, float]], list[float]]:
                 await bench.clear(namespace, lambda: operator.total("diloco_job_units") == 0)
                 await asyncio.sleep(size.pause)
                 async with watching(bench.client, bare_namespace) as watch:
-                    bare = await asyncio.to_thread(bare_seconds, bench.plane, pods, bare_namespace)
+                    bare_s = await asyncio.to_thread(bare_seconds, bench.plane, pods, bare_namespace)
                     await watch.until(lambda: len(watch.added) == pods_wanted, "every pod of the bare client seen")
-                found.append((mine, bare))
+                seconds.append((operator_s, bare_s))
                 await bench.clear(bare_namespace, lambda: True)
                 await asyncio.sleep(size.pause)
-    return found, writes
+    return seconds, writes
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield medians of the runs."""
+    """Yield the medians of the runs."""
     size = SMOKE if smoke else FULL
-    found, writes = asyncio.run(compare(size))
+    seconds, writes = asyncio.run(compare(size))
     units = JOBS * size.units
     within = min(writes) >= 1.0 and max(writes) <= WRITES_LIMIT  # without a write there is no pod
     yield Figure("writes-per-unit", statistics.median(writes), "writes", WRITES_LIMIT, within, size.runs, {"units": units})
-    ratios = [bare / mine for mine, bare in found]
+    ratios = [bare_s / operator_s for operator_s, bare_s in seconds]
     value = statistics.median(ratios)
     details = {
         "units": units,
         "ratios": rounded(ratios, 4),
-        "operator_units_per_second": rounded([units / mine for mine, _ in found], 1),
-        "bare_pods_per_second": rounded([units / bare for _, bare in found], 1),
+        "operator_units_per_second": rounded([units / operator_s for operator_s, _ in seconds], 1),
+        "bare_pods_per_second": rounded([units / bare_s for _, bare_s in seconds], 1),
     }
     yield Figure("create-rate", value, "ratio", LIMIT, value >= LIMIT, size.runs, details)

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.kube.decoded_pods KUBECONFIG NAMESPACE`: list the pods page by page, and keep each as the dict that its JSON is.
+"""`python -m benchmarks.kube.decoded_pods KUBECONFIG NAMESPACE`: list the pods page by page, and keep each as a dict decoded from JSON.
 
-Prints by how many MiB the process has grown, and how many bytes of JSON the pods are.
+Prints by how many MiB the process has grown, and how many bytes of JSON the pods have.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def resident_mib() -> float:
 async def main(kubeconfig: str, namespace: str) -> tuple[float, int]:
     kept: list[Obj] = []
     async with RestClient.connect(load_config(kubeconfig)) as client:
-        await client.list(names.PODS, namespace, limit=1)  # connected, and with all code that a list runs through
+        await client.list(names.PODS, namespace, limit=1)  # connects, and loads all code that a list needs, before memory is measured
         before = resident_mib()
         page = ""
         while True:
-            found = await client.list(names.PODS, namespace, limit=PAGE_SIZE, continue_token=page)
-            kept += found.items
-            if not (page := found.continue_token):
+            answer = await client.list(names.PODS, namespace, limit=PAGE_SIZE, continue_token=page)
+            kept += answer.items
+            if not (page := answer.continue_token):
                 break
         grown = resident_mib() - before
     return grown, sum(len(json.dumps(pod, separators=(",", ":"))) for pod in kept)

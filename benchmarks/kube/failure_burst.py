@@ -1,8 +1,8 @@
-"""Hundreds of failures at once.
+"""Makes hundreds of pods fail at once.
 
-A thousand kubelets that report a thousand failures keep the API server of such a machine busy for two seconds, whatever an operator does.
-So failures are written into etcd itself, one after the other as fast as it takes them, which is some 0.2 s for 500: the time after that is
-the operator's. They are written by a process of its own, so that the measuring process does not spend its time on it.
+If a thousand kubelets report a thousand failures, they alone keep the API server of a small machine busy for two seconds. So failures are
+written into etcd itself, one after the other as fast as etcd takes them: 500 take some 0.2 s, and the time after that is the operator's. A
+separate process writes them, so that the measuring process does not spend its time on it.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from benchmarks.kube.rig import Rig, failed, mark, watching
 
 @dataclass(frozen=True, slots=True)
 class FailureBurst:
-    """When what happened, on `time.perf_counter`'s clock, which all processes of a machine share."""
+    """Times on `time.perf_counter`'s clock, which all processes of a machine share."""
 
     begun: float
-    """The first write that marks a pod Failed was sent."""
+    """When the first write that marks a pod Failed was sent."""
     all_failed: float
-    """The last one was done."""
+    """When the last such write was done."""
     first: float
-    """A watch saw the first successor."""
+    """When a watch saw the first successor."""
     last: float
-    """And the last."""
+    """When a watch saw the last successor."""
 
     @property
     def seconds(self) -> float:
-        """From the first failure to the last successor."""
+        """Time from the first failure to the last successor."""
         return self.last - self.begun
 
     @property
     def failing_seconds(self) -> float:
-        """From the first failure to the last."""
+        """Time from the first failure to the last."""
         return self.all_failed - self.begun
 
 
 @asynccontextmanager
 async def failure_burst(bench: Rig, namespace: str, *, reported: bool = False) -> AsyncIterator[asyncio.Task[FailureBurst]]:
-    """Fail every learner pod of the namespace that has not failed at once; the task ends when all have successors. `reported`: through the
-    API server instead, as kubelets report it, as fast as it goes."""
+    """Make all learner pods of the namespace fail at once, but for those that have failed already. The task ends when all have successors.
+    With `reported` the failures go through the API server, as kubelets report them, as fast as it takes them."""
     way = "" if reported else bench.plane.etcd_url
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.kube.failure_burst", str(bench.plane.kubeconfig), way, namespace),
@@ -80,8 +80,8 @@ async def failure_burst(bench: Rig, namespace: str, *, reported: bool = False) -
 
 
 def failures(pods: list[Obj]) -> bytes:
-    """Return the requests that mark these pods Failed in etcd. Each is a revision of its own: watches go on from revisions, and would miss
-    what shares one. An API server reads JSON there as well as what it writes itself."""
+    """The requests that mark these pods Failed in etcd. Each pod gets a revision of its own: watches continue from revisions, and would
+    miss pods that share one. API servers write protobuf to etcd, but also read JSON from it."""
     requests = []
     for pod in pods:
         meta = {key: value for key, value in pod["metadata"].items() if key != "resourceVersion"}
@@ -97,7 +97,7 @@ def _base64(text: str) -> str:
 
 
 def send(etcd: str, requests: bytes, count: int) -> None:
-    """Send requests one behind the other on one connection, without waiting for answers in between."""
+    """Send all requests on one connection, without waiting for answers in between. `count`: their number."""
     host, _, port = etcd.removeprefix("http://").partition("/")[0].partition(":")
     with socket.create_connection((host, int(port)), timeout=240) as connection:
         sending = threading.Thread(target=connection.sendall, args=(requests,))
@@ -113,8 +113,8 @@ def send(etcd: str, requests: bytes, count: int) -> None:
 async def fail_all(kubeconfig: str, etcd: str, namespace: str) -> FailureBurst:
     async with RestClient.connect(load_config(kubeconfig)) as client, watching(client, namespace) as watch:
         selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
-        found = await client.list(names.PODS, namespace, label_selector=selector)
-        pods = [pod for pod in found.items if pod.get("status", {}).get("phase") != "Failed"]
+        answer = await client.list(names.PODS, namespace, label_selector=selector)
+        pods = [pod for pod in answer.items if pod.get("status", {}).get("phase") != "Failed"]
         requests = failures(pods)
         begun = time.perf_counter()
         if etcd:

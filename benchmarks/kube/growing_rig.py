@@ -1,4 +1,4 @@
-"""A whole control plane whose nodes Karpenter makes, a kubelet that starts and ends pods at once, and the operator as a process."""
+"""A complete control plane with nodes that Karpenter makes, a kubelet that starts and ends pods at once, and the operator as a process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from benchmarks.kube.rig import Rig, running
 
 
 class InstantKubelet:
-    """The kubelet of every node: a bound pod runs at once, and a deleted one is gone at once. The syncers' pods are left to the simulated
-    syncer."""
+    """The kubelet of every node: a bound pod runs at once, and a deleted one is gone at once. `simulated_syncer` marks the syncers' pods as
+    running instead."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -33,7 +33,6 @@ class InstantKubelet:
         self._due: asyncio.Queue[Obj] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pods.run())
             for _ in range(8):
@@ -69,7 +68,7 @@ class GrowingRig(Rig):
         self.autoscaler = autoscaler
 
     async def until(self, holds: Callable[[], bool], what: str, *, within: float = 120.0) -> None:
-        """Look at the API server as often as it answers."""
+        """Wait until `holds()`, which asks the API server. It is called again and again. Raises RuntimeError after `within` seconds."""
         try:
             async with asyncio.timeout(within):
                 while not await asyncio.to_thread(holds):  # noqa: ASYNC110 -- what is waited for is in another process
@@ -78,14 +77,15 @@ class GrowingRig(Rig):
             raise RuntimeError(f"{what}: not within {within:.0f} s\n{self.autoscaler.process.said[-3000:]}") from None
 
     def runs(self, namespace: str) -> int:
-        """Return learner pods, or copies of them, that run."""
+        """The number of learner pods, or of copies of them, that run."""
         query = f"labelSelector={names.LABEL_COMPONENT}%3D{names.COMPONENT_LEARNER}&fieldSelector=status.phase%3DRunning"
         return len(self.plane.request("GET", f"/api/v1/namespaces/{namespace}/pods?{query}")["items"])
 
 
 @asynccontextmanager
 async def growing_rig(machines: Sequence[Machine], *, volumes: int) -> AsyncIterator[GrowingRig]:
-    """Yield the node for syncers, `volumes` for them, and no other node. Gone with everything in it at the end."""
+    """Yield a control plane with one node, for syncers, and with `volumes` volumes for them. At the end it is removed with everything in
+    it."""
     folder = Path(tempfile.mkdtemp(prefix="diloco-bench-"))
     try:
         with start(folder / "plane") as plane, karpenter(plane, folder / "karpenter", machines) as autoscaler:

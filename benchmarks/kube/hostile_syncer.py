@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kube.hostile_syncer FOLDER=ADDRESS...`: what a tenant may run in the place of syncers.
+"""`python -m benchmarks.kube.hostile_syncer FOLDER=ADDRESS...`: what a hostile tenant may run in place of syncers.
 
-Each serves on its address with the certificate in its folder and streams reports of 10.3 MiB (16,384 units) as fast as they are read. One
-process for all of them, with the lowest priority: elsewhere they would run on machines of their own.
+Each syncer serves on its address with the certificate in its folder, and streams reports of 10.3 MiB (16,384 units) as fast as the operator
+reads them. One process serves all of them, with the lowest priority: in a cluster they would run on machines of their own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from diloco.protocol.tls import TlsFiles, server_credentials
 UNITS = 16_384
 HOUR = 3600.0
 REFUSED = 40
-"""Reasons for which contributions of each unit were refused."""
+"""Number of reasons for which contributions of each unit were refused."""
 
 
 def report() -> bytes:
-    """Return a valid one."""
+    """A valid report."""
     units = [
         diloco_pb2.UnitReport(
             unit=f"v6e-{number}",

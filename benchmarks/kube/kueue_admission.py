@@ -1,9 +1,9 @@
 """[kueue-admission] Units per second that the real Kueue admits, against bare pod groups of the same pods.
 
-A job whose units all ask for quota at once, of which there is enough. The operator's time runs from the job's POST until a watch has seen
-the scheduling gate go from the last learner pod; that of the bare groups from the moment when their first pod is there, POSTed by a client
-that does nothing else, until the same. Both need a webhook call, a Workload, an admission and a patch for each unit; the operator also
-makes certificates, status and the syncer. The two take turns in coming first, because Kueue holds ever more Workloads.
+All units of a job ask for quota at once, and there is enough of it. The operator's time runs from the job's POST until a watch has seen the
+scheduling gate go from the last learner pod. The time of the bare groups ends in the same way; it begins when their first pod exists, which
+a client POSTs that does nothing else. Both need a webhook call, a Workload, an admission and a patch for each unit; the operator also makes
+certificates, status and the syncer. The two take turns in coming first, because Kueue holds ever more Workloads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Admitted:
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
         self.begun: float | None = None
-        """When the first pod was seen at all."""
+        """When the first pod was seen. None if none was."""
         self._changed = asyncio.Event()
 
     def see(self, pod: Obj) -> None:
@@ -60,7 +60,7 @@ class _Admitted:
             self._changed.set()
 
     async def until(self, count: int) -> float:
-        """Return when the last of so many was admitted."""
+        """Wait until `count` pods are admitted, and return when the last one was."""
         async with asyncio.timeout(_WITHIN):
             while len(self.at) < count:
                 self._changed.clear()
@@ -93,10 +93,10 @@ def _queue(queues: Kueue, namespace: str) -> None:
 
 
 async def _operator_seconds(bench: Rig, namespace: str, units: int) -> tuple[float, list[Obj]]:
-    """Measure from the POST of the job until its last unit was admitted; return its pods as well."""
+    """(seconds from the POST of the job until its last unit was admitted, the job's pods)."""
     wanted = job("queued", namespace, units)
     wanted["spec"] |= {"queueName": QUEUE}
-    wanted["spec"]["learners"]["min"] = units  # or those beyond the minimum would wait until it has its nodes
+    wanted["spec"]["learners"]["min"] = units  # otherwise units beyond the minimum would wait until the minimum has its nodes
     async with _watching(bench.client, namespace) as admitted:
         begun = time.perf_counter()
         await bench.client.create(names.DILOCO_JOBS, wanted)
@@ -107,7 +107,7 @@ async def _operator_seconds(bench: Rig, namespace: str, units: int) -> tuple[flo
 
 
 async def _bare_seconds(bench: Rig, namespace: str, pods: list[Obj]) -> float:
-    """Return the same of copies of the pods, from the moment when the first of them was seen: the client is a process that takes time to
+    """Seconds until copies of the pods were admitted, from the moment when the first was seen: the process that creates them takes time to
     start."""
     async with _watching(bench.client, namespace) as admitted:
         await asyncio.to_thread(bare_seconds, bench.plane, pods, namespace)
@@ -117,9 +117,9 @@ async def _bare_seconds(bench: Rig, namespace: str, pods: list[Obj]) -> float:
 
 
 async def compare(size: Size) -> list[tuple[float, float]]:
-    """Return (operator's seconds, bare client's seconds) of each run."""
+    """(operator's seconds, bare groups' seconds) of each run."""
     provide_programs(("kueue",))
-    found: list[tuple[float, float]] = []
+    seconds: list[tuple[float, float]] = []
     async with rig() as bench:
         with tempfile.TemporaryDirectory(prefix="diloco-kueue-") as folder, kueue(bench.plane, Path(folder)) as queues:
             queues.flavor(QUEUE, {})
@@ -127,30 +127,30 @@ async def compare(size: Size) -> list[tuple[float, float]]:
             with bench.operator():
                 first = await bench.namespace("first")
                 _queue(queues, first)
-                _, pods = await _operator_seconds(bench, first, size.units)  # a warm-up, whose pods the bare groups are copies of
+                _, pods = await _operator_seconds(bench, first, size.units)  # a warm-up; the bare groups are copies of its pods
                 for run in range(size.runs):
-                    mine, bare = await bench.namespace(f"operator-{run}"), await bench.namespace(f"bare-{run}")
-                    _queue(queues, mine)
-                    _queue(queues, bare)
+                    operator_namespace, bare_namespace = await bench.namespace(f"operator-{run}"), await bench.namespace(f"bare-{run}")
+                    _queue(queues, operator_namespace)
+                    _queue(queues, bare_namespace)
                     if run % 2:
-                        theirs = await _bare_seconds(bench, bare, pods)
-                    ours, _ = await _operator_seconds(bench, mine, size.units)
+                        bare_s = await _bare_seconds(bench, bare_namespace, pods)
+                    operator_s, _ = await _operator_seconds(bench, operator_namespace, size.units)
                     if not run % 2:
-                        theirs = await _bare_seconds(bench, bare, pods)
-                    found.append((ours, theirs))
-    return found
+                        bare_s = await _bare_seconds(bench, bare_namespace, pods)
+                    seconds.append((operator_s, bare_s))
+    return seconds
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
-    found = asyncio.run(compare(size))
-    ratios = [theirs / ours for ours, theirs in found]
+    seconds = asyncio.run(compare(size))
+    ratios = [bare_s / operator_s for operator_s, bare_s in seconds]
     value = statistics.median(ratios)
     details = {
         "units": size.units,
         "ratios": rounded(ratios, 4),
-        "operator_units_per_second": rounded([size.units / ours for ours, _ in found], 1),
-        "bare_groups_per_second": rounded([size.units / theirs for _, theirs in found], 1),
+        "operator_units_per_second": rounded([size.units / operator_s for operator_s, _ in seconds], 1),
+        "bare_groups_per_second": rounded([size.units / bare_s for _, bare_s in seconds], 1),
     }
     yield Figure("kueue-admission", value, "ratio", LIMIT, value >= LIMIT, size.runs, details)

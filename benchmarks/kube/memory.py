@@ -1,10 +1,10 @@
 """[memory-per-1000-pods] What the operator's process holds for every 1,000 pods in its cache, and at rest.
 
-4,000 pods of four jobs. The value is the growth of an operator that starts and finds them, over that of a bare process that lists the same
-pods from the same API server and keeps each as the dict that its JSON is (`decoded_pods`). Both are memory as the kernel counts it, so that
-how an allocator and a kernel round it is in both; the bytes of the JSON, in the line as `json_mib`, would leave that in the value. The
-limit is for what the operator keeps of a pod: 15 % more than is reached. `mib` is the growth itself, for each 1,000 pods. `made_by_itself`
-is that of the operator that created them, whose passes also built 4,000 manifests.
+There are 4,000 pods of 16 jobs. The value is the growth of an operator that starts and finds them, over that of a bare process that lists
+the same pods from the same API server and keeps each as a dict (`decoded_pods`). Both are resident memory, so that allocator and kernel
+round both alike; that would not be so with the bytes of the JSON, which the line has as `json_mib`. The limit is for what the operator
+keeps of a pod: 15 % more than is reached. `mib` is the growth itself, for each 1,000 pods. `made_by_itself` is the growth of the operator
+that created the pods, whose passes also built 4,000 manifests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.kube.rig import job, rig, running, watching, writes_of
 
 LIMIT = 0.16
 BASE_LIMIT = 150.0
-"""MiB."""
+"""Limit of an operator without pods, MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Size:
     units: int
     """Units of each job."""
     quiet: float
-    """Seconds without a write after which the operator is at rest."""
+    """The operator counts as at rest after this many seconds without a write."""
 
 
 FULL = Size(jobs=16, units=250, quiet=3.0)
@@ -44,7 +44,7 @@ SMOKE = Size(jobs=1, units=8, quiet=0.5)
 
 
 async def at_rest(operator: OperatorReplica, quiet: float) -> float:
-    """Return MiB, once the operator has written nothing for so many seconds."""
+    """The operator's resident memory in MiB, once it has written nothing for `quiet` seconds."""
     checks, unchanged, writes = 3, 0, -1
     while unchanged < checks:
         await asyncio.sleep(quiet / checks)
@@ -56,22 +56,22 @@ async def at_rest(operator: OperatorReplica, quiet: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """MiB."""
+    """Memory, in MiB."""
 
     base: float
-    """Memory of an operator without pods."""
+    """An operator without pods."""
     found: float
-    """Memory of one that found the pods."""
+    """An operator that found the pods when it started."""
     made: float
-    """Memory of the one that made them."""
+    """The operator that made the pods."""
     decoded: float
-    """What a process grows by that keeps them as dicts."""
+    """Growth of a process that keeps the pods as dicts."""
     json: float
     """Size of the pods as JSON."""
 
 
 def decoded(kubeconfig: Path, namespace: str) -> tuple[float, float]:
-    """Return (growth of a process that keeps the decoded pods, their JSON), MiB."""
+    """(growth of a process that keeps the decoded pods, size of their JSON), in MiB."""
     command = [sys.executable, "-m", "benchmarks.kube.decoded_pods", str(kubeconfig), namespace]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, preexec_fn=die_with_parent)
     grown, size = json.loads(done.stdout)
@@ -89,10 +89,10 @@ async def resident(size: Size) -> Resident:
                     await bench.client.create(names.DILOCO_JOBS, job(f"memory-{index}", namespace, size.units))
                 await watch.until(lambda: len(watch.added) == size.jobs * size.units, "every learner pod made")
             await bench.mark(await bench.pods(namespace), running)
-            made = await at_rest(operator, size.quiet)
+            with_made_pods = await at_rest(operator, size.quiet)
         with bench.operator() as operator:
-            found = await at_rest(operator, size.quiet)
-        return Resident(base, found, made, *await asyncio.to_thread(decoded, bench.plane.kubeconfig, namespace))
+            with_found_pods = await at_rest(operator, size.quiet)
+        return Resident(base, with_found_pods, with_made_pods, *await asyncio.to_thread(decoded, bench.plane.kubeconfig, namespace))
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

@@ -1,8 +1,8 @@
 """[mixed-sizes] How long does a tenant's unit wait for its successor while another tenant edits a dozen jobs with units of six sizes?
 
-12 jobs of 3 pools each, with units of 1, 2, 3, 5, 7 and 11 hosts, want more than the 100 GPU hosts there are. Every 2 s one of them gets
-another `learners.max`, so all of them are allotted again. Meanwhile units of the neighbour's job fail, one after the other, on slices of
-their own. The value is the longest wait, as a person would notice it; the median in calm stands beside it.
+12 jobs of 3 pools each, with units of 1, 2, 3, 5, 7 and 11 hosts, want more than the 100 GPU hosts of the fleet. Every 2 s one job gets
+another `learners.max`, so all jobs are allotted again. Meanwhile units of the neighbour's job fail, one after the other, on slices of their
+own. The value is the longest wait, as a person would notice it. The line also has the median without edits.
 
 See docs/decisions/0210-units-of-several-sizes.md.
 """
@@ -28,7 +28,7 @@ from benchmarks.simulated_cluster import STEPS
 LIMIT = 1000.0
 """Milliseconds."""
 SIZES = (1, 2, 3, 5, 7, 11)
-"""Hosts of a unit."""
+"""Hosts of a unit, from pool to pool."""
 MIXED, QUIET = "mixed", "quiet"
 """Namespaces."""
 EVERY = 2.0
@@ -42,7 +42,7 @@ class Size:
     edits: int
     quiet_units: int
     failures: int
-    """In calm."""
+    """Failures of the neighbour's units before the edits begin."""
 
 
 FULL = Size(hosts=100, jobs=12, edits=30, quiet_units=4, failures=30)
@@ -50,17 +50,17 @@ SMOKE = Size(hosts=12, jobs=2, edits=1, quiet_units=2, failures=2)
 
 
 def a_mixed_job(draw: random.Random, index: int) -> Obj:
-    """Each pool has another size."""
-    made = JobBuilder(f"mix-{index}").in_namespace(MIXED).with_learners(1, 8).with_training(steps=STEPS)
+    """A job with three pools, whose units have different sizes."""
+    builder = JobBuilder(f"mix-{index}").in_namespace(MIXED).with_learners(1, 8).with_training(steps=STEPS)
     for number, hosts in enumerate(draw.sample(SIZES, 3)):
-        made = made.with_gpu_pool(f"h100-{number}", hosts=hosts, min=0, max=draw.randint(1, 4))
-    found = made.build()
-    found["spec"]["learners"]["timeouts"] = {"schedule": "24h"}  # no scheduler runs
-    return found
+        builder = builder.with_gpu_pool(f"h100-{number}", hosts=hosts, min=0, max=draw.randint(1, 4))
+    built = builder.build()
+    built["spec"]["learners"]["timeouts"] = {"schedule": "24h"}  # no scheduler runs
+    return built
 
 
 async def edits(bench: Rig, draw: random.Random, size: Size) -> None:
-    """Change the largest number of units of one job after the other."""
+    """Change `learners.max` of one job after the other."""
     for turn in range(size.edits):
         learners = {"spec": {"learners": {"max": draw.randint(2, 8)}}}
         await bench.client.patch(names.DILOCO_JOBS, MIXED, f"mix-{turn % size.jobs}", learners)
@@ -68,7 +68,7 @@ async def edits(bench: Rig, draw: random.Random, size: Size) -> None:
 
 
 async def waits(size: Size) -> tuple[list[float], list[float]]:
-    """Return milliseconds that the neighbour's units waited in calm, and during the edits."""
+    """Milliseconds that the neighbour's units waited before the edits, and during them."""
     draw = random.Random(1)
     async with rig() as bench:
         await bench.add_slices(size.quiet_units)

@@ -1,9 +1,9 @@
 """[noisy-neighbour] While 1,000 units of one tenant fail at once, how long does the job of another wait for a successor?
 
-p99 of that job's failure-to-successor time while the operator makes the 1,000 successors, against the same without any. The time
-runs from the answer to the status write that marks a pod Failed until a watch sees its successor. A process of its own makes the failures
-and counts their successors, so that the measuring process does not spend its time on it. A replacement that begins before the first
-successor waits for an API server that takes in a thousand changed pods at once; its figures stand apart.
+The value is p99 of that job's failure-to-successor time while the operator makes the 1,000 successors, over p99 without such a burst. The
+time runs from the answer to the status write that marks a pod Failed until a watch sees its successor. A separate process makes the
+failures and counts their successors, so that the measuring process does not spend its time on it. A replacement that begins before the
+first successor waits for an API server that takes in a thousand changed pods at once; such figures stand apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Size:
     bursts: int
     quiet_failures: int
     pause: float
-    """Seconds in which the operator comes to rest."""
+    """Seconds to wait until the operator is at rest."""
 
 
 FULL = Size(noisy_units=1000, quiet_units=16, bursts=5, quiet_failures=300, pause=5.0)
@@ -53,7 +53,7 @@ class Wait:
 
 
 class Neighbour:
-    """The quiet job: fails one unit after the other and notes how long each waits."""
+    """Fails one unit of the quiet job after the other, and notes how long each waits."""
 
     def __init__(self, bench: Rig, watch: PodWatch, units: int, namespace: str = "quiet") -> None:
         self._bench = bench
@@ -85,7 +85,7 @@ class Neighbour:
 
 
 async def replacements(size: Size) -> tuple[list[Wait], list[Wait], list[FailureBurst]]:
-    """Return the quiet job's replacements without and with a burst of failures of the other tenant, and the bursts."""
+    """The quiet job's replacements without a burst of failures of the other tenant, those during bursts, and the bursts."""
     async with rig() as bench:
         await bench.add_slices(size.noisy_units + size.quiet_units)
         for namespace in ("noisy", "quiet"):

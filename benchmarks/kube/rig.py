@@ -1,7 +1,7 @@
-"""A real kube-apiserver with etcd, simulated slices, and the operator as a process of its own, as a chart would start it.
+"""A real kube-apiserver with etcd, simulated slices, and the operator as a separate process, started as the chart does it.
 
-The controller manager and the scheduler are not started: they would take the processor from both sides of every comparison. What the
-benchmarks need of them (a namespace's default ServiceAccount, a pod's end) the rig writes itself.
+The controller manager and the scheduler are not started: they would take processor time from both sides of every comparison. The rig itself
+writes the things that benchmarks need from them: a namespace's default ServiceAccount, the end of a pod.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from benchmarks import ROOT
 from benchmarks.simulated_cluster import POOL, STEPS, node
 
 CONCURRENCY = 64
-"""Requests under way at once of the rig and of the bare client: as many as the operator's."""
+"""Requests that the rig, and the bare client, have under way at once: as many as the operator."""
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False)
 SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
 LEARNERS = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
 """Label selector of the pods of learners."""
 UNITS_OF_A_JOB = 250
 TOPOLOGIES = {1: "2x2", 4: "4x4"}
-"""Topologies of a v6e slice by its hosts."""
+"""Hosts of a v6e slice -> its topology."""
 
 
 class Rig:
-    """One control plane. `client` is the administrator's."""
+    """One control plane. `client` has the administrator's rights."""
 
     def __init__(self, plane: ControlPlane, client: Client, folder: Path) -> None:
         self.plane = plane
@@ -57,13 +57,13 @@ class Rig:
         self._operators = 0
 
     async def namespace(self, name: str) -> str:
-        """Return a namespace in which pods may be made."""
+        """Create a namespace in which pods can be created, and return its name."""
         await self.client.create(names.NAMESPACES, {"metadata": {"name": name}})
         await self.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default", "namespace": name}})
         return name
 
     async def add_slices(self, count: int, *, hosts: int = 1, prefix: str = POOL) -> None:
-        """Add slices of v6e hosts with four chips each, every slice a node pool of its own."""
+        """Add slices of v6e hosts with four chips each. Every slice is a node pool of its own."""
         slices = [f"{prefix}-{index}" for index in range(count)]
         nodes = [node(f"{each}-{host}", each, TOPOLOGIES[hosts]) for each in slices for host in range(hosts)]
         await side_by_side([partial(self.client.create, names.NODES, made) for made in nodes])
@@ -77,17 +77,21 @@ class Rig:
             await asyncio.sleep(0.2)
 
     async def pods(self, namespace: str, *, component: str = names.COMPONENT_LEARNER) -> list[Obj]:
-        found = await self.client.list(names.PODS, namespace, label_selector=f"{names.LABEL_COMPONENT}={component}")
-        return found.items
+        answer = await self.client.list(names.PODS, namespace, label_selector=f"{names.LABEL_COMPONENT}={component}")
+        return answer.items
 
     async def mark(self, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
-        """Report of each pod what a kubelet would, all as fast as possible."""
+        """See the function `mark`."""
         await mark(self.client, pods, status)
 
     @contextmanager
     def operator(self, config: Obj | None = None, *, lead: Sequence[str] = ()) -> Iterator[OperatorReplica]:
-        """Yield `diloco-operator run`, ready. Ends as a pod does: by SIGTERM. `config`: fields of its configuration. `lead`: options for
-        which it takes a lease; none: it needs none."""
+        """Run `diloco-operator run`, and yield it when it is ready. SIGTERM ends it, as it ends a pod.
+
+        Args:
+            config: fields of its configuration
+            lead: options of leader election; without any the operator takes no lease
+        """
         self._operators += 1
         name = f"operator-{self._operators}"
         options = list(lead) or ["--no-leader-elect"]
@@ -105,18 +109,18 @@ class Rig:
 
 
 class PodWatch:
-    """When each pod of a namespace was first seen, on `time.perf_counter`'s clock, and which were deleted."""
+    """Notes when each pod of a namespace was first seen, and which pods were deleted."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
         self.added: dict[str, float] = {}
-        """Learner pods by name."""
+        """Name of a learner pod -> when it was first seen, on `time.perf_counter`'s clock."""
         self.removed: set[str] = set()
         self._changed = asyncio.Event()
 
     async def follow(self, ready: asyncio.Event) -> None:
-        """Follow until cancelled."""
+        """Follow the pods until cancelled. Sets `ready` once no further pod can be missed."""
         version = (await self._client.list(names.PODS, self._namespace)).resource_version
         ready.set()
         while True:
@@ -167,10 +171,10 @@ async def watching(client: Client, namespace: str) -> AsyncIterator[PodWatch]:
 
 @asynccontextmanager
 async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
-    """Yield a control plane that knows DiLoCoJobs; gone with everything in it at the end."""
+    """Yield a control plane that knows DiLoCoJobs. At the end it is removed with everything in it."""
     folder = Path(tempfile.mkdtemp(prefix="diloco-bench-"))
     try:
-        # New nodes get the taint not-ready, which a controller takes away; none runs here.
+        # This admission plugin gives new nodes the taint not-ready, and the controller that would remove the taint does not run.
         untainted = ("--disable-admission-plugins=TaintNodesByCondition",)
         with start(folder, controllers=False, scheduler=False, api_server_args=(*untainted, *api_server_args)) as plane:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
@@ -183,14 +187,14 @@ async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
 
 
 def storage_class() -> Obj:
-    """Return the cluster's default: no unit starts while its syncer can get no volume. Nothing provisions volumes; the syncers' pods never
-    run."""
+    """A default storage class, because no unit starts while its syncer cannot get a volume. Nothing provisions volumes, as the syncers'
+    pods never run."""
     meta = {"name": "standard", "annotations": {names.DEFAULT_CLASS: "true"}}
     return {"metadata": meta, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
 
 
 async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
-    """Report of each pod what a kubelet would, all as fast as possible."""
+    """Write `status(pod)` for each pod in place of its kubelet, all as fast as possible."""
     await side_by_side(
         [
             partial(
@@ -207,7 +211,7 @@ async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]
 
 
 async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:
-    """Send all of them, `CONCURRENCY` at once."""
+    """Send all requests, `CONCURRENCY` at once."""
     left = iter(sends)
 
     async def work() -> None:
@@ -220,9 +224,9 @@ async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:
 
 
 def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
-    """Return `units` units. A failed unit starts again without a delay. Its failures are soon forgotten: if the status kept every failure
-    of a benchmark, the last measurement would be of a larger job than the first. No scheduler runs, so none may be waited for in vain."""
-    made = (
+    """A job of `units` units. A failed unit starts again without a delay, and its failures are soon forgotten: if the status kept every
+    failure of a benchmark, the last measurement would be of a larger job than the first."""
+    built = (
         JobBuilder(name)
         .in_namespace(namespace)
         .with_learners(1, units)
@@ -231,28 +235,28 @@ def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
         .with_training(steps=STEPS)
         .build()
     )
-    made["spec"]["learners"]["timeouts"] = {"schedule": "24h"}
-    return made
+    built["spec"]["learners"]["timeouts"] = {"schedule": "24h"}  # no scheduler runs, so the operator must not give up waiting for it
+    return built
 
 
 def jobs(name: str, namespace: str, units: int) -> list[Obj]:
-    """Return `units` units in jobs of at most `UNITS_OF_A_JOB`, as equal as they can be."""
+    """Jobs with `units` units in total, each with at most `UNITS_OF_A_JOB`, of nearly equal size."""
     count = -(-units // UNITS_OF_A_JOB)
     return [job(f"{name}-{index}", namespace, (units + index) // count) for index in range(count)]
 
 
 def running(pod: Obj) -> Obj:
-    """Return status of a pod whose container runs."""
+    """The status of a pod whose container runs."""
     return running_status(pod, pod["metadata"]["creationTimestamp"])
 
 
 def failed(pod: Obj) -> Obj:
-    """Return status of a pod whose container ended with status 1."""
+    """The status of a pod whose container ended with exit status 1."""
     return ended_status(pod, 1, pod["metadata"]["creationTimestamp"])
 
 
 def bare_seconds(plane: ControlPlane, pods: list[Obj], namespace: str) -> float:
-    """Return how long a client that does nothing else, a process of its own, needs to POST copies of `pods` into `namespace`."""
+    """Seconds in which a separate process that does nothing else POSTs copies of `pods` into `namespace`."""
     bodies = [bare_copy(pod, namespace) for pod in pods]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(bodies, file)
@@ -270,20 +274,20 @@ def bare_seconds(plane: ControlPlane, pods: list[Obj], namespace: str) -> float:
 
 
 def bare_copy(pod: Obj, namespace: str) -> Obj:
-    """Return what was POSTed when `pod` was made."""
+    """The pod as it was POSTed when it was made, but in `namespace`."""
     meta = pod["metadata"]
     kept = {key: meta[key] for key in ("name", "labels", "annotations", "ownerReferences") if key in meta}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "namespace": namespace}, "spec": pod["spec"]}
 
 
 def shuffled[T](items: Iterable[T], seed: int) -> list[T]:
-    found = list(items)
-    random.Random(seed).shuffle(found)
-    return found
+    result = list(items)
+    random.Random(seed).shuffle(result)
+    return result
 
 
 async def writes_of(operator: OperatorReplica) -> int:
-    """Count the operator's requests so far that changed something, or tried to. A text of /metrics is served to all who ask within a while,
-    so this waits until none of before is."""
+    """The number of the operator's requests so far that changed something, or tried to. The operator serves one text of /metrics to all who
+    ask within `ENDPOINTS.page` seconds, so this first waits until an older text has expired."""
     await asyncio.sleep(ENDPOINTS.page)
     return operator.writes

@@ -1,11 +1,12 @@
 """[scale-from-zero] From the POST of a job to the moment when all its units train, on nodes that Karpenter makes for it.
 
-Measured twice, without any node and with the nodes there, so that the difference is what growing costs. It is divided by the time that
-Karpenter and kube-scheduler need for copies of the same pods without an operator, from the first POST until all run, from no node as well.
+This is measured twice, without nodes and with all nodes present; the difference is the cost of growing. It is divided by the time that
+Karpenter and kube-scheduler need for copies of the same pods without an operator, from the first POST until all run, also without nodes at
+the beginning.
 
-[scale-to-zero] From the suspension of that job until Karpenter has none of its machines left, divided by the same from the deletion of the
-copies, which are on machines of another node pool. Both begin at the same moment: Karpenter looks for unused nodes every 10 s and
-looks again 15 s later, so apart from each other they would differ by chance. What comes too late for one look waits for the next one.
+[scale-to-zero] From the suspension of that job until Karpenter has none of its machines left, divided by the time from the deletion of the
+copies until the same; the copies are on machines of another node pool. Both begin at the same moment: Karpenter looks for unused nodes
+every 10 s and looks again 15 s later, so at different moments they would differ by chance. A node that misses one look waits for the next.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.kube.simulated_syncer import simulated_syncer
 
 LIMIT = 1.3
 OURS, BARE = "ours", "bare"
-"""Node pools of the same machines."""
+"""Two node pools with the same machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ SMOKE = Size(units=1, runs=1)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds."""
+    """Times of one run, in seconds."""
 
     from_zero: float
     on_nodes: float
@@ -59,7 +60,7 @@ class Run:
 
 
 def a_job(name: str, namespace: str, units: int) -> Obj:
-    """Return one host of eight GPUs for each unit."""
+    """A job whose units have one host of eight GPUs each."""
     where = template(nodeSelector={"karpenter.sh/nodepool": OURS})
     pool = {"hosts": 1, "accelerator": "nvidia-h100-80gb", "acceleratorsPerHost": 8, "min": units, "max": units, "template": where}
     return (
@@ -73,11 +74,11 @@ def a_job(name: str, namespace: str, units: int) -> Obj:
 
 
 async def seconds_to_train(bench: GrowingRig, namespace: str, name: str, units: int, address: str) -> float:
-    """Measure from the POST of the job."""
+    """Seconds from the POST of the job until all units train."""
     path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/dilocojobs/{name}"
 
     def trains() -> bool:
-        # The simulated syncer reports every unit before its pods run, and the operator believes it: so pods and slices are asked for, too.
+        # The simulated syncer reports units before their pods run, and the operator believes it. So check pods and slices as well.
         if bench.runs(namespace) < units:
             return False
         found: list[Obj] = bench.plane.request("GET", path).get("status", {}).get("units", [])
@@ -142,15 +143,15 @@ async def seconds_to_zero(bench: GrowingRig, pool: str, begun: float) -> float:
 
 
 def elsewhere(pod: Obj) -> Obj:
-    """Put the pod on machines of the other node pool, and without an owner, which is in another namespace: the garbage collector would
-    delete it."""
+    """The pod for machines of the other node pool. Its owner is in another namespace, so it is removed: the garbage collector would delete
+    the pod."""
     meta = {key: value for key, value in pod["metadata"].items() if key != "ownerReferences"}
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     return {**pod, "metadata": meta, "spec": {**spec, "nodeSelector": {"karpenter.sh/nodepool": BARE}}}
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield medians of the runs."""
+    """Yield the medians of the runs."""
     size = SMOKE if smoke else FULL
     runs = asyncio.run(compare(size))
     growths = [run.growth for run in runs]
@@ -163,8 +164,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         "bare_s": rounded([run.bare for run in runs], 2),
     }
     yield Figure("scale-from-zero", value, "ratio", LIMIT, value <= LIMIT, size.runs, details)
-    ours, bare = [run.to_zero for run in runs], [run.bare_to_zero for run in runs]
-    shrinks = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
+    job_s, bare_s = [run.to_zero for run in runs], [run.bare_to_zero for run in runs]
+    shrinks = [job_seconds / bare_seconds for job_seconds, bare_seconds in zip(job_s, bare_s, strict=True)]
     value = statistics.median(shrinks)
-    shrinking = {"units": size.units, "ratios": rounded(shrinks, 3), "job_s": rounded(ours, 2), "bare_s": rounded(bare, 2)}
+    shrinking = {"units": size.units, "ratios": rounded(shrinks, 3), "job_s": rounded(job_s, 2), "bare_s": rounded(bare_s, 2)}
     yield Figure("scale-to-zero", value, "ratio", LIMIT, value <= LIMIT, size.runs, shrinking)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kube.scrapers HOST:PORT SCRAPERS SILENT`: what anything in a cluster may send to the operator's metrics endpoint.
+"""`python -m benchmarks.kube.scrapers HOST:PORT SCRAPERS SILENT`: what any pod in a cluster may send to the operator's metrics endpoint.
 
-Scrapers ask for /metrics without a token, each as soon as it has its answer. Silent connections send half a request and stay. The process
-has the lowest priority: elsewhere it would run on a machine of its own.
+Scrapers ask for /metrics without a token, and again as soon as they have an answer. Silent connections send half a request and stay. The
+process has the lowest priority: in a real cluster it would run on a machine of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ HOUR = 3600.0
 
 
 def connected(host: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
-    found = socket.create_connection((host, port), timeout=30)
-    return tls.wrap_socket(found) if tls else found
+    connection = socket.create_connection((host, port), timeout=30)
+    return tls.wrap_socket(connection) if tls else connection
 
 
 def scrape(host: str, port: int, tls: ssl.SSLContext | None) -> None:
@@ -32,7 +32,7 @@ def scrape(host: str, port: int, tls: ssl.SSLContext | None) -> None:
 
 
 def keep_silent(host: str, port: int) -> None:
-    """Come again where it is sent away, after a second."""
+    """Keep a silent connection open. If the server closes it, open another one after a second."""
     while True:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=HOUR) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n")

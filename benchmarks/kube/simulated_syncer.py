@@ -1,4 +1,4 @@
-"""A syncer that reports every unit as contributing. It serves with the certificate that the operator made for the real one."""
+"""A syncer that reports every unit as contributing. It uses the certificate that the operator made for the job's real syncer."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class _AllContribute:
 
 @asynccontextmanager
 async def simulated_syncer(bench: Rig, namespace: str, job: str, address: str) -> AsyncIterator[None]:
-    """Let the job's syncer run, on `address` (of 127.0.0.0/8), with all its learners contributing."""
+    """Serve as the job's syncer on `address`, one of 127.0.0.0/8, with all learners contributing, and mark the syncer's pod as running."""
     pods = await bench.pods(namespace)
     labels = [pod["metadata"]["labels"] for pod in pods]
     attempts = {each[names.LABEL_UNIT]: int(each[names.LABEL_ATTEMPT]) for each in labels if each[names.LABEL_JOB] == job}
-    found = await bench.client.get(names.DILOCO_JOBS, namespace, job)
+    job_object = await bench.client.get(names.DILOCO_JOBS, namespace, job)
     secret = await bench.client.get(names.SECRETS, namespace, names.syncer_secret_name(job))
     with tempfile.TemporaryDirectory() as folder:
         for name in (TLS_ROOTS_FILE, TLS_IDENTITY_FILE):
             (Path(folder) / name).write_bytes(base64.b64decode(secret["data"][name]))
         server = grpc.aio.server()
-        serve(server, watch=_AllContribute(attempts, found["spec"]["training"]["steps"]).watch)
+        serve(server, watch=_AllContribute(attempts, job_object["spec"]["training"]["steps"]).watch)
         server.add_secure_port(f"{address}:{SYNCER_PORT}", server_credentials(TlsFiles(Path(folder))))
         await server.start()
         try:

@@ -1,4 +1,4 @@
-"""A user who may do nothing but make jobs in one namespace, and whom the API server serves one request at a time."""
+"""A user who may only create jobs in one namespace, and whom the API server serves one request at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rol
 _LEVELS = Resource("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations", namespaced=False)
 _FLOWS = Resource("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", namespaced=False)
 _BEFORE_OTHERS = 500
-"""Precedence: the built-in schemas for ServiceAccounts come at 9000."""
+"""Precedence of the FlowSchema. The built-in schemas for ServiceAccounts have 9000."""
 
 
 async def tenant(bench: Rig, namespace: str) -> Path:
-    """Return a kubeconfig of the namespace's default ServiceAccount. It has one share of the API server's seats, and borrows none."""
+    """Give the namespace's default ServiceAccount these rights, one share of the API server's seats and no borrowed ones. Return its
+    kubeconfig."""
     name = f"tenant-{namespace}"
     account = {"name": "default", "namespace": namespace}
     create = bench.client.create

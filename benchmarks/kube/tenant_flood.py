@@ -1,16 +1,16 @@
 """[tenant-flood] How much longer do one tenant's jobs wait while another tenant floods the operator?
 
-The other tenant brings 1, 3 and then 10 jobs whose syncers stream reports of 10 MiB as fast as they are read, then 8 scrapers of /metrics
-without a right to it and 230 connections that say nothing, then 10,000 jobs that wait for hardware. Meanwhile units of the victim's job
-fail, one after the other, and each waits for its successor. The value is the largest median wait of a stage against that before; the
-operator may not lose its lease. In the same run a program that does nothing else replaces pods of its own, in turn with the operator: what
-its median wait grows by is due to the API server and the processor.
+The other tenant brings 1, 3 and then 10 jobs whose syncers stream reports of 10 MiB as fast as they are read; then 8 scrapers of /metrics
+without a right to it, and 230 silent connections; then 10,000 jobs that wait for hardware. Meanwhile units of the victim's job fail, one
+after the other, and each waits for its successor. The value is the largest median wait of a stage over the median before the flood; the
+operator may not lose its lease. In the same run, a program that does nothing else replaces pods of its own, in turn with the operator: the
+growth of its median wait is due to the API server and the processor.
 
-What a tenant's requests cost the API server is not the operator's: 64 creates at once, from a user without limits, make every other
-request wait for a second on two cores. So the tenant creates its jobs as fast as it gets answers, from a process of its own, with a token
-of its namespace, and the API server serves it one request at a time (API priority and fairness).
+The operator does not answer for what a tenant's requests cost the API server: 64 creates at once, from a user without limits, make every
+other request wait for a second on two cores. So the tenant creates its jobs as fast as it gets answers, from a separate process, with a
+token of its namespace, and the API server serves it one request at a time (API priority and fairness).
 
-[loop-lag-operator] The longest time for which the operator's event loop stood still in all of that, from its start.
+[loop-lag-operator] The longest hold of the operator's event loop during all of that, from the operator's start.
 """
 
 from __future__ import annotations
@@ -44,32 +44,33 @@ LIMIT = 2.0
 LAG_LIMIT = 250.0
 """Milliseconds."""
 JOB = "quiet"
-"""The victim's."""
+"""The victim's job."""
 VICTIM = "victim"
 BARE = "bare"
-"""Namespace of pods like the victim's, which no operator replaces but the least program that can."""
+"""Namespace of pods like the victim's, which `bare_operator` replaces in place of the operator."""
 CROWD = "many"
 """Namespace of the jobs that wait for hardware."""
 FEW_SEATS = ("--max-requests-inflight=100", "--max-mutating-requests-inflight=50")
-"""Options of the API server: 150 requests at once in all. A tenant with one of 246 shares then has one seat."""
+"""Options of the API server for at most 150 requests at once. A tenant with one of 246 shares then has one seat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     victim_units: int
     failures: int
-    """In each stage."""
+    """Failures in each stage."""
     syncers: tuple[int, ...]
+    """Hostile syncers, one stage after the other."""
     scrapers: int
     silent: int
-    """Connections on which nothing comes."""
+    """Connections that stay silent."""
     jobs: int
     pause: float
     """Seconds between two failures."""
 
 
 FULL = Size(victim_units=16, failures=30, syncers=(1, 3, 10), scrapers=8, silent=230, jobs=10_000, pause=2 / PER_SECOND)
-"""A failure makes the operator write twice. More often, and the victim waits for the limit of its own writes, whatever the flood."""
+"""A failure makes the operator write twice. With a shorter pause the victim would wait for the limit of its own writes, flood or not."""
 SMOKE = Size(victim_units=2, failures=2, syncers=(1,), scrapers=1, silent=4, jobs=8, pause=0.0)
 
 
@@ -80,28 +81,29 @@ class Stage:
     units: list[float] = field(default_factory=list)
     """Waits of the victim's job."""
     bare: list[float] = field(default_factory=list)
-    """Waits of the pods that the least program replaces. What this grows by is due to the API server and the processor alone."""
+    """Waits of the pods that `bare_operator` replaces. They grow only with the load of the API server and the processor."""
 
 
 @dataclass(slots=True)
 class Flood:
-    """What was measured."""
+    """All measurements. Times are in seconds."""
 
     calm: Stage
+    """Before the flood."""
     stages: dict[str, Stage] = field(default_factory=dict)
     renewal_gap: float = 0.0
-    """Seconds, the longest between two renewals of the lease."""
+    """The longest time between two renewals of the lease."""
     transitions: int = 0
     longest_hold: float = 0.0
-    """Seconds."""
+    """The longest hold of the event loop."""
     jobs_seconds: float = 0.0
-    """In which the jobs that wait for hardware were made."""
+    """Time in which the jobs that wait for hardware were created."""
     left: float = 0.0
-    """How many of them the operator had not looked at yet in the end."""
+    """Jobs that were still in the operator's queue at the end."""
 
 
 async def jobs_made(kubeconfig: Path, count: int) -> float:
-    """Return seconds that the tenant needs for so many jobs that wait for hardware."""
+    """Let the tenant create `count` jobs that wait for hardware, and return the seconds that it took."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.kube.job_flood", str(kubeconfig), CROWD, str(count)),
         cwd=ROOT,
@@ -116,7 +118,7 @@ async def jobs_made(kubeconfig: Path, count: int) -> float:
 
 @asynccontextmanager
 async def processes(*arguments: str) -> AsyncIterator[None]:
-    """Yield `python -m …`, from its first line of output until the context ends."""
+    """Run `python -m …` for the time of the context, which begins at the program's first line of output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, preexec_fn=die_with_parent
     )
@@ -134,7 +136,7 @@ async def processes(*arguments: str) -> AsyncIterator[None]:
 
 
 async def hostile_jobs(bench: Rig, folder: Path, first: int, last: int) -> None:
-    """Make jobs of these numbers, whose learners run; their syncers' certificates are in folders by their address."""
+    """Create the jobs with these numbers and let their learners run. The certificate of each job's syncer goes into `folder`/NUMBER."""
     for number in range(first, last):
         namespace = await bench.namespace(f"hostile-{number}")
         async with watching(bench.client, namespace) as watch:
@@ -149,7 +151,7 @@ async def hostile_jobs(bench: Rig, folder: Path, first: int, last: int) -> None:
 
 
 async def syncers_run(bench: Rig, first: int, last: int) -> None:
-    """Let the pods of these jobs' syncers run, with the addresses of the hostile ones."""
+    """Mark the pods of these jobs' syncers as running, at the addresses of the hostile syncers."""
     for number in range(first, last):
         pod = await bench.client.get(names.PODS, f"hostile-{number}", names.syncer_pod_name("flood"))
         ip = address(number)
@@ -161,7 +163,7 @@ def address(number: int) -> str:
 
 
 async def watch_lease(bench: Rig, flood: Flood) -> None:
-    """Note how late the lease is renewed, until cancelled."""
+    """Note the longest time between two renewals of the lease, until cancelled."""
     seen, since = None, time.monotonic()
     while True:
         lease = await bench.client.get(LEASES, "default", OPERATOR_LEASE)
@@ -236,9 +238,9 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
     flood = asyncio.run(flooded(size))
     calm, bare = percentile(flood.calm.units, 0.5), percentile(flood.calm.bare, 0.5)
-    found = flood.stages
-    ratios = {name: percentile(stage.units, 0.5) / calm for name, stage in found.items()}
-    bare_ratios = {name: percentile(stage.bare, 0.5) / bare for name, stage in found.items()}
+    by_stage = flood.stages
+    ratios = {name: percentile(stage.units, 0.5) / calm for name, stage in by_stage.items()}
+    bare_ratios = {name: percentile(stage.bare, 0.5) / bare for name, stage in by_stage.items()}
     worst = max(ratios, key=lambda name: ratios[name])
     value = ratios[worst]
     details = {
@@ -248,8 +250,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         "bare_calm_p50_ms": bare,
         "ratios_p50": ratios,
         "bare_ratios_p50": bare_ratios,
-        "p90_ms": rounded([percentile(stage.units, 0.9) for stage in found.values()], 1),
-        "longest_ms": rounded([max(stage.units) for stage in found.values()], 1),
+        "p90_ms": rounded([percentile(stage.units, 0.9) for stage in by_stage.values()], 1),
+        "longest_ms": rounded([max(stage.units) for stage in by_stage.values()], 1),
         "renewal_gap_s": flood.renewal_gap,
         "leases_lost": flood.transitions,
         "jobs_seconds": flood.jobs_seconds,

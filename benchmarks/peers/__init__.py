@@ -1,1 +1,1 @@
-"""Other systems beside ours, each measured with ours in one run. See docs/results/peers.md."""
+"""Other systems beside ours. Each is measured together with ours in one run. See docs/results/peers.md."""

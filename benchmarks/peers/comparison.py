@@ -1,4 +1,4 @@
-"""What is measured of each system, and the figure that compares a peer with ours. Runs of both take turns."""
+"""Measures systems in the same way, and compares a peer with ours. Runs of both take turns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from benchmarks.peers.systems import ENDLESS, PATIENCE, Alone, Group, Ours
 from benchmarks.process_rig import durations, durations_before
 
 LEARNERS = 2
-"""One on each of our cores."""
+"""One for each core of the machine that measures."""
 OURS = "ours"
 LIMIT = 1.0
-"""Our survivor is not delayed more than that of the peer."""
+"""Our survivor is not delayed more than the peer's."""
 
 type Make = Callable[[Path, Loopback, int, int], Group]
-"""Makes a group from a folder, a loopback, the number of learners, and the steps of each."""
+"""Makes a group from a folder, a loopback, the number of learners, and the number of steps of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Size:
     runs: int
     warm_up_steps: int
     seconds: float
-    """Before the kill, and after it until the killed one is started again."""
+    """Time before the kill, and time from the kill until the killed learner is started again."""
     steps: int
-    """Steps of each learner, in the run whose held-out loss is taken."""
+    """Steps of each learner in the run for the held-out loss."""
 
 
 FULL = Size(runs=3, warm_up_steps=2 * SYNC_INTERVAL, seconds=10.0, steps=10 * SYNC_INTERVAL)
@@ -41,31 +41,31 @@ SMOKE = Size(runs=1, warm_up_steps=4, seconds=2.0, steps=2 * SYNC_INTERVAL)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one run of a system showed."""
+    """Results of one run of a system."""
 
     tokens_of_alone: float
-    """Tokens a second of all learners ÷ of the same loops without an exchange, side by side."""
+    """Tokens per second of all learners ÷ those of the same loops without an exchange, side by side."""
     kilobytes: float
-    """Over loopback, with headers, for one learner and step."""
+    """Kilobytes over loopback, with headers, for each learner and step."""
     longest: float
-    """Longest step of the survivors after the kill ÷ their median step before."""
+    """Longest step of the survivors after the kill ÷ their median step before it."""
     longest_before: float
-    """Their longest step in as long a time before ÷ the same."""
+    """Their longest step in an equally long time before the kill ÷ their median step before it."""
     longest_seconds: float
     back_seconds: float
-    """From the start of the killed learner's new process to its first contribution that is merged."""
+    """Time from the start of the killed learner's new process to its first contribution that is merged."""
 
 
 def rate(step_ends: Sequence[Sequence[float]], start: float, end: float) -> float:
-    """Return tokens a second of all learners."""
+    """Tokens per second of all learners."""
     return TOKENS * sum(start < at <= end for ends in step_ends for at in ends) / (end - start)
 
 
 def gap(step_ends: Sequence[Sequence[float]], start: float, killed: float, end: float) -> tuple[float, float, float]:
-    """Return the longest step of the survivors after the kill, that before it, and the median one before it, seconds; of the survivor whose
-    longest step is the longest."""
-    each = [(list(ends), max(durations(list(ends), killed, end))) for ends in step_ends]
-    ends, longest = max(each, key=lambda one: one[1])
+    """(longest step after the kill, longest step before it, median step before it), in seconds, of the survivor with the longest step after
+    the kill."""
+    survivors = [(list(ends), max(durations(list(ends), killed, end))) for ends in step_ends]
+    ends, longest = max(survivors, key=lambda survivor: survivor[1])
     before = durations_before(ends, start, killed)
     return longest, max(before), median(before)
 
@@ -78,7 +78,7 @@ def settled(group: Group, size: Size) -> None:
 
 
 def alone_rate(folder: Path, size: Size) -> float:
-    """Return tokens a second of the loops without an exchange."""
+    """Tokens per second of the loops without an exchange."""
     with Loopback() as loopback, Alone(folder, loopback, LEARNERS) as group:
         settled(group, size)
         start = time.monotonic()
@@ -88,12 +88,12 @@ def alone_rate(folder: Path, size: Size) -> float:
 
 
 def seen(folder: Path, size: Size, make: Make, alone: float) -> Seen:
-    """Measure one run of a system."""
+    """Measure one run of a system. `alone`: tokens per second without an exchange."""
     with Loopback() as loopback, make(folder, loopback, LEARNERS, ENDLESS) as group:
         settled(group, size)
-        sent, start = loopback.sent_bytes(), time.monotonic()
+        sent_before, start = loopback.sent_bytes(), time.monotonic()
         time.sleep(size.seconds)
-        gone, killed = loopback.sent_bytes(), time.monotonic()
+        sent_at_kill, killed = loopback.sent_bytes(), time.monotonic()
         all_ends = [group.step_ends(unit) for unit in group.units]
         victim = group.victim
         group.kill(victim)
@@ -107,24 +107,24 @@ def seen(folder: Path, size: Size, make: Make, alone: float) -> Seen:
                 raise RuntimeError(f"{victim} does not contribute again within {PATIENCE:.0f} s\n{group.logs()}")
             time.sleep(0.02)
     tokens = rate(all_ends, start, killed)
-    kilobytes = (gone - sent) / 1e3 / (tokens / TOKENS * (killed - start))
+    kilobytes = (sent_at_kill - sent_before) / 1e3 / (tokens / TOKENS * (killed - start))
     return Seen(tokens / alone, kilobytes, longest / usual, before / usual, longest, at - relaunched)
 
 
 def held_out_loss(folder: Path, size: Size, make: Make) -> float:
-    """Let each learner take its steps, and return the held-out loss of the parameters that all share."""
+    """Let each learner take `size.steps` steps, and return the held-out loss of the parameters that all share at the end."""
     with Loopback() as loopback, make(folder, loopback, LEARNERS, size.steps) as group:
         group.start()
         return group.loss()
 
 
 def medians(runs: Sequence[Seen]) -> dict[str, float]:
-    """Return the median of each field."""
+    """The median of each field."""
     return {field.name: round(median(getattr(run, field.name) for run in runs), 4) for field in fields(Seen)}
 
 
 def compared(size: Size, peers: Mapping[str, Make], version: str) -> Iterator[Figure]:
-    """Run ours and peers in turns. The figure of each: our survivors' longest step after the kill, in medians, ÷ theirs."""
+    """Run ours and the peers in turns. A peer's figure is our survivors' longest step after the kill, in medians, ÷ the peer's."""
     systems: dict[str, Make] = {OURS: Ours, **peers}
     runs: dict[str, list[Seen]] = {system: [] for system in systems}
     with tempfile.TemporaryDirectory() as directory:
@@ -134,12 +134,12 @@ def compared(size: Size, peers: Mapping[str, Make], version: str) -> Iterator[Fi
             for system, make in systems.items():
                 runs[system].append(seen(folder / f"{system}-{run}", size, make, alone))
         losses = {system: held_out_loss(folder / f"{system}-loss", size, make) for system, make in systems.items()}
-    found = {system: {**medians(each), "held_out_loss": round(losses[system], 4)} for system, each in runs.items()}
+    by_system = {system: {**medians(each), "held_out_loss": round(losses[system], 4)} for system, each in runs.items()}
     for name in peers:
-        value = found[OURS]["longest"] / found[name]["longest"]
+        value = by_system[OURS]["longest"] / by_system[name]["longest"]
         details = {
-            "ours": found[OURS],
-            "theirs": found[name],
+            "ours": by_system[OURS],
+            "theirs": by_system[name],
             "ours_by_run": [asdict(run) for run in runs[OURS]],
             "theirs_by_run": [asdict(run) for run in runs[name]],
             "steps_for_loss": size.steps,

@@ -1,4 +1,4 @@
-"""[peer-gradientmail] GradientMail 0.0.2 beside ours: a learner of two is killed and comes back; speed, bytes, held-out loss."""
+"""[peer-gradientmail] GradientMail 0.0.2 beside ours: one of two learners is killed and comes back; speed, bytes, held-out loss."""
 
 from __future__ import annotations
 

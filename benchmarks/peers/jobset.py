@@ -1,8 +1,8 @@
 """[peer-jobset] One pod of many fails: JobSet v0.12.0 with its default failure policy beside ours, each on a real control plane.
 
-As in `blast-radius`, 64 units of 4 pods: for JobSet a Job of 4 pods for each unit, whose pods Kubernetes' own controller of Jobs makes. The
-time runs from the answer to the status write that marks a pod Failed until all pods are there again. No kubelet runs, so old pods are gone
-as soon as they are deleted.
+As in `blast-radius`, there are 64 units of 4 pods. JobSet has a Job of 4 pods for each unit, and Kubernetes' own Job controller makes the
+pods. The time runs from the answer to the status write that marks a pod Failed until all pods exist again. No kubelet runs, so old pods are
+gone as soon as they are deleted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POLL = 0.05
 class Size:
     ours: blast_radius.Size
     failures: int
-    """Runs of JobSet, which makes all pods again each time."""
+    """Failures for JobSet, which makes all pods again each time."""
 
 
 FULL = Size(blast_radius.Size(units=64, failures=5), failures=3)
@@ -52,18 +52,18 @@ SMOKE = Size(blast_radius.Size(units=4, failures=1), failures=1)
 
 
 def job_set(units: int, hosts: int) -> Obj:
-    """Return a JobSet with one Job for each unit. A Job fails with its first pod, as in JobSet's own examples of training."""
+    """A JobSet with one Job for each unit. A Job fails with its first pod, as in JobSet's own examples of training."""
     container = {"name": "train", "image": "train"}
     pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    one = {"spec": {"parallelism": hosts, "completions": hosts, "backoffLimit": 0, "template": pod}}
-    replicated = {"name": "unit", "replicas": units, "template": one}
+    job_template = {"spec": {"parallelism": hosts, "completions": hosts, "backoffLimit": 0, "template": pod}}
+    replicated = {"name": "unit", "replicas": units, "template": job_template}
     meta = {"name": _NAME, "namespace": _NAMESPACE}
     return {"metadata": meta, "spec": {"failurePolicy": {"maxRestarts": 1000}, "replicatedJobs": [replicated]}}
 
 
 @contextmanager
 def controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """JobSet's controller with its webhooks, ready."""
+    """Run JobSet's controller with its webhooks for the time of the context, which begins when they are ready."""
     definitions = PROGRAMS / "jobset-manifests" / "jobset.x-k8s.io_jobsets.yaml"
     plane.kubectl("apply", "--server-side", "-f", str(definitions))
     plane.wait_until_established("jobsets.jobset.x-k8s.io")
@@ -93,21 +93,21 @@ def controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
 
 
 def webhooks(ca: bytes, port: int) -> list[Obj]:
-    """Return the webhooks of JobSet's manifests, at an address of this machine. The one for pods sees JobSet's own pods alone, as JobSet's
-    patch says."""
-    found: list[Any] = list(yaml.safe_load_all((PROGRAMS / "jobset-manifests" / "manifests.yaml").read_text()))
-    for configuration in found:
+    """The webhooks of JobSet's manifests, at an address of this machine. The one for pods sees only JobSet's own pods, as in JobSet's
+    patch."""
+    configurations: list[Any] = list(yaml.safe_load_all((PROGRAMS / "jobset-manifests" / "manifests.yaml").read_text()))
+    for configuration in configurations:
         configuration["metadata"]["name"] = f"jobset-{configuration['metadata']['name']}"
         for hook in configuration["webhooks"]:
             path = hook["clientConfig"]["service"]["path"]
             hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": base64.b64encode(ca).decode()}
             if hook["name"].endswith("pod.kb.io"):
                 hook["objectSelector"] = {"matchExpressions": [{"key": _OF_JOBSET, "operator": "Exists"}]}
-    return found
+    return configurations
 
 
 def in_phase(phase: str) -> Callable[[Obj], Obj]:
-    """Return a pod's status with this phase, which is all that Kubernetes' controller of Jobs reads of it."""
+    """Makes a pod's status with this phase, which is all that Kubernetes' Job controller reads of it."""
     return lambda _: {"phase": phase}
 
 
@@ -116,7 +116,7 @@ async def _pods(client: Client) -> list[Obj]:
 
 
 async def whole(client: Client, count: int, without: set[str]) -> list[Obj]:
-    """Wait for `count` pods that have not failed and are not being deleted. At least one pod of `without`, by its uid, must be gone."""
+    """Wait until there are `count` pods that have not failed and are not being deleted, and at least one uid of `without` is gone."""
     async with asyncio.timeout(_WITHIN):
         while True:
             pods = await _pods(client)
@@ -128,7 +128,7 @@ async def whole(client: Client, count: int, without: set[str]) -> list[Obj]:
 
 
 async def theirs(size: Size) -> tuple[list[float], list[int]]:
-    """Return for each failure the seconds until all pods are there again, and how many of them are new."""
+    """For each failure the seconds until all pods exist again, and how many of them are new."""
     units, hosts = size.ours.units, blast_radius.HOSTS
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -151,7 +151,7 @@ async def theirs(size: Size) -> tuple[list[float], list[int]]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield the figure: our seconds ÷ JobSet's."""
+    """Yield the figure: our seconds ÷ JobSet's, in medians."""
     provide_programs(("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "jobset"))
     size = SMOKE if smoke else FULL
     seconds, again = asyncio.run(theirs(size))

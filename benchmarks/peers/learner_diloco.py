@@ -1,4 +1,4 @@
-"""A learner in a job of ours: `DILOCO_*` say which."""
+"""A learner in a job of ours. The environment's `DILOCO_*` variables name the job."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A learner of GradientMail, in its environment; its store is at STORE, an S3-compatible server.
+"""A learner of GradientMail. The environment variable STORE names its store, an S3-compatible server.
 
-`delta_dtype` halves what a learner sends, as our BFloat16 does. `poll_interval`: the default of 1 s is for longer steps than these.
+`delta_dtype` halves what a learner sends, as our BFloat16 does. `poll_interval` is shorter than its default of 1 s, which is for longer
+steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PATIENCE = 120.0
 
 
 def make_bucket(url: str) -> None:
-    """Make the bucket as soon as the server answers."""
+    """Create the bucket as soon as the server answers."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A replica of torchft's streaming DiLoCo, as its own `DiLoCoTrainer` sets it up; its lighthouse is at TORCHFT_LIGHTHOUSE."""
+"""A replica of torchft's streaming DiLoCo, set up as in its own `DiLoCoTrainer`. TORCHFT_LIGHTHOUSE names its lighthouse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAGMENTS = 4
 
 
 def fragments(model: Any) -> list[nn.Module]:
-    """Cut the model into fragments of whole modules. H has to be a multiple of their number."""
+    """Cut the model into FRAGMENTS fragments of whole modules. H must be a multiple of their number."""
     blocks = list(model.blocks)
     share = len(blocks) // (FRAGMENTS - 1)
     middle: list[nn.Module] = [nn.ModuleList(blocks[start : start + share]) for start in range(0, len(blocks), share)]

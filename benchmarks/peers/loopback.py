@@ -1,4 +1,4 @@
-"""A network namespace of its own with loopback alone, whose bytes are counted: all that the processes in it send to each other."""
+"""A network namespace that has only loopback. The bytes on it, which processes in the namespace send to each other, are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADDRESS = "127.0.0.1"
 
 
 class Loopback:
-    """The namespace, as long as the context is open."""
+    """The namespace. It lives as long as the context is open."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -27,20 +27,21 @@ class Loopback:
 
     @staticmethod
     def address(_region: int) -> str:
-        """Return the address of all processes."""
+        """The address of all processes."""
         return ADDRESS
 
     def entering(self, _region: int) -> Callable[[], None]:
-        """Return what a new process does first to be in it."""
+        """A `preexec_fn` that moves a new process into the namespace."""
         return entering(self._namespace)
 
     def sent_bytes(self) -> int:
-        """Return the bytes sent so far, with the headers of IP and TCP."""
+        """Bytes sent so far, with the headers of IP and TCP."""
         return sent_bytes(in_namespace(self._namespace, lambda: Path("/proc/thread-self/net/dev").read_text(encoding="ascii")))
 
 
 def sent_bytes(devices: str) -> int:
-    """Read what loopback has sent from /proc/net/dev, whose ninth column after the name it is. Raises ValueError without loopback."""
+    """The bytes that loopback has sent: the ninth column after its name in `devices`, the text of /proc/net/dev. Raises ValueError without
+    loopback."""
     for line in devices.splitlines():
         name, _, columns = line.partition(":")
         if name.strip() == "lo":

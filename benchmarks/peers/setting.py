@@ -1,4 +1,4 @@
-"""What is the same in all systems that are compared: model, batch, H, the outer optimizer, and how learners are named."""
+"""Settings that all compared systems share: model, batch, H, outer optimizer, and names of learners."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ MODEL = ModelConfig(layers=6, width=128, heads=4, context=64)
 """1.26 M parameters."""
 BATCH = 4
 TOKENS = BATCH * MODEL.context
-"""Tokens of a step of one learner."""
+"""Tokens in a step of one learner."""
 SYNC_INTERVAL = 24
 OUTER_RATE, OUTER_MOMENTUM = 0.6, 0.3
-"""SGD with Nesterov momentum, our defaults, in each system."""
+"""The outer optimizer of each system is SGD with Nesterov momentum, with our defaults."""
 
 
 def contribution(unit: str, attempt: int) -> str:
-    """Return how an attempt of a unit is named where contributions are noted."""
+    """The name of a unit's attempt in the notes of contributions."""
     return f"{unit}-{attempt}"

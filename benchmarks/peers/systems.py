@@ -1,4 +1,4 @@
-"""The systems that are compared, each as a group of learners over one loopback: ours, GradientMail, torchft, and the loop alone."""
+"""The compared systems, each as a group of learners over one loopback: ours, GradientMail, torchft, and the loop without an exchange."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from benchmarks.wan.rig import WideRig
 ENDLESS = 10_000_000
 """Steps of a run that is ended from outside."""
 PATIENCE = 600.0
-"""Seconds of a wait: it only bounds a failure."""
+"""Most seconds of a wait. Only a failure takes this long."""
 _WORKLOAD = Workload(mebibytes=5, step_seconds=0.1)
-"""What a learner does, for the bounds of waits."""
+"""Roughly what a learner does. The limits of waits follow from it."""
 _STORE_PORT, _LIGHTHOUSE_PORT = 9000, 29510
-"""In a namespace of our own every port is free."""
+"""Fixed ports: in a network namespace of our own every port is free."""
 
 
 class Group(Protocol):
@@ -40,28 +40,28 @@ class Group(Protocol):
 
     @property
     def units(self) -> list[str]:
-        """Return the names of the learners."""
+        """The names of the learners."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
     def start(self) -> None:
-        """Start what the learners need, and all of them."""
+        """Start all learners, and before them what they need."""
 
     @property
     def victim(self) -> str:
-        """Return the learner to kill: one that serves no other."""
+        """The learner to kill: one that serves no other."""
 
     def kill(self, unit: str) -> None:
         """End a learner by SIGKILL."""
 
     def relaunch(self, unit: str) -> Callable[[], float | None]:
-        """Start a learner again; what is returned says when it contributed again, None: it has not yet."""
+        """Start a learner again. The returned function says when it contributed again, or None if it has not yet."""
 
     def step_ends(self, unit: str) -> list[float]:
-        """Return when each step ended."""
+        """When each step ended."""
 
     def steps_until(self, units: list[str], end: float) -> list[list[float]]:
-        """Return when each step ended, by unit, once all steps that began before `end` have ended."""
+        """Wait until all steps that began before `end` have ended, and return for each unit when its steps ended."""
 
     def wait_for_steps(self, units: list[str], count: int, timeout: float | None = None) -> None:
         """Wait until each learner has taken `count` steps."""
@@ -70,20 +70,20 @@ class Group(Protocol):
         """Wait until a contribution of each learner was merged."""
 
     def loss(self) -> float:
-        """Wait for the end and return the held-out loss of what all share."""
+        """Wait for the end, and return the held-out loss of the parameters that all share."""
 
     def logs(self) -> str:
-        """Return the end of each log."""
+        """The end of each log."""
 
 
 def noted_at(text: str, what: str, name: str) -> list[float]:
-    """Return when a learner noted this of this attempt; the last line may be written just now."""
+    """When a learner noted `what` about the attempt `name`. A last line that is still being written is left out."""
     whole = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [float(at) for at, *noted in whole if noted == [what, name]]
 
 
 class _Learners(ProcessRig):
-    """What a group does with the processes of its learners."""
+    """The part of a group that handles the processes of its learners."""
 
     units: list[str]
 
@@ -94,39 +94,36 @@ class _Learners(ProcessRig):
 
     @property
     def victim(self) -> str:
-        """Return the learner to kill: one that serves no other."""
         return self.units[-1]
 
     def kill(self, unit: str) -> None:
-        """End a learner by SIGKILL."""
         process = self._of_unit[unit]
         process.kill()
         process.wait()
         self.forget(process)
 
     def loss(self) -> float:
-        """Wait for the end and return the held-out loss of the first learner that has written it."""
-        # A replica of torchft whose peer has ended finds no quorum for its last exchange, and fails.
+        """Wait for the end, and return the held-out loss of the first learner that has written it."""
+        # The first is enough: a replica of torchft whose peer has ended finds no quorum for its last exchange, and fails.
         files = [self._directory / f"{unit}.loss" for unit in self.units]
         wait(lambda: any(file.exists() for file in files), "a held-out loss", self)
         return float(next(file for file in files if file.exists()).read_text(encoding="ascii"))
 
 
 class NotingGroup(_Learners):
-    """A group whose learners themselves note what was merged."""
+    """A group whose learners themselves note which contributions were merged."""
 
     system = ""
     _module = ""
 
     def __init__(self, folder: Path, loopback: Loopback, learners: int, steps: int = ENDLESS) -> None:
-        """Prepare a group; `steps`: of each learner."""
+        """`steps`: steps of each learner."""
         super().__init__(folder, _WORKLOAD.timeout)
         self.units = [f"u{rank}" for rank in range(learners)]
         self._loopback = loopback
         self._steps = steps
 
     def start(self) -> None:
-        """Start what the learners need, and all of them."""
         for unit in self.units:
             self._launch(unit)
 
@@ -143,7 +140,6 @@ class NotingGroup(_Learners):
         self._of_unit[unit] = self._start(unit, command, self._environment(), python=self._python())
 
     def relaunch(self, unit: str) -> Callable[[], float | None]:
-        """Start a learner again; what is returned says when it contributed again."""
         self._launch(unit)
         return lambda: self._contributed(unit)
 
@@ -155,7 +151,6 @@ class NotingGroup(_Learners):
         return {file.stem: file.read_text(encoding="ascii") for file in self._directory.glob("*.notes")}
 
     def wait_for_exchange(self) -> None:
-        """Wait until a contribution of each learner was merged."""
         wait(lambda: all(self._contributed(unit) is not None for unit in self.units), "each learner contributes", self)
 
     def _entering(self, _name: str) -> Callable[[], None]:
@@ -163,34 +158,33 @@ class NotingGroup(_Learners):
 
 
 class Alone(NotingGroup):
-    """The loop, side by side, without an exchange."""
+    """The loops of all learners, side by side, without an exchange."""
 
     system = "alone"
     _module = "benchmarks.peers.learner_alone"
 
     def wait_for_exchange(self) -> None:
-        """There is none."""
+        """Does nothing, since there is no exchange."""
 
 
 class GradientMail(NotingGroup):
-    """Learners that also close rounds, and a server in the place of S3."""
+    """Learners, some of which also close rounds, and a server in place of S3."""
 
     system = "gradientmail"
     _module = "benchmarks.peers.learner_gradientmail"
 
     def __init__(self, folder: Path, loopback: Loopback, learners: int, python: Path, steps: int = ENDLESS) -> None:
-        """Prepare a group; `python`: of its environment."""
+        """`python`: the Python of the peer's environment."""
         super().__init__(folder, loopback, learners, steps)
         self._of_peer = python
 
     def start(self) -> None:
-        """Start the store and all learners."""
         self._start("store", ["-m", "moto.server", "-H", ADDRESS, "-p", str(_STORE_PORT)], {}, python=self._of_peer)
         super().start()
 
     @property
     def victim(self) -> str:
-        """Return a learner that does not close rounds: to kill the one that does is another measurement."""
+        """A learner that does not close rounds. To kill the one that does would be another measurement."""
         notes = self._notes()
         return next(unit for unit in self.units if not noted_at(notes.get(unit, ""), "closed", contribution(unit, self._attempts[unit])))
 
@@ -203,7 +197,7 @@ class GradientMail(NotingGroup):
 
 
 class TorchFT(NotingGroup):
-    """Replicas, and their lighthouse with the flags of its README. `flags`: further ones."""
+    """Replicas, and their lighthouse with the flags that its README gives. `flags`: further flags."""
 
     system = "torchft"
     _module = "benchmarks.peers.learner_torchft"
@@ -213,7 +207,6 @@ class TorchFT(NotingGroup):
         self._flags = ("--min_replicas", "1", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000", *flags)
 
     def start(self) -> None:
-        """Start the lighthouse and all replicas."""
         lighthouse = str(Path(sys.executable).with_name("torchft_lighthouse"))
         self._start("lighthouse", [lighthouse, *self._flags, "--bind", f"{ADDRESS}:{_LIGHTHOUSE_PORT}"], {})
         super().start()
@@ -223,19 +216,18 @@ class TorchFT(NotingGroup):
 
 
 class Ours(_Learners, WideRig):
-    """A job of ours: a syncer, learners, and who listens to the syncer's reports."""
+    """A job of ours: a syncer, learners, and a process that follows the syncer's reports."""
 
     system = "ours"
 
     def __init__(self, folder: Path, loopback: Loopback, learners: int, steps: int = ENDLESS) -> None:
         outer = {"learningRate": OUTER_RATE, "momentum": OUTER_MOMENTUM}
         training = {"steps": ENDLESS, "syncInterval": SYNC_INTERVAL, "compression": "BFloat16", "outerOptimizer": outer}
-        if steps != ENDLESS:  # what the learners train in the last H steps is in the model in part, and not counted
+        if steps != ENDLESS:  # the last H steps are only partly in the model and are not counted, so leave room for them
             training["tokens"] = learners * (steps - SYNC_INTERVAL) * TOKENS
         super().__init__(folder, _WORKLOAD, loopback, [0] * learners, training)
 
     def start(self) -> None:
-        """Start the syncer, all learners, and who listens."""
         self.start_syncer()
         for unit in self.units:
             self._launch(unit)
@@ -247,24 +239,22 @@ class Ours(_Learners, WideRig):
         self._of_unit[unit] = self._start(unit, command, self._of_learner(unit, self.address, self._attempts[unit]))
 
     def relaunch(self, unit: str) -> Callable[[], float | None]:
-        """Start a learner again; what is returned says when it contributed again."""
         before = self.reported()
         had = before.contributions.get(unit, 0) if before else 0
         self._launch(unit)
 
         def contributed() -> float | None:
-            found = self.reported()
-            return found.at if found is not None and found.contributions.get(unit, 0) > had else None
+            reported = self.reported()
+            return reported.at if reported is not None and reported.contributions.get(unit, 0) > had else None
 
         return contributed
 
     def wait_for_exchange(self) -> None:
-        """Wait until a contribution of each learner was merged."""
         self.wait_for_all(1, PATIENCE)
 
 
 def wait(condition: Callable[[], object], what: str, group: ProcessRig) -> None:
-    """Wait until something is so. Raises RuntimeError with the logs after a while."""
+    """Wait until `condition()` holds. Raises RuntimeError with the logs after `PATIENCE` seconds. `what`: for the message."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:

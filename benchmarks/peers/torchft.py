@@ -1,6 +1,6 @@
 """[peer-torchft, peer-torchft-tuned] torchft 0.2.0 beside ours: a replica of two is killed and comes back; speed, bytes, held-out loss.
 
-`-tuned`: its lighthouse takes a replica as lost after half a second without a heartbeat in place of five.
+`-tuned`: the lighthouse takes a replica as lost after half a second without a heartbeat, instead of five.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every learner of a comparison trains: one model, text, order of samples, inner optimizer and H, in whichever system it is.
+"""The training of every learner in a comparison: the same model, text, order of samples, inner optimizer and H in each system.
 
-It is imported in a peer's environment too, beside this repository's model and text, and nothing of our session.
+A peer's environment imports this module too, with this repository's model and text, but nothing of our session.
 """
 
 from __future__ import annotations
@@ -49,23 +49,22 @@ class Learner:
         self._notes = (self._folder / f"{self.unit}.notes").open("a", encoding="ascii", buffering=1)
 
     def batches(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield this learner's own share of the samples: ranks take turns."""
+        """Yield this learner's share of the samples. Ranks take turns."""
         for step in range(self.steps):
             start = (step * self.learners + self.rank) * BATCH
             yield self.corpus.batch(np.arange(start, start + BATCH, dtype=np.int64))
 
     def train(self, windows: NDArray[np.uint8]) -> float:
-        """Take a step; return its loss."""
+        """Take a step, and return its loss."""
         self._taken += 1
         batch = torch.from_numpy(windows.astype(np.int64))
         return float(byte_lm_torch.train_step(self.model, self.optimizer, batch, _INNER.rate(self._taken, 0.0)))
 
     def note_step(self) -> None:
-        """Note the end of a step."""
         self._times.write(f"{time.monotonic():.6f}\n")
 
     def note_merged(self, name: str) -> None:
-        """Note that a contribution of this attempt was merged."""
+        """Note that a contribution of the attempt `name` was merged."""
         self._notes.write(f"{time.monotonic():.6f} merged {name}\n")
 
     def note_closed(self) -> None:

@@ -1,1 +1,1 @@
-"""Benchmarks on models of real sizes: memory of 64 MiB and more, or minutes of time. `make bench-sizes`."""
+"""Benchmarks with models of real sizes, of 64 MiB and more, or that take minutes. `make bench-sizes`."""

@@ -1,8 +1,8 @@
-"""What the joins of learners would be if they were only gRPC: one client sends the bytes of a model to a server, the others get as many.
+"""Joins of learners as bare gRPC: one client sends the bytes of a model to a server, and the others get as many.
 
     python -m benchmarks.sizes.bare_joins LAGS MESSAGES BYTES       the server, in the environment of a syncer; its loop is watched
 
-[loop-lag] divides by how late the loop of this server is. It ends with the process that started it.
+[loop-lag] divides by the lag of this server's loop. The server ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.sizes.watched_syncer import watch
 
 
 def messages(mebibytes: int) -> tuple[int, int]:
-    """Return as how many messages of how many bytes a model goes over the wire: chunks of the largest size for which a window opens."""
+    """(number of messages, bytes of each) in which a model goes over the wire: chunks of the largest size that a window allows."""
     size = MOST_BYTES // CHUNKS
     return (mebibytes << 20) // size, size
 
 
 async def joins(rig: ExchangeRig, address: str, clients: int) -> None:
-    """Let the first client send a model, and then the others get it at once, each on a connection of its own."""
+    """Let the first client send a model, and then let the others get it all at once, each on its own connection."""
     count, size = messages(rig.workload.mebibytes)
     data = bytes(size)
 
@@ -37,7 +37,7 @@ async def joins(rig: ExchangeRig, address: str, clients: int) -> None:
         for _ in range(count):
             yield data
 
-    async def nothing() -> AsyncIterator[bytes]:
+    async def empty() -> AsyncIterator[bytes]:
         for _ in range(0):
             yield data
 
@@ -51,7 +51,7 @@ async def joins(rig: ExchangeRig, address: str, clients: int) -> None:
     await join("bare-0", sent())
     async with asyncio.TaskGroup() as tasks:
         for index in range(1, clients):
-            tasks.create_task(join(f"bare-{index}", nothing()))
+            tasks.create_task(join(f"bare-{index}", empty()))
 
 
 async def serve_joins(lags: Path, count: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""[commit-record-64MiB] As `commit-record-4MiB`, with a larger fragment."""
+"""[commit-record-64MiB] Like `commit-record-4MiB`, with a larger fragment."""
 
 from __future__ import annotations
 

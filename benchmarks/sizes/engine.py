@@ -1,8 +1,8 @@
 """[engine] The syncer's path without the network: contributions through parse, decode, merge, outer step and coding, on two threads.
 
 Eight learners answer every pull. While one thread parses and decodes contributions of the next fragment, the other does so too or merges
-the one before, as the syncer's threads do. The value is that of the slower of the two delta codings, in bytes of the model that
-contributions stand for.
+the fragment before, as the syncer's threads do. The value is the rate of the slower of the two delta codings. It counts the float32 bytes
+of the values in the contributions.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TENSORS = 4
 
 
 class Path:
-    """The arrays of a job and what its learners have sent."""
+    """The arrays of a job, and the messages that its learners send."""
 
     def __init__(self, side: int, training: Training) -> None:
-        """Make tensors of `side` times `side` values each."""
+        """`side`: each tensor has `side` times `side` values."""
         layout = Layout(TensorSpec(f"w{i}", (side, side)) for i in range(TENSORS * FRAGMENTS))
         self.shard = Shard(make_fragments(layout, FRAGMENTS), training)
         self.size = self.shard.fragments[0].size
@@ -50,7 +50,7 @@ class Path:
         self.messages = [to_wire(chunk) for chunk in split(header, encode(self.shard.coding, values))]
 
     def arrive(self, p: int, t: int) -> CheckedPush:
-        """Return one contribution as its bytes come out of TLS, to its outer gradient and norms."""
+        """Parse and decode one contribution: from its bytes, as they come out of TLS, to its outer gradient and norms."""
         assembler = Assembler(lambda chunk: payload_bytes(Coding(chunk.coding), self.size), self.shard.memory.take)
         for message in self.messages:
             transfer = assembler.add(_chunk(message))
@@ -67,7 +67,7 @@ class Path:
         return Close(t, p, self.shard.versions[p], units, tuple(float(m + 1) for m in range(LEARNERS)))
 
     def rate(self, exchanges: int, cores: int = CORES) -> float:
-        """Return GiB of float32 a second over so many exchanges on so many threads, with one exchange that warms up before."""
+        """GiB of float32 per second over `exchanges` exchanges on `cores` threads, after one exchange to warm up."""
         merging: tuple[Close, Future[Update | None]] | None = None
         start = time.perf_counter()
         with ThreadPoolExecutor(cores) as threads:
@@ -93,12 +93,12 @@ class Path:
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     side, exchanges, runs = (64, 2, 1) if smoke else (2048, 6, 5)
-    found: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
     for compression in ("BFloat16", "Int4", "None"):
         path = Path(side, Training(steps=100, fragments=FRAGMENTS, compression=compression))
-        found[compression] = [path.rate(exchanges) for _ in range(runs)]
-    value = min(median(found[compression]) for compression in ("BFloat16", "Int4"))
-    details = {"mebibytes": 4 * path.size / (1 << 20), "threads": CORES, "all": {name: rounded(rates, 2) for name, rates in found.items()}}
+        rates[compression] = [path.rate(exchanges) for _ in range(runs)]
+    value = min(median(rates[compression]) for compression in ("BFloat16", "Int4"))
+    details = {"mebibytes": 4 * path.size / (1 << 20), "threads": CORES, "all": {name: rounded(all_, 2) for name, all_ in rates.items()}}
     yield Figure("engine", value, "GiB of float32 a second on 2 cores", LIMIT, value >= LIMIT, runs, details)
 
 

@@ -1,4 +1,4 @@
-"""[exchange-overhead-64MiB] and [exchange-overhead-1GiB]."""
+"""[exchange-overhead-64MiB] and [exchange-overhead-1GiB]: like `exchange-overhead`, with larger models."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ UNIT = "GiB of float32 a second and core"
 
 
 def rates(run: Callable[[], object], gibibytes: float, runs: int) -> list[float]:
-    """Return GiB/s of each run, after one that does not count."""
-    found = []
+    """GiB/s of each run, after a first run that does not count."""
+    by_run = []
     for _ in range(runs + 1):
         start = time.perf_counter()
         run()
-        found.append(gibibytes / (time.perf_counter() - start))
-    return found[1:]
+        by_run.append(gibibytes / (time.perf_counter() - start))
+    return by_run[1:]
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
@@ -35,7 +35,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         ("int4-encode", lambda: encode(Coding.INT4_DELTA, delta)),
         ("int4-decode", lambda: decode(Coding.INT4_DELTA, payload, n)),
     ):
-        found = rates(run, gibibytes, runs)
-        value = median(found)
-        details = {"mebibytes": gibibytes * 1024, "all": rounded(found, 2), "numpy_copy": round(median(copies), 2)}
+        run_rates = rates(run, gibibytes, runs)
+        value = median(run_rates)
+        details = {"mebibytes": gibibytes * 1024, "all": rounded(run_rates, 2), "numpy_copy": round(median(copies), 2)}
         yield Figure(name, value, UNIT, LIMIT, value >= LIMIT, runs, details)

@@ -1,4 +1,4 @@
-"""[commit-record-1GiB] As `commit-record-4MiB`, with a fragment of 1 GiB. It needs 4 GiB on the disk of the temporary files."""
+"""[commit-record-1GiB] Like `commit-record-4MiB`, with a fragment of 1 GiB. It needs 4 GiB on the disk for temporary files."""
 
 from __future__ import annotations
 

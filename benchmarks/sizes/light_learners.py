@@ -1,6 +1,6 @@
-"""Learners that hold no model: they drop what they receive, and answer every pull with the same bytes. They acknowledge chunks and keep to
-the window of their own, as real ones do. All of them run in one event loop. For figures of a syncer alone, on a machine whose memory does
-not hold the models of many learners."""
+"""Learners that hold no model: they drop what they receive, and answer every pull with the same bytes. Like real ones they acknowledge
+chunks and keep to their transfer window. All of them run in one event loop. They are for figures of a syncer alone, on a machine whose
+memory does not hold the models of many learners."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from benchmarks.exchange_rig import ExchangeRig
 from benchmarks.fixed_step_learner import BATCH, shapes
 
 TOKENS = BATCH * 128
-"""Tokens of a step."""
+"""Tokens in a step."""
 AHEAD = 64
 """Steps for which work is leased in advance."""
 
 
 class Payloads:
-    """What all learners send, made once: the first values of one vector of normal numbers."""
+    """The payloads that all learners send. They are made once, from one vector of normal numbers."""
 
     def __init__(self, fragments: Sequence[Fragment], coding: Coding) -> None:
         self.fragments = fragments
@@ -59,9 +59,9 @@ class LightLearner:
         self._layout = layout
         self._payloads = payloads
         self._held: dict[int, int] = {}
-        """Per fragment, the version that came last."""
+        """Fragment -> the version that came last."""
         self._steps = [0] * len(payloads.fragments)
-        """Per fragment, steps since it came."""
+        """For each fragment, steps since its last version came."""
         self._taken = 0
         self._leased = 0
         self._wanted = 0
@@ -70,10 +70,10 @@ class LightLearner:
         self._transfers: asyncio.Queue[tuple[Chunk, memoryview]] = asyncio.Queue()
         self._window = Window()
         self._opened = asyncio.Event()
-        """The window may have opened since it was last looked at."""
+        """Set when the window may have opened."""
         self._receipts = Receipts()
         self.complete = asyncio.Event()
-        """It holds every fragment."""
+        """Set once the learner has received every fragment."""
         self.contributions = 0
 
     async def run(self) -> None:
@@ -148,7 +148,7 @@ class LightLearner:
 
     def _push(self, p: int, t: int) -> None:
         if not self._steps[p]:
-            return  # asked right after the broadcast: a learner would answer after its next step
+            return  # a real learner that is pulled right after the broadcast answers after its next step
         header = Chunk(
             kind=Chunk.PUSH,
             fragment=p,
@@ -206,7 +206,7 @@ class LightLearner:
 @contextlib.asynccontextmanager
 async def light_learners(rig: ExchangeRig, count: int, first: int = 0) -> AsyncIterator[list[LightLearner]]:
     """Yield `count` learners that have all parameters. The first one seeds the job, then the others join at once. At the end all leave.
-    `first`: its number, where several processes have learners of one job."""
+    `first`: number of the first learner, if several processes have learners of one job."""
     layout = Layout(TensorSpec(name, shape) for name, shape in shapes(rig.workload.mebibytes).items())
     payloads = Payloads(make_fragments(layout, rig.job.training.fragments), coding_for(rig.job.training.compression))
     learners = [LightLearner(rig, f"light-{first + index}", layout, payloads) for index in range(count)]

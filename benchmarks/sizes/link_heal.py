@@ -1,8 +1,8 @@
-"""[link-heal-*] How long a learner stays behind after it has joined, and after an outage of 2 H outer steps, over a narrow link.
+"""[link-heal-*] How long a learner behind a narrow link stays behind after it has joined, and after an outage of 2 H outer steps.
 
-The job codes in int4, and the way to the learner has 1.5 times the bandwidth that its broadcasts need. Whole values take 7.8 times as much.
-The value is the time until the learner's staleness is normal for good, in rounds of all fragments (H outer steps). Normal is what the
-learners without that link have, and one more.
+The job codes in int4, and the link to the learner has 1.5 times the bandwidth that its broadcasts need. Whole values take 7.8 times as
+much. The value is the time until the learner's staleness stays normal, in rounds of all fragments (H outer steps). Normal is at most one
+more than the staleness of the learners without that link.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LIMIT = 10.0
 NEED = 1.5
 SLOW, FREE = "u-slow", ("u-0", "u-1", "u-2")
 OUTAGE = 2
-"""Rounds."""
+"""Length of the outage, in rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     workload: Workload
     rounds: int
-    """How long to watch."""
+    """How long to watch, in rounds."""
 
 
 FULL = Size(Workload(mebibytes=24, step_seconds=0.1), rounds=13)
@@ -39,7 +39,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 
 def rounds_behind(rig: LinkRig, reports: Iterator[Report], rounds: int) -> float:
-    """Count from now on how many rounds pass until the staleness is normal for good; infinity: not within `rounds`."""
+    """The rounds from now until the staleness stays normal. Infinity if it does not within `rounds`."""
     interval = rig.job.training.sync_interval
     began = next(reports).t
     seen: list[tuple[int, int, int]] = []
@@ -58,7 +58,7 @@ def rounds_behind(rig: LinkRig, reports: Iterator[Report], rounds: int) -> float
 
 
 def measured(directory: Path, size: Size) -> tuple[float, float]:
-    """Return rounds until the staleness is normal: (after joining, after the outage)."""
+    """Rounds until the staleness is normal: (after joining, after the outage)."""
     with LinkRig(directory, size.workload, {"compression": "Int4"}) as rig, NarrowLink(rig.address) as link:
         rig.start_syncer()
         for unit in FREE:
@@ -77,7 +77,7 @@ def measured(directory: Path, size: Size) -> tuple[float, float]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield one run."""
+    """Yield both figures of one run."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         joined, outage = measured(Path(directory) / "job", size)

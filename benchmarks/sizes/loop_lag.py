@@ -1,13 +1,13 @@
-"""[loop-lag] How late the syncer's event loop is while eight learners join a job with a large model, over how late the loop of a bare gRPC
-server is that takes the same bytes from one client and gives them to the others. The first learner sends the model, the others get it.
+"""[loop-lag] The lag of the syncer's event loop while eight learners join a job with a large model, over the lag of the loop of a bare gRPC
+server that moves the same bytes. The first learner sends the model, the others get it.
 
-On this loop run the leases, the pulls and the reports of learners that are training already. The learners hold no model (`light_learners`).
-A loop that does nothing is no measure: it sleeps most of the time, so that it gets a core at once where the syncer's, which is at work,
-waits for one. The bare loop has the same work to wait for, in the same minutes: both take turns, `runs` times each.
+This loop also handles leases, pulls and reports of learners that train already. The learners hold no model (`light_learners`). An idle loop
+would be no measure: it sleeps most of the time, so it gets a core at once, while the syncer's busy loop waits for one. The bare loop waits
+for the same work, in the same minutes: both take turns, `runs` times each.
 
-Both are the 99th percentiles of the lags less the time in which the loop's thread could have run and had no core: the threads of gRPC and
-the process of the learners want the same cores, and how long that takes is the machine's. The limit is for what the syncer's loop does at a
-time between two looks at others. `lags_ms` has all of it, with what the threads waited and without.
+Both are 99th percentiles of the lags, without the time in which the loop's thread could have run but had no core: the threads of gRPC and
+the learners' process want the same cores, and that wait is due to the machine. The limit is for how long the syncer's loop holds on between
+two turns. `lags_ms` has the lags with the wait and without.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ SMOKE = Size(Workload(mebibytes=4, step_seconds=0.05), learners=2, runs=1)
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Seconds."""
+    """One tick of the loop. Times are in seconds."""
 
     lag: float
     waited: float
-    """For a core."""
+    """Time of the lag in which the loop's thread had no core."""
 
     @property
     def own(self) -> float:
@@ -53,14 +53,14 @@ class Tick:
 
 
 def ticks(lags: Path, began: float) -> list[Tick]:
-    """Return every tick from `began`, seconds of CLOCK_MONOTONIC, until now."""
+    """All ticks from `began`, seconds of CLOCK_MONOTONIC, until now."""
     ended = time.monotonic()
     lines = (line.split() for line in lags.read_text(encoding="ascii").splitlines()[:-1])
     return [Tick(float(lag), float(waited)) for due, lag, waited in lines if began <= float(due) <= ended]
 
 
 def ticks_of_joins(size: Size) -> list[Tick]:
-    """Return every tick of the syncer during the joins."""
+    """All ticks of the syncer during the joins."""
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload) as rig:
         lags = Path(directory) / "lags"
         rig.start_syncer("-m", "benchmarks.sizes.watched_syncer", str(lags))
@@ -74,7 +74,7 @@ def ticks_of_joins(size: Size) -> list[Tick]:
 
 
 def ticks_of_bare_joins(size: Size) -> list[Tick]:
-    """Return every tick of the bare server while as many bytes go to as many clients."""
+    """All ticks of the bare server while as many bytes go to as many clients."""
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload) as rig:
         lags = Path(directory) / "lags"
         messages = [str(number) for number in bare_joins.messages(size.workload.mebibytes)]
@@ -98,7 +98,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def lags_ms(found: list[Tick]) -> dict[str, float]:
-    """Return percentiles, ms."""
+    """Percentiles, in ms."""
     p50, p99, longest = (1000 * percentile([tick.lag for tick in found], share) for share in (0.5, 0.99, 1.0))
     own = 1000 * percentile([tick.own for tick in found], 0.99)
     return {"p50": round(p50, 2), "p99": round(p99, 2), "longest": round(longest, 2), "without_waiting": round(own, 2)}

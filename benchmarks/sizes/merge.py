@@ -1,7 +1,7 @@
-"""[merge] Eight learners' outer gradients of one fragment merged by RDA, as a share of the speed of memory.
+"""[merge] Speed of merging eight learners' outer gradients of one fragment by RDA, as a share of the speed of memory.
 
-The time in which each gradient is read once (its maximum) and one array of the result's size is written, over the time of the merge. The
-norms come with the contributions, as in the syncer.
+The value is the time in which each gradient is read once (for its maximum) and one array of the result's size is written, over the time of
+the merge. The norms come with the contributions, as in the syncer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""[rejoin-3GiB, donor-tax-3GiB] As `benchmarks.rejoin`, with a state of 3 GiB (1 GiB of parameters, two moments) and steps of a second."""
+"""[rejoin-3GiB, donor-tax-3GiB] Like `benchmarks.rejoin`, with a state of 3 GiB (1 GiB of parameters, two moments) and steps of 1 s."""
 
 from __future__ import annotations
 

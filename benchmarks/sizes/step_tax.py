@@ -1,8 +1,8 @@
 """[step-tax-*] What a step boundary costs: the time inside `step()` over the length of a step, with fragments of 64 MiB.
 
 A learner in torch or in JAX trains a model of two fragments with steps of 100 ms, in a real job. Within 24 steps each fragment is read
-once and adopted once. With `-axes` the parameters lie the other way round than their canonical form, so that each transfer turns them.
-A line is the median of the runs; it also keeps the limit of the longest boundary, as a median of the runs.
+once and adopted once. With `-axes` the parameters are transposed against their canonical form, so that each transfer transposes them.
+A figure is the median of the runs. Its limit also requires that the longest boundary, as a median of the runs, is at most LONGEST.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.figure import Figure, rounded
 
 LIMIT = 0.02
 LONGEST = 0.02
-"""The longest single boundary, seconds."""
+"""Limit of the longest single boundary, seconds."""
 CYCLE = 24
 """Outer steps from one exchange of a fragment to the next."""
 PROGRAMS = {
@@ -34,7 +34,7 @@ class Size:
     workload: Workload
     runs: int
     cycles: int
-    """That are measured, after one to warm up."""
+    """Cycles that are measured, after one to warm up."""
 
 
 FULL = Size(Workload(mebibytes=128, step_seconds=0.1), runs=3, cycles=4)
@@ -42,7 +42,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), runs=1, cycles=1)
 
 
 def boundaries(directory: Path, size: Size, arguments: tuple[str, ...]) -> list[float]:
-    """Return seconds inside each `step()` of one run."""
+    """Seconds inside each `step()` of one run."""
     steps = CYCLE * (1 + size.cycles)
     with ExchangeRig(directory, size.workload, {"fragments": 2}) as rig:
         rig.start_syncer()

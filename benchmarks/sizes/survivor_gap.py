@@ -1,5 +1,5 @@
-"""[survivor-gap-64MiB] and [survivor-gap-1GiB]. A step of the large model takes 500 ms: even then a learner sends and receives 100 MiB a
-second."""
+"""[survivor-gap-64MiB] and [survivor-gap-1GiB]: like `survivor-gap-1MiB`, with larger models. A step of the largest takes 500 ms: even then
+a learner sends and receives 100 MiB a second."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """[syncer-memory*] Peak of the syncer's memory while snapshots are written and 8 or 64 learners take part, over what it must hold.
 
-What it must hold: per fragment value and momentum, with int4 also the residual; and for each of 8 learners two fragments, for each of 64
-two contributions as they come on the wire. The learners hold no model (`light_learners`).
+It must hold value and momentum of each fragment, with int4 also the residual; for each of 8 learners two fragments, or for each of 64
+learners two contributions as they come on the wire. The learners hold no model (`light_learners`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Size:
     learners: int
     every_steps: int
     snapshots: int
-    """How many to wait for, the one of the seed not counted."""
+    """How many snapshots to wait for, not counting the one of the seed."""
     compressions: tuple[str, ...] = ("BFloat16", "Int4")
     as_on_wire: bool = False
-    """What it must hold of a contribution; else a fragment."""
+    """Whether the syncer must hold a contribution as it came on the wire, or else as a fragment."""
 
 
 EIGHT = Size(Workload(mebibytes=1024, step_seconds=1.5), learners=8, every_steps=16, snapshots=2)
@@ -48,7 +48,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5
 
 
 def must_hold(size: Size, training: Training) -> int:
-    """Return bytes."""
+    """Bytes that the syncer must hold."""
     layout = Layout(TensorSpec(name, shape) for name, shape in shapes(size.workload.mebibytes).items())
     fragments = make_fragments(layout, training.fragments)
     copies = 3 if training.compression == "Int4" else 2
@@ -57,14 +57,14 @@ def must_hold(size: Size, training: Training) -> int:
 
 
 def peak(pid: int) -> int:
-    """Return the largest resident set of a process so far, bytes."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) << 10
+    """The largest resident set of a process so far, in bytes."""
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) << 10
 
 
 async def peak_while_training(rig: ExchangeRig, size: Size) -> tuple[int, int]:
-    """Return (peak when all learners have joined, peak when the snapshots are written), bytes."""
+    """(peak when all learners have joined, peak when the snapshots are written), in bytes."""
     syncer = rig.start_syncer()
     async with light_learners(rig, size.learners):
         joined = peak(syncer.pid)
@@ -77,7 +77,7 @@ async def peak_while_training(rig: ExchangeRig, size: Size) -> tuple[int, int]:
 
 
 def peaks(size: Size, compression: str) -> tuple[int, int, int]:
-    """Return (peak when all learners have joined, peak when the snapshots are written, what the syncer must hold), bytes."""
+    """(peak when all learners have joined, peak when the snapshots are written, what the syncer must hold), in bytes."""
     training = {"compression": compression, "checkpoint": {"every_steps": size.every_steps, "keep": 1}}
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload, training) as rig:
         joined, trained = asyncio.run(peak_while_training(rig, size))
@@ -85,7 +85,7 @@ def peaks(size: Size, compression: str) -> tuple[int, int, int]:
 
 
 def figure(name: str, size: Size) -> Figure:
-    """Return the largest ratio of the codings."""
+    """The largest ratio of the codings."""
     ratios, details = [], {}
     for compression in size.compressions:
         joined, trained, bound = in_own_process(peaks, size, compression)

@@ -1,8 +1,8 @@
-"""[uplink-overload-*] What a learner still contributes when its uplink is too slow for its pushes.
+"""[uplink-overload-*] How much a learner still contributes if its uplink is too slow for its pushes.
 
-One of four learners is behind a link on which one push takes 1.05, 1.2 and 2 outer steps. With a pull at every outer step the link can
-carry 1 / 1.05, 1 / 1.2 and 1 / 2 of the pushes. The value is the share of the merges in which the learner takes part: its contributions
-over those of a learner without that link, in the same time.
+One of four learners is behind a link on which one push takes 1.05, 1.2 or 2 outer steps. With a pull at every outer step the link can carry
+1 / 1.05, 1 / 1.2 or 1 / 2 of the pushes. The value is the share of the merges in which the learner takes part: its contributions over those
+of a learner without that link, in the same time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from benchmarks.narrow_link import NarrowLink
 LIMITS = {1.05: 0.9, 1.2: 0.75, 2.0: 0.45}
 """Outer steps that one push takes -> least share of the merges."""
 TRAINING = {"compression": "None", "sync_interval": 8, "fragments": 8}
-"""A push of 16 MiB, several times what gRPC and the kernel hold of it (decision 0150). An exchange lives three outer steps. With an
-interval of four, a learner would have one step to adopt, to train and to report before the next pull of that fragment, and without a report
-it is not pulled from."""
+"""A push has 16 MiB, several times what gRPC and the kernel buffer (decision 0150). An exchange lives for three outer steps. With an
+interval of four, a learner would have only one step to adopt, train and report before the next pull of that fragment, and without a report
+the syncer does not pull from it."""
 SLOW, FREE = "u-slow", ("u-0", "u-1", "u-2")
 
 
@@ -31,7 +31,7 @@ class Size:
     workload: Workload
     warm_up: int
     steps: int
-    """Outer steps before, and while, contributions are counted."""
+    """Outer steps in which contributions are counted, after `warm_up` outer steps."""
 
 
 FULL = Size(Workload(mebibytes=128, step_seconds=1.0), warm_up=12, steps=60)
@@ -39,7 +39,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), warm_up=6, steps=12)
 
 
 def measured(directory: Path, size: Size, push_steps: float) -> tuple[float, int, int]:
-    """Return (share of the merges, largest number of queued pushes, tau)."""
+    """(share of the merges, largest number of queued pushes, tau)."""
     with LinkRig(directory, size.workload, TRAINING) as rig, NarrowLink(rig.address) as link:
         rig.start_syncer()
         for unit in FREE:
@@ -58,7 +58,7 @@ def measured(directory: Path, size: Size, push_steps: float) -> tuple[float, int
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Yield one figure for each length of a push."""
+    """Yield one figure for each duration of a push."""
     size = SMOKE if smoke else FULL
     for push_steps, limit in LIMITS.items():
         with tempfile.TemporaryDirectory() as directory:

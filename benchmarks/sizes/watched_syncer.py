@@ -1,6 +1,6 @@
 """A syncer whose event loop is watched: `python -m benchmarks.sizes.watched_syncer LAGS`, in the environment of a syncer.
 
-LAGS gets one line for each tick of 5 ms: when it was due, seconds of CLOCK_MONOTONIC, how late the loop came to it, and how long the loop's
+LAGS gets one line for each tick of 5 ms: when the tick was due, in seconds of CLOCK_MONOTONIC; how late it came; and how long the loop's
 thread has waited for a core since it last slept. A loop that is held up for long is late for several ticks.
 """
 
@@ -19,7 +19,7 @@ TICK = 0.005
 
 
 def waited() -> float:
-    """Return seconds in which this thread could have run and had no core; 0 where the kernel does not say."""
+    """Seconds in which this thread could have run but had no core. 0 if the kernel does not say."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def waited() -> float:
 
 
 async def watch(path: Path) -> None:
-    """Watch until cancelled."""
+    """Write the lag of each tick until cancelled."""
     due = time.monotonic()
     with path.open("w", encoding="ascii", buffering=1) as lags:
         before = waited()

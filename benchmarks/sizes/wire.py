@@ -1,7 +1,7 @@
 """[wire] A push and the broadcast after it, through the real ends of a learner's stream, against a bare gRPC stream.
 
-`Connection` and `Service` with TLS over loopback, in two processes: coding in FLOAT32, chunks, checks and all. The bare stream sends as
-many messages of the same size there and back, made before and looked at by no one, over the same TLS. Both take turns.
+`Connection` and `Service` run with TLS over loopback, in two processes, with coding in FLOAT32, chunks, checks and all. The bare stream
+sends as many messages of the same size there and back over the same TLS; they are made beforehand, and nobody reads them. Both take turns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Learner:
         self._t = 0
 
     def exchange(self) -> float:
-        """Return seconds from a push to the arrival of the broadcast after it."""
+        """Push, and return the seconds until the broadcast after it arrives."""
         self._t += 1
         staged = self._store.stage(["w"])
         start = time.perf_counter()
@@ -90,7 +90,7 @@ class Learner:
 
 
 class BareStream:
-    """Messages of one size there and back."""
+    """A stream on which messages of one size go there and back."""
 
     def __init__(self, channel: grpc.Channel, messages: int, size: int) -> None:
         self._data, self._messages = bytes(size), messages
@@ -99,7 +99,7 @@ class BareStream:
         self._call = opened(iter(self._out.get, None))
 
     def exchange(self) -> float:
-        """Return seconds from the first message to the last answer."""
+        """Send all messages, and return the seconds from the first message to the last answer."""
         start = time.perf_counter()
         for _ in range(self._messages):
             self._out.put(self._data)
@@ -114,7 +114,7 @@ class BareStream:
 
 @contextmanager
 def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]]:
-    """Yield a learner and a bare stream, both connected to a process with the syncer's end."""
+    """Yield a learner and a bare stream. Both are connected to a process with the syncer's end."""
     certificates = JobCertificates(directory, JOB)
     port = held_port()
     address = f"127.0.0.1:{port}"

@@ -1,6 +1,6 @@
-"""The operator's flow as a rule: a scene becomes its problem, and its plan becomes orders. Pure.
+"""The operator's flow as a rule: a scene becomes a problem, and the plan becomes orders. Pure.
 
-Values are the operator's, too: measured throughput on kinds where a unit of the job has trained, a prior on others.
+Values are the operator's, too: measured throughput on kinds on which a unit of the job has trained, and a prior on others.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -21,23 +21,23 @@ HORIZON = 1800.0
 MOVING = 1
 """`placement.maxMoving`: its default."""
 PEAKS = {kind.name: kind.peak for kind in KINDS}
-"""What a catalogue says of each kind."""
+"""Kind -> peak, as a catalogue has it."""
 type Knowledge = Callable[[Present], Mapping[str, int]]
 """Kind -> value of a unit of the job there, in thousandths of its mean."""
 
 
 def measured(present: Present) -> dict[str, int]:
-    """Value kinds from the throughput of those on which a unit of the job has trained."""
+    """Values from the throughput of the kinds on which a unit of the job has trained."""
     return _values(present, present.measured)
 
 
 def known(present: Present) -> dict[str, int]:
-    """Value kinds as if a unit of the job had trained on all."""
+    """Values as if a unit of the job had trained on all kinds."""
     return _values(present, frozenset(present.job.speeds))
 
 
 def equal(present: Present) -> dict[str, int]:
-    """Value all kinds alike: nothing is known."""
+    """The same value for all kinds, as if nothing were known."""
     return dict.fromkeys(present.job.speeds, MEAN)
 
 
@@ -55,21 +55,21 @@ def by_flow(scene: Scene, knowledge: Knowledge) -> Orders:
 
 
 def without_the_rear(scene: Scene) -> Scene:
-    """Return the scene without jobs that cannot start yet, which would only cost time. Every job takes every kind, so the first that does
-    not fit keeps_for_minimum all that is left; and before it no more jobs start than there are slices that no minimum holds."""
+    """The scene without jobs that cannot start yet, which would only cost time. Every job takes every kind, so the first job that does not
+    fit keeps all remaining slices for its minimum. Before it, at most as many jobs start as there are slices that no minimum holds."""
     loose = sum(scene.free.values()) + sum(max(0, present.units - present.job.min) for present in scene.jobs if present.admitted)
     rear = {present.job.key for present in [each for each in scene.jobs if not each.admitted][loose + 1 :]}
     return Scene(scene.free, tuple(present for present in scene.jobs if present.job.key not in rear))
 
 
 def problem_of(scene: Scene, knowledge: Knowledge) -> FlowProblem:
-    """State the problem with a class for each kind."""
+    """The flow's problem, with a class for each kind."""
     jobs = tuple(_job_of(present, knowledge(present)) for present in scene.jobs)
     return FlowProblem(tuple(FlowClass(kind, kind, room) for kind, room in sorted(scene.rooms.items())), jobs)
 
 
 def _job_of(present: Present, values: Mapping[str, int]) -> FlowJob:
-    """Return a pool for each kind; a job prefers those of more value."""
+    """The job with a pool for each kind. It prefers kinds of higher value."""
     job, pools = present.job, []
     for kind, value in sorted(values.items(), key=lambda item: (-item[1], item[0])):
         units = present.held.get(kind, 0)
@@ -81,8 +81,8 @@ def _job_of(present: Present, values: Mapping[str, int]) -> FlowJob:
 
 
 def orders_of(scene: Scene, problem: FlowProblem, plan: FlowPlan) -> Orders:
-    """As the operator acts on a plan: a unit leaves once the minimum of its job trains without it, successors come first, and other units
-    take what is left of that."""
+    """Orders as the operator would act on the plan: a unit leaves once the minimum of its job trains without it; jobs that replace units
+    take free slices first, and the others take what remains."""
     leave: Taken = {}
     free = dict(scene.free)
     for present in scene.jobs:

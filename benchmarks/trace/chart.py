@@ -1,7 +1,7 @@
-"""What the trace comes to as a picture.
+"""Draws the results of the trace.
 
-Left, tokens under each rule by those under first fit in random order; right, mean completion likewise. Bars are geometric means over the
-seeds, whiskers the least and the largest.
+On the left are tokens under each rule ÷ those under first fit in random order, on the right mean completion likewise. Bars are geometric
+means over the seeds; whiskers show the least and the largest ratio.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from diloco_cli.plots import COLOURS, Axis, Bars, Plot, Rule, picture
 
 type ByRule = Mapping[str, Mapping[str, Any]]
-"""Rule -> measure -> mean, least and largest ratio to first fit in random order."""
+"""Rule -> measure -> mean, least and largest ratio to first fit in random order, see `outcome.over_seeds`."""
 PANELS: Final = {"tokens": "Tokens merged per hour", "mean_completion": "Mean completion"}
 COLOUR_OF: Final = {
     "flow": COLOURS[0],
@@ -23,13 +23,12 @@ COLOUR_OF: Final = {
     "first-fit-random": COLOURS[1],
     "gangs": COLOURS[3],
 }
-"""Rule -> its colour."""
 _GROUP: Final = 0.8
-"""Width of the bars of a load."""
+"""Width of all bars of a load together."""
 
 
 def draw(by_load: Mapping[float, ByRule]) -> Element:
-    """Return the picture of these loads, in their order."""
+    """Draw these loads, in their order."""
     return picture(*(_panel(list(by_load.values()), list(by_load), measure, title) for measure, title in PANELS.items()))
 
 

@@ -1,7 +1,7 @@
-"""What a week consists of, from a seed: a fleet of six kinds, outages of its slices, and jobs with the shapes of public traces.
+"""Draws the inputs of a week from a seed: a fleet of six kinds, outages of its slices, and jobs with the shapes of public traces.
 
-Sources: kinds and their shares, alibaba/clusterdata 2026; run times, Helios and Philly; sizes and speeds, Gavel; failures of nodes,
-RSC-1 (arXiv 2410.21680).
+Sources: alibaba/clusterdata 2026 for kinds and their shares; Helios and Philly for run times; Gavel for sizes and speeds; RSC-1 (arXiv
+2410.21680) for failures of nodes.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -22,18 +22,18 @@ WEEK = 7 * DAY
 # --- fleet ------------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster the reference kind is than another, drawn for each job: lognormal."""
+    """How many times faster the reference kind is than another. Drawn for each job from a lognormal distribution."""
 
     quartiles: tuple[float, float, float]
 
     @property
     def mu(self) -> float:
-        """Return the mean of the logarithm: the mean of the quartiles', which are not quite symmetric."""
+        """Mean of the logarithm. It is that of the quartiles' logarithms, which are not quite symmetric."""
         return sum(map(math.log, self.quartiles)) / 3
 
     @property
     def sigma(self) -> float:
-        """Return the deviation of the logarithm: the quartiles of a normal distribution are 1.349 standard deviations apart."""
+        """Standard deviation of the logarithm. The quartiles of a normal distribution are 1.349 standard deviations apart."""
         return math.log(self.quartiles[2] / self.quartiles[0]) / 1.349
 
     def draw(self, random_: random.Random) -> float:
@@ -51,11 +51,11 @@ class Kind:
     share: int
     """Share of the fleet, in parts."""
     ratio: Ratio | None
-    """None: the reference."""
+    """None for the reference kind."""
 
     @property
     def peak(self) -> float:
-        """What a catalogue says of its speed: that of the median job, 1 for the reference."""
+        """The speed in a catalogue: that of the median job, with 1 for the reference."""
         return 1 / self.ratio.quartiles[1] if self.ratio else 1.0
 
 
@@ -78,7 +78,7 @@ class Slice:
 
 
 def fleet(slices: int) -> list[Slice]:
-    """Make so many slices: of each kind its share, by largest remainders; every fourth of a kind is a spot slice."""
+    """A fleet of `slices` slices. Each kind gets its share, by largest remainders. Every fourth slice of a kind is a spot slice."""
     shares = [slices * kind.share / sum(kind.share for kind in KINDS) for kind in KINDS]
     counts = [math.floor(share) for share in shares]
     for index in sorted(range(len(KINDS)), key=lambda index: counts[index] - shares[index])[: slices - sum(counts)]:
@@ -88,11 +88,11 @@ def fleet(slices: int) -> list[Slice]:
 
 # --- outages ----------------------------------------------------------------------------------------------------------------------
 FAILURES_PER_DAY = 6.5 / 1000
-"""Failures a day of a node."""
+"""Failures of a node per day."""
 REPAIR = 4 * 3600.0
-"""Mean seconds, exponential; no source: it hardly matters at this rate."""
+"""Mean seconds of a repair, exponential. There is no source, but at this rate of failures it hardly matters."""
 SPOT_ON, SPOT_OFF = 8 * 3600.0, 2 * 3600.0
-"""Mean seconds for which a spot slice is there, and is not, exponential; no source."""
+"""Mean seconds for which a spot slice is available, and is away, exponential. There is no source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ class Outage:
 
 
 def available(slices: Sequence[Slice]) -> float:
-    """Return slices that are there in the mean."""
+    """The mean number of available slices."""
     return sum(SPOT_ON / (SPOT_ON + SPOT_OFF) if each.spot else 1.0 for each in slices)
 
 
 def outages(slices: Sequence[Slice], until: float, random_: random.Random) -> list[Outage]:
-    """Return times at which slices are not there. A failure during an absence is none."""
-    found = []
+    """The times in which slices are away. A failure while a slice is away does not count."""
+    drawn = []
     for index, each in enumerate(slices):
         lasts, away = (SPOT_ON, SPOT_OFF) if each.spot else (math.inf, 0.0)
         now = 0.0
@@ -119,14 +119,14 @@ def outages(slices: Sequence[Slice], until: float, random_: random.Random) -> li
             begin = now + min(failure, leaves)
             now = begin + random_.expovariate(1 / (REPAIR if failure < leaves else away))
             if begin < until:
-                found.append(Outage(index, begin, now))
-    return sorted(found, key=lambda outage: (outage.begin, outage.slice))
+                drawn.append(Outage(index, begin, now))
+    return sorted(drawn, key=lambda outage: (outage.begin, outage.slice))
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Lognormal, in seconds. Longer ones than the longest are drawn anew."""
+    """A lognormal distribution, in seconds. Values above `longest` are drawn anew."""
 
     mu: float
     sigma: float
@@ -139,14 +139,14 @@ class RunTimes:
 
 
 RUN_TIMES = (RunTimes(5.3, 2.6), RunTimes(6.8, 2.5))
-"""Run times of Helios and of Philly: half of the jobs each."""
+"""Run times of Helios and of Philly. Each is for half of the jobs."""
 SIZES, SIZE_WEIGHTS = (1, 2, 4, 8), (70, 10, 15, 5)
 GAP_CV = 1.4
-"""Standard deviation of the time between two arrivals, by its mean."""
+"""Standard deviation of the time between two arrivals, over its mean."""
 TOKENS_PER_SECOND = 1000.0
 """Throughput of a unit on the reference kind."""
 START = 120.0
-"""Seconds from a slice to the first step of a unit: pod, program, state of the job."""
+"""Seconds from when a unit gets a slice to its first step: start of pod and program, and the job's state."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +157,17 @@ class TraceJob:
     created: float
     size: int
     run_time: float
-    """Seconds that it would take with as many units as its size on slices of mean speed."""
+    """Seconds that the job would take with `size` units on slices of mean speed."""
     tokens: float
-    """It is complete when so many are merged."""
+    """The job is complete when this number is merged."""
     speeds: Mapping[str, float]
     """Kind of the fleet -> tokens per second of one unit there."""
     at_random: tuple[str, ...]
-    """All kinds, in an order that knows nothing."""
+    """All kinds, in random order."""
 
     @property
     def min(self) -> int:
-        """The quorum too: half of its size."""
+        """Half of the job's size. This is its quorum, too."""
         return (self.size + 1) // 2
 
     @property
@@ -176,18 +176,18 @@ class TraceJob:
 
     @cached_property
     def by_speed(self) -> tuple[str, ...]:
-        """All kinds, the fastest for this job first: the order of a user who knows it."""
+        """All kinds, the fastest for this job first, as a user would order them who knows the speeds."""
         return tuple(sorted(self.speeds, key=lambda kind: (-self.speeds[kind], kind)))
 
 
 def jobs(slices: Sequence[Slice], load: float, seconds: float, random_: random.Random) -> list[TraceJob]:
-    """Return jobs whose run times and sizes are, together, `load` times the slices that are there in this time. The last one is cut to
+    """Jobs whose run times multiplied by sizes add up to `load` times the slices that are available in this time. The last job is cut to
     fit."""
     drawn = list(_run_times(load * available(slices) * seconds, random_))
     gaps = [random_.gammavariate(1 / GAP_CV**2, 1.0) for _ in range(len(drawn) + 1)]
     scale, now = seconds / sum(gaps), 0.0
     kinds = {each.kind for each in slices}
-    found = []
+    trace = []
     for index, ((run_time, size), gap) in enumerate(zip(drawn, gaps, strict=False)):
         now += gap * scale
         drawn_speeds = {kind.name: TOKENS_PER_SECOND / (kind.ratio.draw(random_) if kind.ratio else 1.0) for kind in KINDS}
@@ -195,12 +195,12 @@ def jobs(slices: Sequence[Slice], load: float, seconds: float, random_: random.R
         speeds = {kind: drawn_speeds[kind] for kind in drawn_speeds if kind in kinds}
         mean = sum(speeds[each.kind] for each in slices) / len(slices)
         at_random = tuple(kind for kind in order if kind in kinds)
-        found.append(TraceJob(f"job-{index:05d}", now, size, run_time, run_time * size * mean, speeds, at_random))
-    return found
+        trace.append(TraceJob(f"job-{index:05d}", now, size, run_time, run_time * size * mean, speeds, at_random))
+    return trace
 
 
 def _run_times(slice_seconds: float, random_: random.Random) -> Iterator[tuple[float, int]]:
-    """Run times and sizes until so many slice-seconds are there."""
+    """Yield run times and sizes until they add up to `slice_seconds`."""
     while slice_seconds > 0:
         size = random_.choices(SIZES, SIZE_WEIGHTS)[0]
         run_time = min(random_.choice(RUN_TIMES).draw(random_), slice_seconds / size)

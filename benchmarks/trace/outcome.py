@@ -1,4 +1,4 @@
-"""What a week under a rule comes to. Pure."""
+"""The outcome of a week under a rule. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.trace.world import Ran, Week
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Times are seconds, those of decisions milliseconds of processor time."""
+    """Times are in seconds, but those of decisions are milliseconds of processor time."""
 
     tokens_per_hour: float
     mean_completion: float
@@ -28,7 +28,8 @@ class Outcome:
 
     @classmethod
     def of(cls, week: Week, ran: Ran, rivals: float) -> Outcome:
-        """Sum up a week; `rivals`: jobs that are there at a time; one number for all rules, so that all are held to the same times."""
+        """Sum up a week. `rivals`: mean number of jobs at a time. It is the same for all rules, so that all are compared with the same
+        times."""
         completions, decisions = list(ran.completions.values()), [1000 * seconds for seconds in ran.decisions]
         share = available(week.slices) / max(1.0, rivals)
         fairness = [ran.completions[job.key] / isolated(job, share) for job in week.jobs]
@@ -46,12 +47,11 @@ class Outcome:
 
 
 def isolated(job: TraceJob, share: float) -> float:
-    """Return seconds that the job would take alone on so many slices of mean speed. Finish-time fairness divides by it (Themis, NSDI
-    2020)."""
+    """Seconds that the job would take alone on `share` slices of mean speed. Finish-time fairness divides by this (Themis, NSDI 2020)."""
     return START + job.run_time * job.size / min(share, job.max)
 
 
 def over_seeds(values: list[float]) -> dict[str, float]:
-    """Sum up ratios: the geometric mean, the least and the largest."""
+    """The geometric mean, the least and the largest of ratios."""
     mean = math.exp(fmean(map(math.log, values)))
     return {"mean": round(mean, 4), "least": round(min(values), 4), "largest": round(max(values), 4)}

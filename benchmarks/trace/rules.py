@@ -1,8 +1,9 @@
-"""The rules that the flow is compared with: first fit, and gangs. Pure.
+"""The rules with which the flow is compared: first fit, and gangs. Pure.
 
-First fit serves what the flow serves, in the same order: what the minima of running jobs lack, minima of waiting jobs as a whole, the
-oldest first, then one unit at a time for the job that has the fewest beyond its minimum. What differs is where a unit goes: to the first
-kind in the order of the job that has a free slice. No unit leaves a slice for a better one, and nothing is kept_for_minimum.
+First fit serves the same wants as the flow, in the same order: units that the minima of running jobs lack; minima of waiting jobs as a
+whole, the oldest first; then one unit at a time for the job that has the fewest beyond its minimum. The difference is where a unit goes:
+here to the first kind in the job's order that has a free slice. No unit leaves a slice for a better one, and no slice is kept for a
+minimum.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -16,7 +17,7 @@ from benchmarks.trace.inputs import TraceJob
 from benchmarks.trace.scene import Orders, Present, Scene, Taken
 
 type Order = Callable[[TraceJob], Sequence[str]]
-"""Kinds of a job, in the order in which they are tried."""
+"""The kinds for a job, in the order in which they are tried."""
 
 
 def at_random(job: TraceJob) -> Sequence[str]:
@@ -28,7 +29,7 @@ def by_speed(job: TraceJob) -> Sequence[str]:
 
 
 def first_fit(scene: Scene, order: Order) -> Orders:
-    """Let minima take the slices of units beyond the minimum of another job, if nothing is free."""
+    """First fit. If no slice is free, a minimum takes the slice of a unit beyond another job's minimum."""
     book = _Book(scene, order)
     for present in scene.jobs:
         if present.admitted:
@@ -51,11 +52,11 @@ class _Step:
     key: str
     kind: str
     units: int
-    """What the job has more, or less."""
+    """1 if the job gains a unit, -1 if it loses one."""
 
 
 class _Book:
-    """Who has what while first fit decides."""
+    """Which job has how many units while first fit decides."""
 
     def __init__(self, scene: Scene, order: Order) -> None:
         self._free = dict(scene.free)
@@ -69,11 +70,11 @@ class _Book:
 
     @property
     def spent(self) -> bool:
-        """No slice is free, and no unit has to give way."""
+        """No slice is free, and no unit is beyond a minimum."""
         return not any(self._free.values()) and all(self.units[each.job.key] <= each.job.min for each in self._givers)
 
     def add(self, present: Present, *, displace: bool) -> bool:
-        """Add one more unit, on a free slice or else on that of a unit beyond a minimum. False: there is none."""
+        """Add a unit on a free slice. With `displace`, if none is free, on the slice of a unit beyond a minimum. False if there is none."""
         tried = self._order(present.job)
         kind = next((kind for kind in tried if self._free.get(kind)), None)
         if kind is None and displace:
@@ -84,7 +85,7 @@ class _Book:
         return True
 
     def _displace(self, for_: Present, kind: str) -> bool:
-        """Have a unit leave this kind, of the job that has the most beyond its minimum."""
+        """Let a unit leave this kind; it is of the job with the most units beyond its minimum. False if there is none."""
         givers = [
             (self.units[key] - present.job.min, present.job.created, key)
             for present in self._givers
@@ -98,7 +99,7 @@ class _Book:
         return True
 
     def _step(self, step: _Step, times: int = 1) -> None:
-        """Let one unit come or leave, or take that back."""
+        """Let one unit come or leave. `times` -1 takes that back."""
         self._free[step.kind] = self._free.get(step.kind, 0) - times * step.units
         self.units[step.key] += times * step.units
         step.orders[step.key, step.kind] = step.orders.get((step.key, step.kind), 0) + times
@@ -106,7 +107,7 @@ class _Book:
             self.steps.append(step)
 
     def undo(self, left: int) -> None:
-        """Take back all steps but so many."""
+        """Take back all steps but the first `left`."""
         while len(self.steps) > left:
             self._step(self.steps.pop(), -1)
 
@@ -114,7 +115,7 @@ class _Book:
         return Orders(*({key: units for key, units in orders.items() if units} for orders in (self.leave, self.take)))
 
     def share(self) -> None:
-        """Give what is free to jobs that have their minimum, in turns."""
+        """Give the free slices in turns to jobs that have their minimum."""
         open_ = [present for present in self._jobs.values() if present.job.min <= self.units[present.job.key] < present.job.max]
         while open_ and any(self._free.values()):
             present = min(open_, key=lambda each: (self.units[each.job.key] - each.job.min, each.job.created, each.job.key))
@@ -123,8 +124,8 @@ class _Book:
 
 
 def gangs(scene: Scene) -> Orders:
-    """Run a job with as many units as its size, all of one kind, the first in its user's order that has as many free slices; or not at all.
-    If it loses one, all leave, and it waits again, at its old place. A later job may start where an earlier one does not fit."""
+    """Run a job with `size` units of one kind, the first in its user's order with enough free slices, or not at all. If a job loses a unit,
+    all its units leave, and it waits again at its old place. A later job may start when an earlier one does not fit."""
     free = dict(scene.free)
     leave: Taken = {}
     take: Taken = {}
@@ -132,7 +133,7 @@ def gangs(scene: Scene) -> Orders:
         job = present.job
         if 0 < present.units < job.size:
             leave.update({(job.key, kind): units for kind, units in present.held.items()})
-        elif not present.units and (found := [kind for kind in job.by_speed if free.get(kind, 0) >= job.size]):
-            take[job.key, found[0]] = job.size
-            free[found[0]] -= job.size
+        elif not present.units and (kinds := [kind for kind in job.by_speed if free.get(kind, 0) >= job.size]):
+            take[job.key, kinds[0]] = job.size
+            free[kinds[0]] -= job.size
     return Orders(leave, take)

@@ -1,4 +1,4 @@
-"""What a rule sees when it decides, and what it answers, in counts. Slices of a kind are alike. Pure data."""
+"""What a rule sees when it decides, and what it answers. Both are counts, since slices of a kind are alike. Pure data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from benchmarks.trace.inputs import TraceJob
 
 type Taken = dict[tuple[str, str], int]
-"""Job and kind -> units."""
+"""(job, kind) -> units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Present:
     held: Mapping[str, int] = field(default_factory=dict)
     """Kind -> units."""
     settling: Mapping[str, int] = field(default_factory=dict)
-    """Those among them that start: no rule has them leave."""
+    """Kind -> units among `held` that are still starting. No rule makes these leave."""
     admitted: bool = False
-    """It has had its minimum."""
+    """The job has had its minimum once."""
     measured: frozenset[str] = frozenset()
-    """Kinds on which a unit of it has trained."""
+    """Kinds on which a unit of the job has trained."""
 
     @property
     def units(self) -> int:
@@ -32,7 +32,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All slices that are there, and all jobs."""
+    """All available slices, and all jobs."""
 
     free: Mapping[str, int]
     """Kind -> slices."""
@@ -41,17 +41,17 @@ class Scene:
 
     @property
     def rooms(self) -> dict[str, int]:
-        """Kind -> slices that are free, or that units have."""
-        found = dict(self.free)
+        """Kind -> all available slices, free or with a unit."""
+        by_kind = dict(self.free)
         for present in self.jobs:
             for kind, units in present.held.items():
-                found[kind] = found.get(kind, 0) + units
-        return found
+                by_kind[kind] = by_kind.get(kind, 0) + units
+        return by_kind
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """First units leave, then units start."""
+    """The answer of a rule. First units leave, then units start."""
 
     leave: Taken = field(default_factory=dict)
     take: Taken = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""The week, on virtual time: jobs come, slices go and come back, a rule decides, units train.
+"""Simulates the week on virtual time: jobs come, slices go and come back, a rule decides, units train.
 
-A unit trains once it has started. A job merges what its units train while its quorum trains. A unit that loses its slice takes with it what
-it has trained since its last exchange. After the week no more jobs come, and those that are there run until they are complete.
+A unit trains once it has started. A job merges the training of its units while its quorum trains. If a unit loses its slice, its training
+since the last exchange is lost. After the week no more jobs come, and the remaining jobs run until they are complete.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -20,34 +20,34 @@ from benchmarks.trace.inputs import START, Outage, Slice, TraceJob, fleet, jobs,
 from benchmarks.trace.scene import Orders, Present, Scene
 
 EXCHANGE = 60.0
-"""Seconds between two exchanges of a unit: half of it is lost with a slice, in the mean."""
+"""Seconds between two exchanges of a unit. On average half of them are lost with a slice."""
 GAP = 300.0
-"""At least so many seconds between two decisions."""
+"""Least seconds between two decisions."""
 LONGEST = 10
-"""The outages of so many weeks are drawn: jobs that are left after the first one have long been complete then."""
+"""Number of weeks for which outages are drawn. Jobs that remain after the first week are complete long before the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """What happens, whatever the rule."""
+    """The events that are the same under every rule."""
 
     slices: tuple[Slice, ...]
     outages: tuple[Outage, ...]
     jobs: tuple[TraceJob, ...]
     seconds: float
-    """Jobs come for so long."""
+    """Time in which jobs come."""
 
     @classmethod
     def of(cls, slices: int, load: float, seconds: float, seed: int) -> Week:
-        """Make a week whose outages do not depend on the load."""
-        found = fleet(slices)
-        away = outages(found, LONGEST * seconds, random.Random(f"outages {seed}"))
-        return cls(tuple(found), tuple(away), tuple(jobs(found, load, seconds, random.Random(f"jobs {seed}"))), seconds)
+        """Draw a week. Its outages do not depend on the load."""
+        fleet_ = fleet(slices)
+        away = outages(fleet_, LONGEST * seconds, random.Random(f"outages {seed}"))
+        return cls(tuple(fleet_), tuple(away), tuple(jobs(fleet_, load, seconds, random.Random(f"jobs {seed}"))), seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How slices are given to jobs."""
+    """How slices are given to jobs, and how many units a job needs to merge."""
 
     decide: Callable[[Scene], Orders]
     quorum: Callable[[TraceJob], int] = lambda job: job.min
@@ -55,20 +55,20 @@ class Rule:
 
 @dataclass(slots=True)
 class Ran:
-    """What came out."""
+    """Results of a week."""
 
     tokens: float = 0.0
-    """Merged in the week."""
+    """Tokens merged in the week."""
     completions: dict[str, float] = field(default_factory=dict)
-    """Job -> seconds from its arrival."""
+    """Job -> seconds from its arrival to its end."""
     job_seconds: float = 0.0
-    """Jobs that were there in the week, over time."""
+    """Sum of the seconds that each job spent in the week."""
     moves: int = 0
-    """Units that left a slice because the rule said so."""
+    """Units that left a slice because the rule ordered it."""
     below_minimum: int = 0
     """Jobs that the rule took below their minimum."""
     decisions: list[float] = field(default_factory=list)
-    """Processor time of each, seconds."""
+    """Processor time of each decision, seconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -81,21 +81,20 @@ class _Unit:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """A job that is there."""
+    """A job that has arrived and is not complete."""
 
     job: TraceJob
     units: list[_Unit] = field(default_factory=list)
     merged: float = 0.0
     rate: float = 0.0
     at: float = 0.0
-    """When `merged` was true."""
+    """The time for which `merged` is valid."""
     changes: int = 0
     admitted: bool = False
     measured: set[str] = field(default_factory=set)
 
 
 def simulate(week: Week, rule: Rule) -> Ran:
-    """Let the week happen under this rule."""
     return _World(week, rule).run()
 
 
@@ -151,7 +150,7 @@ class _World:
 
     def _complete(self, run: _Run, changes: int) -> None:
         if run.changes != changes:
-            return  # since then something has changed
+            return  # the rate has changed since this event was scheduled, and another event stands for the end
         self._merge(run)
         for unit in list(run.units):
             self._remove(unit)
@@ -189,7 +188,7 @@ class _World:
 
     # --- decisions ----------------------------------------------------------------------------------------------------------------
     def _change(self) -> None:
-        """Note a change: a decision follows, together with what else happens until then."""
+        """Note a change. A decision follows, which also takes up all other changes until then."""
         if not self._deciding:
             self._deciding = True
             self._time.at(self._decided + GAP, self._decide)
@@ -221,24 +220,24 @@ class _World:
         return Present(run.job, held, settling, run.admitted, frozenset(run.measured))
 
     def _leave(self, orders: Orders) -> None:
-        """Let the youngest units leave, none of which starts."""
-        left: dict[str, int] = {}
+        """Let the ordered units leave: of each kind the youngest that train."""
+        leaving_units: dict[str, int] = {}
         for (key, kind), units in sorted(orders.leave.items()):
             run = self._runs[key]
-            there = [unit for unit in run.units if self._week.slices[unit.slice].kind == kind]
-            leaving = sorted(there, key=lambda unit: (unit.trains, unit.began), reverse=True)[:units]
-            left[key] = left.get(key, 0) + len(leaving)
+            of_kind = [unit for unit in run.units if self._week.slices[unit.slice].kind == kind]
+            leaving = sorted(of_kind, key=lambda unit: (unit.trains, unit.began), reverse=True)[:units]
+            leaving_units[key] = leaving_units.get(key, 0) + len(leaving)
             for unit in leaving:
                 self._remove(unit)
             self._ran.moves += len(leaving)
-        for key, units in sorted(left.items()):
+        for key, units in sorted(leaving_units.items()):
             run = self._runs[key]
             self._ran.below_minimum += len(run.units) < min(run.job.min, len(run.units) + units)
             self._set_rate(run)
             self._change()
 
     def _take(self, orders: Orders) -> None:
-        """Raise ValueError where there is no free slice: a rule must not give one twice."""
+        """Start the ordered units. Raises ValueError if a slice is not free: a rule must not give one twice."""
         for (key, kind), units in sorted(orders.take.items()):
             run = self._runs[key]
             free = [index for index, each in enumerate(self._week.slices) if each.kind == kind and self._free(index)]

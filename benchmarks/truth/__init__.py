@@ -1,1 +1,1 @@
-"""Real jobs with failures, uneven speeds and narrow links, beside what the simulator had said of them."""
+"""Real jobs with failures, uneven speeds and narrow links, beside what the simulator predicted for them."""

@@ -1,4 +1,4 @@
-"""What the simulator had said, and what real jobs did, as pictures."""
+"""Draws what the simulator predicted beside what real jobs did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOUR = 3600.0
 
 
 def plot_truth(predicted: Mapping[str, Seen], measured: Mapping[str, Seen]) -> Element:
-    """Goodput, merges and the units in each merge of all settings."""
+    """Draw goodput, merges, and the units in each merge, of all settings."""
     pairs = {name: (predicted[name], seen) for name, seen in measured.items()}
     return picture(
         _panel("Goodput", "%", pairs, lambda seen: seen.goodput),
@@ -26,7 +26,7 @@ def plot_truth(predicted: Mapping[str, Seen], measured: Mapping[str, Seen]) -> E
 
 
 def plot_scavenged(rows: Sequence[Row]) -> Element:
-    """Time over extra compute."""
+    """Draw time over extra compute."""
     most = max(row.extra for row in rows)
     curve = [most * index / 60 for index in range(61)]
     law = Line("0.5 + 0.5 / (1 + x)", [(100 * extra, ideal(extra)) for extra in curve], "#999999")
@@ -36,10 +36,10 @@ def plot_scavenged(rows: Sequence[Row]) -> Element:
 
 
 def _panel(title: str, unit: str, pairs: Mapping[str, tuple[Seen, Seen]], of: Callable[[Seen], float]) -> Plot:
-    both = [(of(predicted), of(measured)) for predicted, measured in pairs.values()]
+    value_pairs = [(of(predicted), of(measured)) for predicted, measured in pairs.values()]
     bars = [
-        Bars(name, [(place, pair[index]) for place, pair in enumerate(both)], colour, shift=(index - 0.5) * _WIDTH, width=_WIDTH)
+        Bars(name, [(place, pair[index]) for place, pair in enumerate(value_pairs)], colour, shift=(index - 0.5) * _WIDTH, width=_WIDTH)
         for index, (name, colour) in enumerate((("simulated before", COLOURS[1]), ("real job", COLOURS[0])))
     ]
     x = Axis("", -0.5, len(pairs) - 0.5, labels=[(place, name) for place, name in enumerate(pairs)])
-    return Plot(title, x, Axis(unit, 0, 1.05 * max(value for pair in both for value in pair)), bars)
+    return Plot(title, x, Axis(unit, 0, 1.05 * max(value for pair in value_pairs for value in pair)), bars)

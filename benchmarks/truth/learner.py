@@ -1,10 +1,10 @@
-"""The learner of [simulator-truth]: steps of a given length, and an end in the middle of one.
+"""The learner of [simulator-truth]: steps of a given length, and a death in the middle of one.
 
     python -m benchmarks.truth.learner TIMES --mebibytes 1 --step-seconds 0.25 --variation 0.2 --seed 1 --attempt 1 [--dies-in 60]
 
-TIMES gets a line for each step of each attempt: the attempt, and when the step began and its work ended, seconds of CLOCK_MONOTONIC. The
-session's own part of a step comes after that, and the time in which the unit rests because the quorum is missing. `--dies-in`: in the
-middle of this step the process gets SIGKILL. It ends with the process that started it.
+TIMES gets a line for each step of each attempt: the attempt, and when the step began and its work ended, in seconds of CLOCK_MONOTONIC. The
+session's part of a step comes after its work, and so does the time in which the unit rests because the quorum is missing. In the middle of
+step `--dies-in` the process kills itself. The program ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.random import default_rng
 from benchmarks.fixed_step_learner import BATCH, model
 
 TOKENS = BATCH * 128
-"""Tokens of a step."""
+"""Tokens in a step."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
             if session.step_count + 1 == given.dies_in:
                 time.sleep(seconds / 2)
                 os.kill(os.getpid(), signal.SIGKILL)
-            for weight in weights.values():  # all, since the guards compare how far units have come
+            for weight in weights.values():  # change all, since the guards compare how far units have moved
                 weight *= np.float32(0.9999)
             time.sleep(max(0.0, began + seconds - time.monotonic()))
             worked = time.monotonic()

@@ -1,6 +1,6 @@
-"""What the simulator says before [simulator-truth] is run: `python -m benchmarks.truth.predictions` calibrates it and writes the file.
+"""The simulator's predictions for [simulator-truth]: `python -m benchmarks.truth.predictions` calibrates it and writes predictions.json.
 
-`predictions.json` is committed before a run; the run compares with it, and never writes it.
+That file is committed before a run. The run compares with it, and never writes it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ FILE: Final = Path(__file__).with_name("predictions.json")
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What is predicted of all settings."""
+    """Predictions for all settings."""
 
     calibration: Calibration
     load: float
-    """Load of the machine when it was calibrated."""
+    """Load of the machine during the calibration."""
     settings: Mapping[str, Seen]
-    """By name."""
+    """Name of a setting -> its prediction."""
     scavenged: Mapping[float, float]
-    """By extra compute, the time in that without."""
+    """Extra compute -> time relative to that without."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for the file."""
         return {
             "calibration": {name: round(value, 4) for name, value in asdict(self.calibration).items()},
             "load": round(self.load, 1),
@@ -45,7 +44,7 @@ class Predictions:
 
 
 def seen_as_json(seen: Seen) -> dict[str, float]:
-    """Return what was seen of a job, rounded."""
+    """The values of a job, rounded."""
     return {name: round(value, 2) for name, value in asdict(seen).items()}
 
 
@@ -60,7 +59,7 @@ def from_json(found: Mapping[str, Any]) -> Predictions:
 
 
 def calibrated(setting: Setting = CALIBRATION) -> tuple[Calibration, float]:
-    """Run a real job, and return the times of this machine and its load."""
+    """Run a real job, and return this machine's times and load."""
     with (
         tempfile.TemporaryDirectory() as directory,
         WideNetwork(setting.links) as network,
@@ -77,8 +76,8 @@ def predicted(calibration: Calibration, load: float) -> Predictions:
 
 
 def main() -> None:
-    found = predicted(*calibrated())
-    FILE.write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="ascii")
+    predictions = predicted(*calibrated())
+    FILE.write_text(json.dumps(predictions.as_json(), indent=2) + "\n", encoding="ascii")
     sys.stdout.write(FILE.read_text(encoding="ascii"))
 
 

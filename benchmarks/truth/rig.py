@@ -1,4 +1,4 @@
-"""A real job of a setting: units that die where the tape says, and start again. All processes end with the benchmark."""
+"""Runs a real job of a setting: units die where its tape of failures says, and start again. All processes end with the benchmark."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from benchmarks.wan.rig import Reported, WideRig
 _HOUR: Final = 3600.0
 _POLL: Final = 0.02
 _LIMIT: Final = 240.0
-"""Limit of a wait for all units to train, seconds: it only bounds a failure."""
+"""Most seconds to wait for all units to train. Only a failure takes this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A completed step; seconds of the monotonic clock."""
+    """A completed step, in seconds of the monotonic clock."""
 
     attempt: int
     began: float
     worked: float
-    """When its work was done: the session's part comes after that."""
+    """When the step's work was done. The session's part comes after that."""
 
 
 @dataclass(slots=True)
@@ -43,23 +43,23 @@ class _Unit:
     process: subprocess.Popen[bytes] | None = None
     attempt: int = 0
     starts_at: float | None = None
-    """When it starts again; None: it runs."""
+    """When the unit starts again. None if it runs."""
     started_at: dict[int, float] = field(default_factory=dict)
-    """By attempt, when its process was started."""
+    """Attempt -> when its process was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was seen of a real job."""
+    """Measurements of a real job."""
 
     seen: Seen
     start_seconds: float
-    """The mean time from the start of a unit's process to its first step, of those that began in the window."""
+    """Mean time from the start of a unit's process to its first step, for processes that started in the window."""
     overhead_seconds: float
-    """What a step takes longer than it should, for the session and for other work of the machine: the mean, without rests only if there are
-    none."""
+    """How much longer a step takes than it should, in the mean, because of the session and of other work of the machine. It includes times
+    in which units rest."""
     load: float
-    """Processes that wanted a core of the machine in the last minute, at the end."""
+    """Processes that wanted a core of the machine in the last minute of the run."""
 
 
 class TruthRig(WideRig):
@@ -74,7 +74,7 @@ class TruthRig(WideRig):
         self._fired: list[float] = []
 
     def run(self) -> Measured:
-        """Return what was seen in the window."""
+        """Run the job, and return the measurements of the window."""
         self.start_syncer()
         self.start_watch()
         for unit in self._setting.units:
@@ -91,7 +91,7 @@ class TruthRig(WideRig):
         return self._measured(before, after, begin, now)
 
     def steps_of(self, unit: str) -> list[Step]:
-        """Return the completed steps of a unit so far."""
+        """The completed steps of a unit so far."""
         return [Step(int(attempt), float(began), float(worked)) for attempt, began, worked in self.noted(unit)]
 
     def _measured(self, before: Reported, after: Reported, begin: float, end: float) -> Measured:
@@ -118,42 +118,42 @@ class TruthRig(WideRig):
         return Measured(seen, mean(starts) if starts else 0.0, mean(longer), os.getloadavg()[0])
 
     def _tend(self) -> None:
-        """Start units again whose time has come. Raises RuntimeError when a process has ended that should not."""
+        """Start units again whose time has come. Raises RuntimeError if a process has ended that should not."""
         time.sleep(_POLL)
         now = time.monotonic()
-        for unit, of in self._of.items():
-            if of.starts_at is not None and now >= of.starts_at:
+        for unit, state in self._of.items():
+            if state.starts_at is not None and now >= state.starts_at:
                 self._begin(unit)
-            elif of.process is not None and of.process.poll() is not None:
-                if not of.left or of.process.returncode != -signal.SIGKILL:
-                    raise RuntimeError(f"{unit} has ended with status {of.process.returncode}\n{self.logs()}")
-                self.forget(of.process)
+            elif state.process is not None and state.process.poll() is not None:
+                if not state.left or state.process.returncode != -signal.SIGKILL:
+                    raise RuntimeError(f"{unit} has ended with status {state.process.returncode}\n{self.logs()}")
+                self.forget(state.process)
                 self._fired.append(now)
-                of.process, of.starts_at = None, now + of.left.pop(0).out_seconds
-        if any(process.poll() is not None for process in self._processes if process not in [of.process for of in self._of.values()]):
+                state.process, state.starts_at = None, now + state.left.pop(0).out_seconds
+        if any(process.poll() is not None for process in self._processes if process not in [state.process for state in self._of.values()]):
             raise RuntimeError(f"a process has ended\n{self.logs()}")
 
     def _begin(self, unit: str) -> None:
-        of = self._of[unit]
-        of.attempt += 1
-        of.starts_at = None
-        of.started_at[of.attempt] = time.monotonic()
+        state = self._of[unit]
+        state.attempt += 1
+        state.starts_at = None
+        state.started_at[state.attempt] = time.monotonic()
         index = self._setting.units.index(unit)
-        arguments = ["--variation", str(self._setting.variation), "--seed", str(self._seed + index), "--attempt", str(of.attempt)]
-        arguments += ["--dies-in", str(of.left[0].step)] if of.left else []
-        of.process = self.start_program(
-            unit, "benchmarks.truth.learner", *arguments, attempt=of.attempt, step_seconds=self._setting.step_seconds[index]
+        arguments = ["--variation", str(self._setting.variation), "--seed", str(self._seed + index), "--attempt", str(state.attempt)]
+        arguments += ["--dies-in", str(state.left[0].step)] if state.left else []
+        state.process = self.start_program(
+            unit, "benchmarks.truth.learner", *arguments, attempt=state.attempt, step_seconds=self._setting.step_seconds[index]
         )
 
     def _report(self) -> Reported:
-        found = self.reported()
-        if found is None:
+        report = self.reported()
+        if report is None:
             raise RuntimeError(f"the syncer has reported nothing\n{self.logs()}")
-        return found
+        return report
 
 
 def _starts(started_at: Mapping[int, float], steps: list[Step]) -> list[tuple[float, float]]:
-    """Return (when its process was started, seconds to its first step) of each attempt that has completed a step."""
+    """(when its process was started, seconds to its first step) for each attempt that has completed a step."""
     first: dict[int, float] = {}
     for step in steps:
         first.setdefault(step.attempt, step.began)

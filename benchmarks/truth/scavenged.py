@@ -1,7 +1,7 @@
 """Scavenged units that really come and go, beside 0.5 + 0.5 / (1 + x): Table 4 of Decoupled DiLoCo with processes.
 
-Two units have a number of tokens to merge. When a quarter of it is done others come, x times as many, and when three quarters are done
-they are taken away by SIGKILL. So they are there for half of the work.
+Two units have a number of tokens to merge. When a quarter of them is merged, others come, x times as many. When three quarters are merged,
+the others get SIGKILL. So they take part in half of the work.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ UNITS: Final = 2
 COME: Final = 0.25
 """Share of the tokens after which the others come."""
 GO: Final = 0.75
-"""Share after which they are taken away."""
+"""Share of the tokens after which the others are killed."""
 LIMIT: Final = 0.05
 _POLL: Final = 0.05
 _TRAINING: Final = {"syncInterval": 6, "fragments": 6, "overlapSteps": 1}
-"""A unit that leaves loses up to H steps, which here must be few beside the hundreds that it takes."""
+"""A small H: a unit that leaves loses up to H steps, which must be few beside the hundreds that it takes."""
 _SEED: Final = 4
 
 
@@ -45,12 +45,12 @@ class Size:
     """How much is trained."""
 
     extra: tuple[float, ...]
-    """Extra compute, in that of the two; the first one is none."""
+    """Extra compute, relative to that of the two units. The first is 0."""
     step_seconds: float
     steps: int
-    """Steps of each of the two alone."""
+    """Steps of each of the two units alone."""
     most_seconds: float = 600.0
-    """It only bounds a failure."""
+    """Limit of the whole run. Only a failure takes this long."""
 
 
 FULL: Final = Size((0.0, 0.5, 1.0, 3.0), 0.1, 1000)
@@ -59,30 +59,30 @@ SMOKE: Final = Size((0.0, 0.5), 0.05, 60)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job with so much extra compute."""
+    """A job with extra compute."""
 
     extra: float
     time: float
-    """In that without."""
+    """Relative to the time without extra compute."""
 
     @property
     def error(self) -> float:
-        """Relative to the law."""
+        """Relative error against the law."""
         return self.time / ideal(self.extra) - 1.0
 
 
 def worst(rows: Sequence[Row]) -> float:
-    """Return the largest relative error."""
+    """The largest relative error."""
     return max(abs(row.error) for row in rows)
 
 
 def rows_of(seconds: Mapping[float, float]) -> list[Row]:
-    """Return the rows of jobs that took so long."""
+    """The rows of jobs. `seconds`: extra compute -> time of the job; it must have 0."""
     return [Row(extra, each / seconds[0.0]) for extra, each in seconds.items()]
 
 
 class _Job(WideRig):
-    """One job. `tend` is to be called until it returns that it is over."""
+    """One job. Call `tend` until it returns True."""
 
     def __init__(self, directory: Path, size: Size, extra: float, network: WideNetwork) -> None:
         count = UNITS + round(extra * UNITS)
@@ -92,7 +92,7 @@ class _Job(WideRig):
         self._others: list[subprocess.Popen[bytes]] = []
         self._came = self._gone = False
         self.seconds = math.nan
-        """How long it took."""
+        """Time that the job took."""
 
     def start(self) -> None:
         """Start the syncer and the two units."""
@@ -102,13 +102,13 @@ class _Job(WideRig):
             self._start_unit(index)
 
     def tend(self) -> bool:
-        """Let others come or go if it is time. True: all is merged."""
-        found = self.reported()
-        if found is None or not found.tokens:
+        """Let the others come or go if it is time. True if all tokens are merged."""
+        reported = self.reported()
+        if reported is None or not reported.tokens:
             return False
         if self._begin is None:
-            self._begin = found
-        share = (found.tokens - self._begin.tokens) / self._tokens
+            self._begin = reported
+        share = (reported.tokens - self._begin.tokens) / self._tokens
         if share >= COME and not self._came:
             self._came = True
             self._others = [self._start_unit(index) for index in range(UNITS, len(self.units))]
@@ -120,7 +120,7 @@ class _Job(WideRig):
                 self.forget(process)
         if ended := [process for process in self._processes if process.poll() is not None]:
             raise RuntimeError(f"a process has ended with status {ended[0].returncode}\n{self.logs()}")
-        self.seconds = found.at - self._begin.at
+        self.seconds = reported.at - self._begin.at
         return share >= 1.0
 
     def _start_unit(self, index: int) -> subprocess.Popen[bytes]:
@@ -130,7 +130,7 @@ class _Job(WideRig):
 
 
 def measured_times(folder: Path, size: Size) -> dict[float, float]:
-    """Run all jobs beside each other; extra compute -> the seconds that a job took."""
+    """Run all jobs side by side: extra compute -> seconds that the job took."""
     with ExitStack() as stack:
         network = stack.enter_context(WideNetwork(ONE_PLACE))
         jobs = {extra: stack.enter_context(_Job(folder / f"extra-{extra}", size, extra, network)) for extra in size.extra}
@@ -147,7 +147,7 @@ def measured_times(folder: Path, size: Size) -> dict[float, float]:
 
 
 def simulated_times(size: Size, calibration: Calibration) -> dict[float, float]:
-    """Simulate the same; extra compute -> the time in that without."""
+    """Simulate the same jobs: extra compute -> time relative to that without."""
     return {row.extra: row.time for row in rows_of({extra: _simulated(size, extra, calibration) for extra in size.extra})}
 
 

@@ -1,4 +1,4 @@
-"""What jobs of [simulator-truth] are like, real and simulated, and when which of their units fails. Pure."""
+"""The jobs of [simulator-truth], for both real and simulated runs, and the failures of their units. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.random import default_rng
 from benchmarks.wan.regions import Links
 
 SETTLED: Final = 24
-"""Steps that each unit has taken before a window begins. None fails before."""
+"""A window begins when each unit has taken this number of steps. No unit fails earlier."""
 ONE_PLACE: Final = Links((1e9,), (0.0,))
-"""A network of a single region: what is in it talks over loopback."""
+"""A network with a single region, whose processes talk over loopback."""
 _MOST_FAILURES: Final = 100
-"""Failures of a unit, more than any window has."""
+"""Failures that are drawn for a unit. No window is long enough for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Failure:
     """The end of one attempt of a unit, by SIGKILL in the middle of a step."""
 
     step: int
-    """Which one of this attempt, from 1."""
+    """Number of the step in this attempt, from 1."""
     out_seconds: float
-    """Time until its process is started again."""
+    """Time until the unit's process is started again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One job, and a window in which it is watched."""
+    """One job, and the window in which it is measured."""
 
     name: str
     step_seconds: tuple[float, ...]
@@ -41,57 +41,57 @@ class Setting:
     variation: float = 0.0
     """Standard deviation of a step, in mean steps."""
     steps_between_failures: float = 0.0
-    """Mean number of steps of a unit from its start to its failure; 0: none fails."""
+    """Mean number of steps of a unit from its start to its failure. 0 means that no unit fails."""
     out_seconds: float = 0.0
-    """Mean time until what failed is back."""
+    """Mean time until a failed unit starts again."""
     quorum: int = 1
     compression: str = "BFloat16"
     mebibytes: int = 1
     """Size of the model, float32."""
     links: Links = ONE_PLACE
-    """With more than one region the syncer is alone in the first one, and each unit in one of the others."""
+    """With several regions, the syncer is alone in the first, and each unit is in one of the others."""
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Return the names of all units."""
         return tuple(f"u{index}" for index in range(len(self.step_seconds)))
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters of the model."""
+        """The number of parameters of the model."""
         return self.mebibytes * (1 << 20) // 4
 
     @property
     def training(self) -> dict[str, Any]:
-        """Return what differs from the usual: H = P = 24, tau = 2."""
+        """Fields that differ from the usual ones, which are H = P = 24, tau = 2."""
         return {"quorum": self.quorum, "compression": self.compression}
 
     def region(self, index: int) -> int:
-        """Return the region of a unit."""
+        """The region of a unit."""
         return index + 1 if len(self.links.rates) > 1 else 0
 
 
 def tape(setting: Setting, seed: int) -> Mapping[str, Sequence[Failure]]:
-    """Return the failures of each unit, in order: geometric in steps, and away for an exponentiated Weibull time as slices are."""
+    """The failures of each unit, in order. Steps between failures are geometric. A unit is out for an exponentiated Weibull time, as slices
+    are."""
     if not setting.steps_between_failures:
         return dict.fromkeys(setting.units, ())
-    found: dict[str, Sequence[Failure]] = {}
+    failures: dict[str, Sequence[Failure]] = {}
     for index, unit in enumerate(setting.units):
         random = default_rng([seed, index])
         delay = ReturnDelay.with_mean(setting.out_seconds)
         steps = random.geometric(1.0 / setting.steps_between_failures, _MOST_FAILURES)
-        found[unit] = [Failure(int(step) + (0 if number else SETTLED), delay.draw(random)) for number, step in enumerate(steps)]
-    return found
+        failures[unit] = [Failure(int(step) + (0 if number else SETTLED), delay.draw(random)) for number, step in enumerate(steps)]
+    return failures
 
 
 def _narrow(needs: Sequence[float], away: Sequence[float], mebibytes: int, step_seconds: float) -> Links:
-    """Return links of units that carry `needs` times the BFloat16 of a fragment in each step, and a wide one of the syncer."""
+    """A wide link for the syncer, and for each unit a link that carries `needs` times a fragment in BFloat16 in each step."""
     need = 16.0 * (mebibytes * (1 << 20) / 4) / 24 / step_seconds
     return Links((1e9, *(share * need for share in needs)), (0.0, *away))
 
 
 CALIBRATION: Final = Setting("calibration", (0.25, 0.25, 0.4, 0.4), 45.0, steps_between_failures=60, out_seconds=3.0)
-"""What the simulator's times are taken from."""
+"""The job from which the simulator's times are measured."""
 SETTINGS: Final = (
     Setting("failures", (0.25,) * 8, 60.0, steps_between_failures=150, out_seconds=6.0),
     Setting(
@@ -107,6 +107,6 @@ SETTINGS: Final = (
         links=_narrow((2.0, 1.5, 1.0, 0.8), (0.005, 0.015, 0.025, 0.04), 8, 0.25),
     ),
 )
-"""None was used to calibrate."""
+"""The predicted jobs. None of them was used to calibrate."""
 SEED: Final = 41
 """Seed of the failures."""

@@ -1,4 +1,4 @@
-"""The twin of a setting on virtual time: the same units, links and failures. Pure."""
+"""Simulates a setting on virtual time, with the same units, links and failures. Pure."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from numpy.random import default_rng
 from benchmarks.truth.settings import SETTLED, Failure, Setting, tape
 
 HEADERS: Final = 1448 / 1514
-"""What TCP carries of a frame."""
+"""The share of a frame that is TCP's payload."""
 _HOUR: Final = 3600.0
 _SEEDS: Final = 4
-"""Seeds of the lengths of steps and of where in a step units begin; failures are those of the tape."""
+"""Number of seeds for the lengths of steps, and for where in a step units begin. Failures come from the tape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Times of this machine that the simulator is told."""
+    """This machine's times, for the simulator."""
 
     start_seconds: float
-    """From the start of a unit's process to its first step."""
+    """Time from the start of a unit's process to its first step."""
     overhead_seconds: float
-    """What a step takes longer than it should, for the session and for other work of the machine."""
+    """How much longer a step takes than it should, because of the session and of other work of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a job came to in its window, real or simulated."""
+    """Results of a job in its window, real or simulated."""
 
     goodput: float
-    """Time in completed steps, of the time of all units; percent."""
+    """Time in completed steps, in percent of the time of all units."""
     merges_per_hour: float
-    """Outer steps with a merge."""
+    """Outer steps with a merge, per hour."""
     units_in_each_merge: float
     failures: float
 
 
 class TapedSlices:
-    """Fails units where the tape says, and starts them again."""
+    """Makes units fail where the tape says, and starts them again."""
 
     def __init__(self, job: SimulatedJob, failures: Mapping[str, Sequence[Failure]], start_seconds: float) -> None:
         self.fired = 0
@@ -57,16 +57,16 @@ class TapedSlices:
         self._left = {unit: list(of_unit) for unit, of_unit in failures.items()}
         self._start_seconds = start_seconds
         self._steps = dict.fromkeys(failures, 0)
-        """Begun by the present attempt."""
+        """Unit -> steps that its present attempt has begun."""
         self._all_steps = dict.fromkeys(failures, 0)
 
     @property
     def least_steps(self) -> int:
-        """Return the steps that the unit which has begun the least has begun."""
+        """The fewest steps that a unit has begun, over all attempts."""
         return min(self._all_steps.values())
 
     def slowdown(self, unit: SimulatedUnit) -> float:
-        """Begin a step, and end it in its middle if it is one to fail in."""
+        """Called when a step begins. If the unit fails in this step, schedule that for the step's middle."""
         self._steps[unit.name] += 1
         self._all_steps[unit.name] += 1
         left = self._left[unit.name]
@@ -76,11 +76,11 @@ class TapedSlices:
         return 1.0
 
     def failed(self, unit: SimulatedUnit) -> None:
-        """Refuse a failure that is not on the tape."""
+        """Never called: hardware does not fail by itself here."""
         raise AssertionError(f"{unit.name} failed, and none of its accelerators may")
 
     def trains(self, unit: SimulatedUnit) -> None:
-        """Let it train."""
+        """Nothing to do."""
 
     def _fail(self, unit: SimulatedUnit) -> None:
         self.fired += 1
@@ -91,7 +91,7 @@ class TapedSlices:
 
 
 def simulate(setting: Setting, calibration: Calibration, seed: int) -> Seen:
-    """Return what the simulator says of the window, with the failures of `seed`: the mean over some seeds of all else."""
+    """The simulator's results for the window, with the failures of `seed`. They are means over several seeds of all else."""
     runs = [_once(setting, calibration, seed, number) for number in range(_SEEDS)]
     return Seen(
         mean(run.goodput for run in runs),
@@ -123,7 +123,7 @@ def _once(setting: Setting, calibration: Calibration, seed: int, number: int) ->
 
 
 def _all(outcome: Outcome) -> float:
-    """Return the contributions in all merges."""
+    """The number of contributions in all merges."""
     return outcome.contributions * outcome.merges
 
 

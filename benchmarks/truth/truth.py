@@ -1,8 +1,8 @@
-"""[simulator-truth] [scavenged-units] Real jobs with failures, uneven speeds and narrow links, beside what the simulator had said of them.
+"""[simulator-truth] [scavenged-units] Real jobs with failures, uneven speeds and narrow links, beside the simulator's predictions.
 
-`simulator-truth` is the largest difference, in points, between the measured goodput and merges per hour of three settings and those that
-were committed before the run; merges per hour count in percent of what was measured. `scavenged-units` is the largest relative error of
-0.5 + 0.5 / (1 + x) for units that come and go.
+`simulator-truth` is the largest difference, in points, between the goodput and merges per hour that were measured in three settings and the
+predictions that were committed before the run; merges per hour count in percent of the measured ones. `scavenged-units` is the largest
+relative error of 0.5 + 0.5 / (1 + x) for units that come and go.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         folder = Path(directory)
         own, load = calibrated(_smaller(CALIBRATION) if smoke else CALIBRATION)
         today = predicted(own, load)
-        found = {setting.name: _run(folder, setting) for setting in settings}
-        seen = {name: measured.seen for name, measured in found.items()}
+        measurements = {setting.name: _run(folder, setting) for setting in settings}
+        seen = {name: measured.seen for name, measured in measurements.items()}
         errors = {name: points(committed.settings[name], each) for name, each in seen.items()}
         plot("simulator-truth", partial(plot_truth, committed.settings, seen), smoke=smoke)
         details: dict[str, Any] = {
@@ -48,11 +48,11 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
             "measured": {name: seen_as_json(each) for name, each in seen.items()},
             "predicted": {name: seen_as_json(committed.settings[name]) for name in seen},
             "start_seconds": {"predicted": round(committed.calibration.start_seconds, 2), "today": round(own.start_seconds, 2)},
-            "load": {"predicted": committed.load, **{name: round(each.load, 1) for name, each in found.items()}},
+            "load": {"predicted": committed.load, **{name: round(each.load, 1) for name, each in measurements.items()}},
             "failed": sorted(f"{name} {what}" for name, each in errors.items() for what, error in each.items() if abs(error) > LIMIT),
         }
         value = max(abs(error) for each in errors.values() for error in each.values())
-        yield Figure("simulator-truth", value, "points", LIMIT, value <= LIMIT, len(found), details)
+        yield Figure("simulator-truth", value, "points", LIMIT, value <= LIMIT, len(measurements), details)
         size = scavenged.SMOKE if smoke else scavenged.FULL
         rows = scavenged.rows_of(scavenged.measured_times(folder, size))
     plot("scavenged-units", partial(plot_scavenged, rows), smoke=smoke)
@@ -67,7 +67,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def points(predicted: Seen, measured: Seen) -> Mapping[str, float]:
-    """Return what was predicted too much: goodput in points, and merges per hour in percent of those that were measured."""
+    """Predicted minus measured: goodput in points, and merges per hour in percent of the measured ones."""
     return {
         "goodput": predicted.goodput - measured.goodput,
         "merges_per_hour": 100 * (predicted.merges_per_hour / measured.merges_per_hour - 1) if measured.merges_per_hour else float("inf"),
@@ -75,7 +75,6 @@ def points(predicted: Seen, measured: Seen) -> Mapping[str, float]:
 
 
 def rounded(errors: Mapping[str, float]) -> dict[str, float]:
-    """Return them for a line."""
     return {what: round(error, 2) for what, error in errors.items()}
 
 

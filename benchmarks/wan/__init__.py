@@ -1,1 +1,1 @@
-"""Four regions of one machine, with delay, loss and a rate between them, and what runs across them."""
+"""Four simulated regions on one machine, with delay, loss and a rate between them, and the programs that run across them."""

@@ -1,4 +1,4 @@
-"""What is measured across regions: a job of ours in one place and in four, data parallel, losses, and a region that is cut off."""
+"""Measurements across regions: a job of ours in one region and in four, data parallel, packet loss, and a region that is cut off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.wan.network import WideNetwork
 from benchmarks.wan.rig import WideRig
 
 LIMIT_SECONDS: Final = 600.0
-"""Limit of a wait: it only bounds a failure."""
+"""Most seconds of a wait. Only a failure takes this long."""
 _HOUR: Final = 3600.0
 
 
@@ -26,61 +26,64 @@ class Size:
 
     workload: Workload
     regions: int
-    """The first of `regions.REGIONS`, a learner in each; the last one, with the longest ways, is cut off."""
+    """How many of `regions.REGIONS` have a learner. The last one, with the longest paths, is the one that is cut off."""
     settled: int
-    """Merged contributions of each unit before something is measured."""
+    """Merged contributions that each unit must have before a measurement."""
     seconds: float
-    """Length of a window of a job."""
+    """Length of the window in which a job is measured."""
     group_steps: int
-    """Steps of data parallel, in each window."""
+    """Steps of data parallel in each window."""
     cut_seconds: float
     losses: tuple[float, ...]
     compressions: tuple[str, ...]
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters of the model."""
+        """The number of parameters of the model."""
         return self.workload.mebibytes * (1 << 20) // 4
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was seen in some time."""
+    """Measurements of one window."""
 
     loss: float
+    """Share of packets that are lost between regions."""
     step_seconds: float
     """The median of all steps of all learners."""
     tokens_per_hour: float
-    """That were trained: data parallel has them all in the model, a job of ours those that are merged."""
+    """Trained tokens. With data parallel all of them are in the model, in a job of ours only the merged ones."""
     megabytes_per_step: float
-    """That all regions together have sent to others, in one step of all learners."""
+    """Megabytes that all regions together sent to other regions, in one step of all learners."""
     merged_tokens_per_hour: float = 0.0
     units_in_each_merge: float = 0.0
 
     def as_details(self) -> dict[str, Any]:
-        """Return it for the line of a figure."""
+        """The fields for a figure's line, rounded."""
         return {name: round(value, 4) if abs(value) < 1e3 else round(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a region that is cut off and comes back costs."""
+    """What it costs that a region is cut off and comes back."""
 
     seconds: float
+    """Length of the cut."""
     others_longest_over_median: float
-    """The longest of the steps of all other units while it was cut off, and until it was back."""
+    """The longest step of the other units from the cut until the unit is back, over their median step before."""
     own_longest_over_median: float
+    """The same for the unit that is cut off."""
     merges: int
-    """Merges of all others meanwhile."""
+    """Merges of the others during the cut."""
     back_seconds: float
-    """From the end of the cut until a contribution of the unit is merged again."""
+    """Time from the end of the cut until a contribution of the unit is merged again."""
 
 
 def job_window(rig: WideRig, network: WideNetwork, seconds: float, loss: float) -> Window:
-    """Watch a job for so long."""
-    before, sent, start = rig.reported(), network.sent(), time.monotonic()
+    """Measure a running job for `seconds`."""
+    before, sent_before, start = rig.reported(), network.sent(), time.monotonic()
     time.sleep(seconds)
-    after, gone, end = rig.reported(), network.sent(), time.monotonic()
+    after, sent_after, end = rig.reported(), network.sent(), time.monotonic()
     assert before is not None, "it has been waited for"
     assert after is not None
     steps = sum(len(durations(ends, start, end)) for ends in rig.steps_until(rig.units, end)) / len(rig.units)
@@ -90,14 +93,14 @@ def job_window(rig: WideRig, network: WideNetwork, seconds: float, loss: float) 
         loss,
         rig.median_step(start, end),
         steps * len(rig.units) * TOKENS * _HOUR / (end - start),
-        (sum(gone.bytes) - sum(sent.bytes)) / 1e6 / steps,
+        (sum(sent_after.bytes) - sum(sent_before.bytes)) / 1e6 / steps,
         (after.tokens - before.tokens) * _HOUR / (after.at - before.at),
         merged / outer,
     )
 
 
 def together(folder: Path, size: Size, network: WideNetwork, compression: str) -> Window:
-    """Measure a job whose units are all in the region of the syncer."""
+    """Measure a job whose units are all in the syncer's region."""
     with WideRig(folder, size.workload, network, [0] * size.regions, {"compression": compression}) as rig:
         rig.start_job()
         rig.wait_for_all(size.settled, LIMIT_SECONDS)
@@ -105,7 +108,7 @@ def together(folder: Path, size: Size, network: WideNetwork, compression: str) -
 
 
 def apart(folder: Path, size: Size, network: WideNetwork, compression: str, *, cut: bool) -> tuple[list[Window], Cut | None]:
-    """Measure a job with a unit in each region, under each loss; then cut one off, if `cut`."""
+    """Measure a job with a unit in each region, under each loss. Then, with `cut`, cut one region off."""
     with WideRig(folder, size.workload, network, range(size.regions), {"compression": compression}) as rig:
         rig.start_job()
         windows = []
@@ -144,18 +147,20 @@ def data_parallel(folder: Path, size: Size, network: WideNetwork) -> list[Window
     windows = []
     with WideRig(folder, size.workload, network, range(size.regions)) as rig:
         rig.start_group()
-        done = 1  # the first step sets the connections up
+        done = 1  # the first step sets up the connections, so it does not count
         for loss in size.losses:
             network.set_loss(loss)
-            done += 1  # one under the new loss
+            done += 1  # nor does the first step under the new loss
             rig.wait_for_steps(rig.units, done, LIMIT_SECONDS)
-            sent, start = network.sent(), max(ends[done - 1] for ends in map(rig.step_ends, rig.units))
+            before, start = network.sent(), max(ends[done - 1] for ends in map(rig.step_ends, rig.units))
             done += size.group_steps
             rig.wait_for_steps(rig.units, done, LIMIT_SECONDS)
-            gone = network.sent()
+            after = network.sent()
             end = max(ends[done - 1] for ends in map(rig.step_ends, rig.units))
             step = (end - start) / size.group_steps
             tokens = len(rig.units) * TOKENS * _HOUR / step
-            windows.append(Window(loss, step, tokens, (sum(gone.bytes) - sum(sent.bytes)) / 1e6 / size.group_steps, tokens, len(rig.units)))
+            windows.append(
+                Window(loss, step, tokens, (sum(after.bytes) - sum(before.bytes)) / 1e6 / size.group_steps, tokens, len(rig.units))
+            )
         network.set_loss(0.0)
     return windows

@@ -2,9 +2,10 @@
 
     python -m benchmarks.wan.learner TIMES --mebibytes 16 --step-seconds 0.25 [--data-parallel]
 
-A third of a step is the forward pass, the rest the backward pass, in which layer by layer has its gradient, so data parallel can send that
-beside the rest. In a job of ours it joins as `DILOCO_*` say. `--data-parallel`: torch's DDP with its bfloat16 hook, over gloo, as RANK,
-WORLD_SIZE and MASTER_* say. TIMES gets one line a step: seconds of CLOCK_MONOTONIC. It ends with the process that started it.
+A third of a step is the forward pass, the rest is the backward pass. In the backward pass one layer after the other gets its gradient, so
+data parallel can send it while the pass goes on. In a job of ours the learner joins with the `DILOCO_*` variables. With `--data-parallel`
+it runs torch's DDP with its bfloat16 hook, over gloo, with the variables RANK, WORLD_SIZE and MASTER_*. TIMES gets one line for each step:
+seconds of CLOCK_MONOTONIC. The program ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 BATCH = 8
 TOKENS = BATCH * 128
-"""Tokens of a step of one learner."""
+"""Tokens in a step of one learner."""
 LAYERS = 24
 _FORWARD = 1 / 3
-"""Share of a step."""
+"""Share of a step that is the forward pass."""
 _GRADIENT = 1e-3
 
 
 class _Pass(torch.autograd.Function):
-    """Takes time in both passes, and gives the layer a gradient."""
+    """Sleeps in both passes, and gives the layer a constant gradient."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, weight: Tensor, seconds: float) -> Tensor:
@@ -56,14 +57,14 @@ class _Layer(nn.Module):
 
 
 def model(mebibytes: int, step_seconds: float) -> nn.Module:
-    """Return the same model in each process."""
+    """The model, which is the same in each process."""
     torch.manual_seed(0)
     parameters = mebibytes * (1 << 20) // 4 // LAYERS
     return nn.Sequential(*(_Layer(parameters, step_seconds / LAYERS) for _ in range(LAYERS)))
 
 
 def train(module: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[object], stepped: Callable[[], None]) -> None:
-    """Take a step for each batch."""
+    """Take a step for each batch, and call `stepped` after it."""
     value = torch.zeros(1, requires_grad=True)
     for _ in batches:
         optimizer.zero_grad()
