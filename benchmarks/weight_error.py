@@ -1,9 +1,9 @@
 """[weight-error] The weights of the merges are proportional to tokens^2/steps within 1 %.
 
-Learners of different speeds and batch sizes run on virtual time against the real core. The benchmark counts for each, independently, the
-batches that it trains between adopting a fragment and being asked for it. For every merge it compares the shares of
-`steps * (tokens/step)^2` by this count with the shares that the merge had, read from the merged value, and with those that the core
-reports. The value is the largest relative error of a run in percent, the median over the runs.
+Learners of different speeds and batch sizes run on virtual time against the real core. For each learner the benchmark makes a count of its
+own: the batches between adopting a fragment and being asked for it. For every merge it computes the shares of `steps * (tokens/step)^2`
+from this count. It compares them with the shares in the merged value, and with the shares that the core reports. The value is the median
+over the runs of a run's largest relative error, in percent.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from benchmarks.figure import Figure
 LIMIT_PERCENT = 1.0
 FRAGMENTS = 8
 LEARNERS = {"v5p": (0.05, 4096), "v6e": (0.08, 4096), "h100": (0.06, 8192), "old": (0.21, 1024)}
-"""Seconds a step, and mean tokens of a batch: batches vary around it by a tenth."""
+"""Seconds per step, and mean tokens per batch. Batches vary around the mean by a tenth."""
 
 
 class Learner(SimulatedLearner):
-    """Its steps, batches and answers vary."""
+    """A learner with steps, batches and answers that vary."""
 
     def __init__(self, unit: str, index: int, step_seconds: float, batch: int, rng: np.random.Generator) -> None:
         self.index, self.batch, self.rng = index, batch, rng
         self.batches: list[list[int]] = [[] for _ in range(FRAGMENTS)]
-        """Per fragment the tokens of each batch since it was adopted: the independent count."""
+        """For each fragment, the tokens of each batch since it was adopted. This is the benchmark's own count."""
         super().__init__(unit, step_seconds, start=0.3 * index * step_seconds)
 
     def next_step(self) -> float:
@@ -60,7 +60,7 @@ class Size:
     seconds: float
     """Virtual time of a run."""
     least_compared: int
-    """Shares that a run must compare; with fewer, nothing was measured."""
+    """How many shares a run must compare. With fewer, nothing was measured."""
 
 
 FULL = Size(runs=5, seconds=600.0, least_compared=1000)
@@ -75,11 +75,11 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def _largest_error(seed: int, size: Size) -> float:
-    """Measure one run on virtual time, in percent."""
-    # One place for each learner in every tensor: it pushes the syncer's value, changed by 1 at its own place.
+    """The largest error of one run, in percent. NaN if the run compared too few shares."""
+    # Every tensor has one element for each learner. A learner pushes the syncer's value with its own element changed by 1.
     layout = a_layout(FRAGMENTS, len(LEARNERS))
     core = a_seeded_core(a_job(sync_interval=FRAGMENTS, fragments=FRAGMENTS, overlap_steps=2, grace=Grace()), layout)
-    learners = [Learner(u, i, *of, np.random.default_rng([seed, i])) for i, (u, of) in enumerate(LEARNERS.items())]
+    learners = [Learner(unit, index, *args, np.random.default_rng([seed, index])) for index, (unit, args) in enumerate(LEARNERS.items())]
     run = _Run(core, learners).run(until=size.seconds)
     if run.compared < size.least_compared:
         return float("nan")
@@ -109,7 +109,8 @@ class _Run(Simulation[Learner]):
         super()._carry_out(action)
 
     def _compare(self, merged: Merged) -> None:
-        """Compare the shares that the merge had (how far each learner's place moved) and those it reports with the count."""
+        """Compare the count with the shares that the merge had, which are how far each learner's element moved, and with those it
+        reports."""
         expected = {unit: self._expected.pop((merged.t, unit)) for unit in merged.units}
         total, reported = sum(expected.values()), sum(merged.weights.values())
         before, after = self._values[merged.fragment], self.core.value(merged.fragment)

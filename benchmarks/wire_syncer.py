@@ -1,9 +1,9 @@
-"""The other end of [wire]: the syncer's Service with an engine that does nothing but answer, and a bare gRPC stream beside it.
+"""The server for [wire]: the syncer's Service with an engine that only answers, and a bare gRPC stream beside it.
 
     python -m benchmarks.wire_syncer TLS_FOLDER ADDRESS MEBIBYTES MESSAGES BYTES
 
-ADDRESS is `host:port`. The model is one fragment of MEBIBYTES. Every complete push is answered with one broadcast of its size. On the bare
-stream, MESSAGES messages of BYTES bytes are answered with as many. It ends with the process that started it.
+ADDRESS is `host:port`. The model is one fragment of MEBIBYTES. The engine answers every complete push with one broadcast of the same size.
+The bare stream answers every MESSAGES messages with as many of BYTES bytes. The program ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AnsweringJob:
     """Answers each push with a broadcast of the same fragment."""
 
     def __init__(self, n: int) -> None:
-        """Hold a fragment of `n` values."""
+        """`n` is the number of values in the fragment."""
         self._value = np.zeros(n, np.float32)
 
     def connect(self) -> Peer:
@@ -62,10 +62,10 @@ class AnsweringJob:
             self._broadcast(peer, 0)
 
     def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
-        """Do nothing with what was received."""
+        """Needs nothing: `push` answers a complete push."""
 
     def sent(self, peer: Peer, chunk: DataChunk) -> None:
-        """Do nothing with what was sent."""
+        """Needs nothing."""
 
     def report(self) -> Report:
         return Report()
@@ -81,7 +81,7 @@ class AnsweringJob:
 
 
 def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
-    """Return a stream of bytes that no one looks at."""
+    """A stream of plain bytes. After every `messages` messages it sends as many of `size` bytes."""
     answer = bytes(size)
 
     async def exchange(requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:

@@ -2,12 +2,12 @@
 
     region i: `wan` 10.77.i.2 --veth-- `c<i>` 10.77.i.1 :middle: `t<i>` --tun-- router
 
-Each region has a namespace, and the middle has one. A packet leaves its region by `wan`, whose tbf is the region's uplink. In the middle a
-rule by incoming device sends it to the router, through the tun of its region. The router puts it back, after the delay, through the tun of
-its destination, and the tbf of `c<j>` is the downlink of that region. The machine's own namespace is never touched.
+Each region has a namespace, and so has the middle. A packet leaves its region by `wan`, whose tbf is the region's uplink. In the middle, a
+rule for the incoming device sends the packet to the router, through the tun of the region. After the delay the router puts it back through
+the tun of its destination. The tbf of `c<j>` is that region's downlink. The machine's own namespace is never touched.
 
-No namespace has a name. One lives as long as this process has it open or a process runs in it, and those end with this one; with a
-namespace its devices go. So nothing remains, also after SIGKILL.
+The namespaces have no names. A namespace lives as long as this process has it open or a process runs in it. Those processes end with this
+one, and the devices of a namespace go with it. So nothing remains, even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -29,41 +29,44 @@ from benchmarks.namespaces import NoNetwork, entering, in_namespace, new_namespa
 from benchmarks.wan.regions import Links
 
 DEVICE: Final = "wan"
-"""Network device of each region, to all others."""
+"""The network device of a region through which it reaches all others."""
 _TUN: Final = Path("/dev/net/tun")
 _QUEUE_SECONDS: Final = 0.1
-"""What a link holds before it drops."""
+"""A link's queue holds what it carries in this time. It drops packets beyond that."""
 _LEAST_QUEUE, _LEAST_BURST = 64_000, 16_000
+"""Bytes."""
 _FIRST_TABLE: Final = 100
+"""The routing table of region 0 in the middle. Region i has the i-th after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the router has seen so far."""
+    """What the router has counted so far."""
 
     bytes: tuple[int, ...]
-    """IP packets by the region that sent them, lost ones among them."""
+    """Bytes of the IP packets that each region sent, including lost ones."""
     packets: tuple[int, ...]
+    """The number of these packets."""
     lost: int
-    """Packets."""
+    """The number of packets that were lost."""
 
 
 def missing() -> list[str]:
-    """Return what this machine lacks, a sentence each."""
-    found = []
+    """What this machine lacks, one sentence each."""
+    lacks = []
     if os.geteuid() != 0:
-        found.append("network namespaces and their links need root: run it as root.")
-    found += [f"the program {tool} is missing: install iproute2." for tool in ("ip", "tc") if shutil.which(tool) is None]
+        lacks.append("network namespaces and their links need root: run it as root.")
+    lacks += [f"the program {tool} is missing: install iproute2." for tool in ("ip", "tc") if shutil.which(tool) is None]
     if not _TUN.exists():
-        found.append(f"{_TUN} is missing: load the kernel's module tun, or give the device to this container.")
-    return found
+        lacks.append(f"{_TUN} is missing: load the kernel's module tun, or give the device to this container.")
+    return lacks
 
 
 class WideNetwork:
-    """The network, as long as the context is open."""
+    """A network that exists while the context is open."""
 
     def __init__(self, links: Links, *, seed: int = 1) -> None:
-        """Prepare a network; `seed`: of losses."""
+        """`seed` decides which packets are lost."""
         self.links = links
         self._seed = seed
         self._stack = ExitStack()
@@ -89,25 +92,24 @@ class WideNetwork:
 
     @property
     def router_pid(self) -> int:
-        """Number of the router's process."""
         return self._router.pid
 
     @staticmethod
     def address(region: int) -> str:
-        """Return the address of all processes in a region."""
+        """The address that all processes in a region share."""
         return f"10.77.{region}.2"
 
     def entering(self, region: int) -> Callable[[], None]:
-        """Return what a new process does first, as its `preexec_fn`, to be in a region and to end with this one."""
+        """The `preexec_fn` with which a new process enters a region and ends when this process does."""
         return entering(self._regions[region])
 
     def socket(self, region: int, kind: socket.SocketKind) -> socket.socket:
-        """Return a new socket of a region, of IPv4, for this process."""
+        """Open an IPv4 socket in a region, for this process."""
         return in_namespace(self._regions[region], lambda: socket.socket(socket.AF_INET, kind))
 
     @property
     def congestion_control(self) -> str:
-        """How TCP reacts to losses here: that of the machine, since namespaces may not choose freely."""
+        """How TCP reacts to losses. It is the machine's setting, since namespaces may not choose freely."""
         return in_namespace(self._regions[0], lambda: Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip())
 
     def set_loss(self, share: float) -> None:
@@ -115,11 +117,10 @@ class WideNetwork:
         self._router.ask({"loss": share})
 
     def cut(self, regions: Collection[int]) -> None:
-        """Cut these regions off, and join all others again."""
+        """Cut these regions off, and reconnect all others."""
         self._router.ask({"cut": sorted(regions)})
 
     def sent(self) -> Sent:
-        """Return what has been sent so far."""
         return self._router.ask({})
 
     # --- setting up ---------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class WideNetwork:
         _settings(self._middle, settings)
 
     def _set_up(self, region: int) -> None:
-        """Make the region's two devices, their rates, and its ways."""
+        """Create the region's two devices, limit their rates, and set its routes."""
         inner, outer, tun, table = self._regions[region], f"c{region}", f"t{region}", str(_FIRST_TABLE + region)
         rate = self.links.rates[region]
         path = f"/proc/{os.getpid()}/fd/{inner}"
@@ -185,14 +186,14 @@ class _Router:
 
 
 def _token_bucket(rate: float) -> Iterator[str]:
-    """Yield the parameters of tbf for so many bits a second."""
+    """The parameters of tbf for `rate` bits a second."""
     yield from ("rate", f"{round(rate)}bit")
     yield from ("burst", str(max(_LEAST_BURST, round(rate / 8 / 100))))  # the kernel's clock ticks 100 times a second or more
     yield from ("limit", str(max(_LEAST_QUEUE, round(rate / 8 * _QUEUE_SECONDS))))
 
 
 def _settings(namespace: int, values: dict[str, str]) -> None:
-    """Write settings of IPv4 in a namespace."""
+    """Write IPv4 settings in a namespace."""
 
     def write() -> None:
         for name, value in values.items():

@@ -1,8 +1,8 @@
-"""What the simulator, and a closed form of data parallel, say before [wan-*] is run: `python -m benchmarks.wan.predicted`, a line for each.
+"""Predicts the results of [wan-*] with the simulator, and with a formula for data parallel: `python -m benchmarks.wan.predicted`.
 
-The job is the coordinator of real ones on virtual time, with each unit's way to the syncer: rate, latency and losses. Data parallel sums
-around the ring of regions, so the slowest way of the ring counts. TCP is taken to carry all of a link but what is lost, as BBR does; with
-`--cubic` the window of `diloco.simulation.path` limits it.
+The job is the coordinator of real jobs, on virtual time. Each unit has its own path to the syncer, with a rate, a latency and losses. Data
+parallel sums around the ring of regions, so the slowest path of the ring counts. TCP is assumed to use the whole link except for what is
+lost, as BBR does. With `--cubic` the window of `diloco.simulation.path` limits it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from benchmarks.wan.regions import Links, scaled
 from benchmarks.wan.wide_area import FULL
 
 _HEADERS: Final = 1448 / 1514
-"""What TCP carries of a frame."""
+"""The share of a frame that is TCP's data."""
 _SETTLING_STEPS: Final = 400
-"""In which the units get the parameters."""
+"""Steps at the beginning that do not count. In these the units get the parameters."""
 _STEPS: Final = 2000
 _SEED: Final = 1
 _GRADIENT_BITS: Final = 16
@@ -37,22 +37,22 @@ _GRADIENT_BITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A job under some loss."""
+    """What is predicted for a job under one rate of loss."""
 
     compression: str
     loss: float
     units_in_each_merge: float
     merged: float
-    """Tokens in merges, of all trained; 0..1."""
+    """The share of all trained tokens that came into merges, 0..1."""
 
 
 def of_job(size: Size, links: Links, compression: str, loss: float, *, cubic: bool) -> Predicted:
-    """Simulate it. The unit in the syncer's region has no way to go."""
+    """Simulate a job. The unit in the syncer's region is local to it, so its path has no limits."""
     training = Training.model_validate({"steps": 10**9, "compression": compression, "checkpoint": Checkpoint(every_steps=10**9)})
     count = len(links.rates)
     others = range(1, count)
-    ways = [Path(local=True), *(_way(links.rates[region], links.delay(0, region), loss, cubic=cubic) for region in others)]
-    units = [_hardware(size.workload.step_seconds, way) for way in ways]
+    paths = [Path(local=True), *(_way(links.rates[region], links.delay(0, region), loss, cubic=cubic) for region in others)]
+    units = [_hardware(size.workload.step_seconds, path) for path in paths]
     job = SimulatedJob(
         training,
         units,
@@ -81,17 +81,20 @@ def _hardware(step_seconds: float, path: Path) -> Hardware:
 
 
 def step_of_data_parallel(size: Size, links: Links, loss: float, *, cubic: bool) -> float:
-    """Return the length of a step, seconds: the step, and then the gradients around the ring, of which next to nothing is hidden."""
+    """The seconds of a step of data parallel: those of the computation, then those of the gradients around the ring. The computation hides
+    next to nothing of the ring."""
     count = len(links.rates)
     slowest = math.inf
-    for here in range(count):
-        there = (here + 1) % count
-        slowest = min(slowest, _way(min(links.rates[here], links.rates[there]), links.delay(here, there), loss, cubic=cubic).rate)
+    for source in range(count):
+        destination = (source + 1) % count
+        slowest = min(
+            slowest, _way(min(links.rates[source], links.rates[destination]), links.delay(source, destination), loss, cubic=cubic).rate
+        )
     return size.workload.step_seconds + size.parameters * _GRADIENT_BITS * ring(count) / slowest
 
 
 def predictions(size: Size, *, cubic: bool) -> Iterator[dict[str, Any]]:
-    """Yield a line for each."""
+    """One line for each combination of method and loss."""
     links = scaled(size.parameters, size.workload.step_seconds)
     for loss in size.losses:
         step = step_of_data_parallel(size, links, loss, cubic=cubic)
@@ -103,12 +106,12 @@ def predictions(size: Size, *, cubic: bool) -> Iterator[dict[str, Any]]:
         }
     for compression in size.compressions:
         for loss in size.losses:
-            found = of_job(size, links, compression, loss, cubic=cubic)
+            predicted = of_job(size, links, compression, loss, cubic=cubic)
             yield {
                 "arm": compression,
                 "loss": loss,
-                "units_in_each_merge": round(found.units_in_each_merge, 2),
-                "merged": round(found.merged, 3),
+                "units_in_each_merge": round(predicted.units_in_each_merge, 2),
+                "merged": round(predicted.merged, 3),
             }
 
 

@@ -1,16 +1,17 @@
-"""The middle of the network between regions: each packet waits for the delay of its way, or is lost.
+"""The middle of the network between regions. It holds each packet for the delay between its two regions, or loses it.
 
     python -m benchmarks.wan.router DELAYS [--seed N]
 
-DELAYS is JSON, seconds by source and destination. Region i has the device `t<i>`, a tun: what is written to it goes into that region, what
-is read comes from there. The addresses of region i are 10.77.i.0/24. On standard input it takes JSON lines, and answers each with one:
+DELAYS is JSON: seconds by source and destination. Region i has the tun device `t<i>`: what the router writes to it goes into that region,
+and what it reads comes from there. The addresses of region i are 10.77.i.0/24. The router takes JSON lines on standard input, and answers
+each with one line:
 
-    {"loss": 0.01}      from now on this share of the packets is lost, each by itself
-    {"cut": [3]}        from now on nothing goes to these regions or comes from them; []: all are back
+    {"loss": 0.01}      from now on this share of the packets is lost, independently of each other
+    {"cut": [3]}        from now on no packet goes to these regions or comes from them; [] reconnects all
     {}                  only answer
 
-The answer is `{"bytes": […], "packets": […], "lost": N}` since the beginning: IP packets by the region that sent them, with those that were
-lost then. It ends with its standard input, or with the process that started it.
+The answer is `{"bytes": […], "packets": […], "lost": N}`: the IP packets since the beginning, by the region that sent them and including
+lost ones, and how many were lost. The router ends when its standard input does, or with the process that started it.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _MOST_BYTES = 1 << 16
 _AT_ONCE = 64
-"""Packets of one device before another has its turn."""
+"""How many packets of one device are read before another has its turn."""
 _PRIORITY = -10
-"""Before all that it carries: what waits for a processor here would count as delay."""
+"""The router goes before all processes whose packets it carries. If it had to wait for a processor, this would count as delay."""
 _IPV4 = 4
 _REGION_BYTE = 18
-"""The destination's place that names the region, in the header of IPv4."""
+"""Where the destination's region stands in an IPv4 header: it is the third byte of the address."""
 
 
 class WideArea:
-    """Packets on their ways. Time is an argument, seconds."""
+    """The packets that are under way. The methods get the time as an argument, in seconds."""
 
     def __init__(self, delays: Sequence[Sequence[float]], chance: random.Random) -> None:
         self.loss = 0.0
@@ -50,14 +51,14 @@ class WideArea:
         """Bytes of the packets that each region has sent."""
         self.packets = [0] * len(delays)
         self.lost = 0
-        """That did not arrive, or will not, for loss and cuts together."""
+        """The number of packets that losses and cuts took."""
         self._delays = delays
         self._chance = chance
         self._under_way: list[tuple[float, int, int, bytes]] = []
         self._order = itertools.count()
 
     def take(self, source: int, packet: bytes, now: float) -> None:
-        """Take a packet that a region has sent. What is no IPv4 packet to a region is dropped."""
+        """Take a packet that a region has sent. It is dropped if it is not an IPv4 packet to a region."""
         if len(packet) <= _REGION_BYTE or packet[0] >> 4 != _IPV4 or packet[_REGION_BYTE] >= len(self._delays):
             return
         destination = packet[_REGION_BYTE]
@@ -69,7 +70,7 @@ class WideArea:
         heapq.heappush(self._under_way, (now + self._delays[source][destination], next(self._order), destination, packet))
 
     def arrived(self, now: float) -> Iterator[tuple[int, bytes]]:
-        """Yield the packets that have come to their regions by now, in order."""
+        """Take out the packets that have arrived by now, in order. Each comes with its destination."""
         while self._under_way and self._under_way[0][0] <= now:
             _, _, destination, packet = heapq.heappop(self._under_way)
             if destination in self.cut:
@@ -78,11 +79,11 @@ class WideArea:
                 yield destination, packet
 
     def next_at(self) -> float | None:
-        """When the next packet arrives; None: none is under way."""
+        """When the next packet arrives. None if no packet is under way."""
         return self._under_way[0][0] if self._under_way else None
 
     def change(self, loss: float | None, cut: Collection[int] | None) -> None:
-        """Change what is given; None: it stays."""
+        """Change the loss and the regions that are cut off. None leaves the value as it is."""
         self.loss = self.loss if loss is None else loss
         self.cut = self.cut if cut is None else frozenset(cut)
 
@@ -119,7 +120,7 @@ class _Router:
             for destination, packet in self._area.arrived(time.monotonic()):
                 try:
                     os.write(self._devices[destination], packet)
-                except OSError:  # the device's queue is full, or it is not up yet: a packet is lost, as in any network
+                except OSError:  # the device's queue is full, or it is not up yet: the packet is lost, as in any network
                     self._area.lost += 1
 
     def _read(self, device: int) -> None:

@@ -1,7 +1,7 @@
-"""Writes what a syncer reports, from inside its region: `python -m benchmarks.wan.watch JOB_FILE TLS_DIR ADDRESS REPORTS`.
+"""Writes down what a syncer reports, from inside its region: `python -m benchmarks.wan.watch JOB_FILE TLS_DIR ADDRESS REPORTS`.
 
-REPORTS gets a JSON line for each report: `at` (seconds of CLOCK_MONOTONIC), `t`, `tokens`, `merges` with a contribution so far, and of
-each unit `contributions`. It ends with the process that started it.
+REPORTS gets a JSON line for each report: `at` (seconds of CLOCK_MONOTONIC), `t`, `tokens`, `merges` (those with a contribution, so far) and
+the `contributions` of each unit. The program ends with the process that started it.
 """
 
 from __future__ import annotations

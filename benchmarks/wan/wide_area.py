@@ -1,8 +1,9 @@
 """[wan-speedup] [wan-step] One job across four regions, against torch's data parallel over the same links, in one run.
 
-`wan-step` is the median step of a job with a learner in each region ÷ of the same job in one place, the worse of BFloat16 and Int4.
-`wan-speedup` is a step of data parallel over these links ÷ a step of the job in BFloat16, in which data parallel sends its gradients as
-well, without losses. The lines have the tokens per hour, the bytes, both losses, and what a region costs that is cut off for a minute.
+`wan-step` is the median step of a job with a learner in each region, over that of the same job in one place. It is the worse of BFloat16
+and Int4. `wan-speedup` is a step of data parallel over these links, over a step of the job in BFloat16, in which data parallel sends its
+gradients as well. Both are without losses. The lines also have the tokens per hour, the bytes, the results under two rates of loss, and
+what it costs when a region is cut off for a minute.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as directory, WideNetwork(links) as network:
         folder = Path(directory)
         congestion_control = network.congestion_control
-        found = measured(network, judged=not smoke)
+        probed = measured(network, judged=not smoke)
         for compression in size.compressions:
-            near = together(folder / f"together-{compression}", size, network, compression)
+            in_one_place = together(folder / f"together-{compression}", size, network, compression)
             windows, cut = apart(folder / f"apart-{compression}", size, network, compression, cut=compression == size.compressions[-1])
-            steps[compression] = windows[0].step_seconds / near.step_seconds
-            jobs[compression] = {"together": near.as_details(), "apart": [window.as_details() for window in windows]}
+            steps[compression] = windows[0].step_seconds / in_one_place.step_seconds
+            jobs[compression] = {"together": in_one_place.as_details(), "apart": [window.as_details() for window in windows]}
         group = data_parallel(folder / "group", size, network)
     step_of = {compression: jobs[compression]["apart"][0]["step_seconds"] for compression in size.compressions}
     speedup = group[0].step_seconds / step_of["BFloat16"]
     network_line = {
         "congestion_control": congestion_control,
         "megabits": [round(rate / 1e6, 1) for rate in links.rates],
-        "round_trips_ms": {f"{a}-{b}": round(1e3 * seconds, 1) for (a, b), seconds in found.round_trips.items()},
-        "measured_megabits": {f"{a}-{b}": round(rate / 1e6, 1) for (a, b), rate in found.rates.items()},
+        "round_trips_ms": {f"{a}-{b}": round(1e3 * seconds, 1) for (a, b), seconds in probed.round_trips.items()},
+        "measured_megabits": {f"{a}-{b}": round(rate / 1e6, 1) for (a, b), rate in probed.rates.items()},
     }
     details = {
         "network": network_line,
