@@ -245,8 +245,8 @@ class Container:
         self._update_state(now=ended)
 
     def _count_memory_kill(self, exited: Exited, kills_at_start: int) -> bool:
-        """Whether this container ended because memory ran out: the machine has counted an out-of-memory kill that no other container
-        has reported. If so, the kill counts as reported."""
+        """Put this container's end down to an out-of-memory kill, if the machine has counted one that no other container has reported.
+        The kill then counts as reported. Returns whether there was one."""
         if exited.signal != signal.SIGKILL or self._killing or not self._node.running.is_set():
             return False
         if out_of_memory_kills() <= max(kills_at_start, self._context.memory_kills_reported):
