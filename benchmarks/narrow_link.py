@@ -20,7 +20,7 @@ BUFFER = 64 << 10
 TIMEOUT = 120.0
 """Seconds to wait for the relay's thread, which answers at once unless it is broken."""
 LATE = 0.05
-"""Seconds by which the relay may be late on a busy machine, and then catch up."""
+"""On a busy machine the relay may be this many seconds late, and then catch up."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ RULES: Mapping[str, Rule] = {
 """The flow as the operator has it; simpler rules to compare it with; and the flow with all speeds known, to show what measuring costs."""
 OTHERS = tuple(name for name in RULES if name not in (FLOW, "flow-known"))
 EXPECTED = {0.8: 1.05, 1.1: 1.14, 1.5: 1.34}
-"""Load -> tokens of the flow ÷ those of first fit in random order, as a prototype had them."""
+"""Load -> the flow's tokens over the tokens of first fit in random order, as a prototype measured it."""
 LIMIT = 1.0
 """The flow must never have fewer tokens than another rule, with any seed."""
 
@@ -90,13 +90,13 @@ def _figure(size: Size, seed: int, load: float, expected: float, outcomes: Mappi
         "expected_by_random": expected,
         "by_random": {
             rule: {
-                "tokens": _ratio(found, outcomes[RANDOM], "tokens_per_hour"),
-                "mean_completion": _ratio(found, outcomes[RANDOM], "mean_completion"),
+                "tokens": _ratio(runs, outcomes[RANDOM], "tokens_per_hour"),
+                "mean_completion": _ratio(runs, outcomes[RANDOM], "mean_completion"),
             }
-            for rule, found in outcomes.items()
+            for rule, runs in outcomes.items()
         },
         "tokens_of_flow_by": {rule: _ratio(outcomes[FLOW], outcomes[rule], "tokens_per_hour") for rule in OTHERS},
-        "rules": {rule: _means(found) for rule, found in outcomes.items()},
+        "rules": {rule: _means(runs) for rule, runs in outcomes.items()},
     }
     unit = f"x the tokens of the best other rule, the least of {size.seeds} seeds; {size.slices} slices, {size.days:g} days, load {load}"
     return Figure(f"placement-trace-{load}", least, unit, LIMIT, least >= LIMIT, size.seeds, details)

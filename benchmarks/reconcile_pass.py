@@ -73,7 +73,7 @@ def _seconds(call: Callable[[], object], repeat: int = 1) -> float:
 
 
 def instructions_of(call: Callable[[], object]) -> int:
-    """The number of bytecode instructions of one call, without those of other threads."""
+    """The number of bytecode instructions that this thread executes in one call."""
     monitoring, count, own_thread = sys.monitoring, itertools.count(), threading.get_ident()
 
     def executed(code: CodeType, offset: int) -> None:

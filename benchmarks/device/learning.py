@@ -23,7 +23,8 @@ from benchmarks.law.train import trained
 from benchmarks.law.trials import SIZES, Trial
 
 PUBLISHED: Final[Mapping[int, float]] = {1: -0.1, 2: 0.7, 4: 2.0}
-"""Percent by which the loss of M units is above data parallel with 35 M parameters: Table 4 of arXiv 2503.09799, registered beforehand."""
+"""M -> how far the loss of M units is above data parallel, in percent, with 35 M parameters. From Table 4 of arXiv 2503.09799, registered
+beforehand."""
 FULL: Final = Scale("35m", "35m", (1, 2, 4), (11,), 1, False, 30)
 SMALL: Final = Scale("smoke", "smoke", (1, 2), (11,), 1, False, 5)
 NAME: Final = "learning.jsonl"

@@ -132,20 +132,20 @@ def main(given: Given) -> None:
     for load in SMALL if given.small else FULL:
         log(f"{load}, {given.left:.0f} s are left")
         with tempfile.TemporaryDirectory() as folder:
-            found = in_own_process(under_load, Path(folder), load)
+            result = in_own_process(under_load, Path(folder), load)
         details = {"mebibytes": load.mebibytes, "learners": load.learners, "compression": COMPRESSION, "cores": os.cpu_count()}
-        say("merges", found.merges, "fragments a second, each from all learners", **details)
-        own = [max(0.0, lag - waited) for lag, waited in zip(found.lags, found.waits, strict=True)]
-        more = {"p50": percentile(found.lags, 0.5), "longest": max(found.lags), "without_waiting": percentile(own, 0.99)}
+        say("merges", result.merges, "fragments a second, each from all learners", **details)
+        own = [max(0.0, lag - waited) for lag, waited in zip(result.lags, result.waits, strict=True)]
+        more = {"p50": percentile(result.lags, 0.5), "longest": max(result.lags), "without_waiting": percentile(own, 0.99)}
         say(
             "loop-lag",
-            percentile(found.lags, 0.99),
+            percentile(result.lags, 0.99),
             "ms, p99",
             ticks=len(own),
             **{name: round(ms, 2) for name, ms in more.items()},
             **details,
         )
-        say("joins", found.join_seconds, "s until all learners hold the model", **details)
+        say("joins", result.join_seconds, "s until all learners hold the model", **details)
 
 
 if __name__ == "__main__":

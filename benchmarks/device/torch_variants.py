@@ -33,7 +33,7 @@ SYNCHRONISING: Final = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaE
 """Calls of CUDA's runtime in which the host waits for the device."""
 
 LAG_CYCLES: Final = 20_000_000
-"""Cycles by which the device lags behind the host in each step, about 10 ms. So a copy that does not wait for the step would be wrong."""
+"""In each step the device lags this many cycles, about 10 ms, behind the host. So a copy that does not wait for the step would be wrong."""
 
 type Values = dict[str, torch.Tensor]
 

@@ -64,7 +64,7 @@ ARMS: Final = (
 )
 SECONDS, SMOKE_SECONDS = 5000.0, 60.0
 LIMIT: Final = 2.0
-"""Most points of goodput by which the paper's clock may be off."""
+"""How far the paper's clock may be off, in points of goodput."""
 _ALL: Final = 0.05
 """A mean of contributions that is at most this far below the number of units still counts as all units."""
 PREDICTED_OURS: Final = (100.0, 8.0)

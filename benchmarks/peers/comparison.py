@@ -44,7 +44,7 @@ class Seen:
     """Results of one run of a system."""
 
     tokens_of_alone: float
-    """Tokens per second of all learners ÷ those of the same loops without an exchange, side by side."""
+    """Tokens per second of all learners, over the tokens per second of the same loops, side by side, without an exchange."""
     kilobytes: float
     """Kilobytes over loopback, with headers, for each learner and step."""
     longest: float

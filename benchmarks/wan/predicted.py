@@ -81,8 +81,8 @@ def _hardware(step_seconds: float, path: Path) -> Hardware:
 
 
 def step_of_data_parallel(size: Size, links: Links, loss: float, *, cubic: bool) -> float:
-    """The seconds of a step of data parallel: those of the computation, then those of the gradients around the ring. The computation hides
-    next to nothing of the ring."""
+    """The seconds of a step of data parallel: first the computation, then the gradients go around the ring. Next to nothing of that is
+    hidden behind the computation."""
     count = len(links.rates)
     slowest = math.inf
     for source in range(count):

@@ -24,7 +24,7 @@ _RATE_SECONDS: Final = 4.0
 _SILENT: Final = 3.0
 """Seconds without a packet after which no more are expected."""
 _LATE: Final = 0.006
-"""Seconds by which the shortest round trip may be too long. The router's clock ticks each millisecond, and a round trip passes it twice."""
+"""The shortest round trip may be this many seconds too long. The router's clock ticks each millisecond, and a packet waits for it twice."""
 _HEADERS: Final = 1448 / 1514
 """The share of a frame that is TCP's data."""
 _LEAST_RATE, _MOST_RATE = 0.8, 1.02

@@ -1,4 +1,4 @@
-"""Namespaces in which real nodes can run without touching this machine, and of which nothing remains.
+"""Namespaces in which real nodes can run without touching this machine. Nothing of them remains.
 
 A command runs as the child of process 1 of new PID, mount, network, IPC, UTS and cgroup namespaces. When the command ends, or process 1 or
 the caller of `run` is killed, the kernel ends every process in the sandbox. With the last of them go bridges, mounts, network namespaces
