@@ -1,7 +1,7 @@
 """The bundle of a learner outside the job's cluster: a folder with its certificate, the job file, and where the syncer is.
 
 `kubectl diloco join-bundle` writes it. `diloco-launch --bundle FOLDER` starts a program with it, on any machine that reaches the syncer.
-Written again into the same folder it renews the certificate: a learner reads the files anew for each connection.
+To renew the certificate, write the bundle again into the same folder: a learner reads the files anew for each connection.
 
 See docs/decisions/0257-learners-outside.md.
 """
@@ -17,7 +17,7 @@ from diloco.environment import ContractError
 
 
 def bundle_environment(folder: Path) -> dict[str, str]:
-    """Return what the operator would have told a pod, from the files of the bundle. Raises ContractError."""
+    """Return the environment variables that a pod would have from the operator. Raises ContractError."""
     file = folder / contract.BUNDLE_FILE
     try:
         bundle = contract.Bundle.model_validate_json(file.read_bytes())

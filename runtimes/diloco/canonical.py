@@ -26,16 +26,17 @@ class Canonical:
     """How one parameter of a framework appears in canonical form."""
 
     name: str
-    """Canonical name. That of a stacked parameter contains `{layer}`."""
+    """The canonical name; a stacked parameter's contains `{layer}`."""
     axes: tuple[int, ...] | None = None
-    """Canonical value = `numpy.transpose(value, axes)`; of a stacked parameter, of each layer's slice. None: as it lies."""
+    """The canonical value is `numpy.transpose(value, axes)`, for a stacked parameter of each layer's slice. None if the axes keep their
+    order."""
     stacked: bool = False
     """The leading axis counts layers (as `jax.lax.scan` wants it); every layer's slice is a canonical tensor of its own."""
     embedding: bool | None = None
-    """Whether the merge treats it as an embedding (plain average). None: the adapter's own rule decides."""
+    """Whether the merge treats it as an embedding (plain average). None if the adapter's own rule decides."""
     stack_axes: int | None = None
-    """So many leading axes of the canonical tensor count matrices that are merged each by itself, such as experts. None: what `stacks`
-    says."""
+    """Number of leading axes of the canonical tensor that count separate matrices, such as experts, each merged by itself. None if `stacks`
+    decides."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class Part:
     parameter: str
     """Name of the framework's parameter."""
     layer: int | None
-    """Index along the parameter's leading axis; None: the whole parameter."""
+    """Index along the parameter's leading axis; None if the tensor is the whole parameter."""
     axes: tuple[int, ...] | None
 
     def to_native(self, value: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a view of a canonical value with the axes as the framework has them. Raises ValueError for another shape than `spec`'s."""
+        """Return a view of a canonical value with the framework's order of axes. Raises ValueError if its shape is not `spec`'s."""
         if value.shape != tuple(self.spec.shape):
             raise ValueError(f"tensor {self.spec.name!r} has shape {tuple(self.spec.shape)}, got {value.shape}")
         return value if self.axes is None else np.transpose(value, np.argsort(self.axes))
@@ -64,10 +65,13 @@ def lay_out(
 ) -> dict[str, Part]:
     """Return the canonical tensors of a model, by canonical name, sorted.
 
-    `shapes`: the framework's parameters. `canonical`: for some of them, their canonical form or only name; the others keep their own
-    name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None, and `stacks` where `Canonical.stack_axes` is;
-    without it there are no stacks. Raises LayoutError, naming the parameter, for a mapping that does not fit the model and for two tensors
-    of one canonical name.
+    Raises LayoutError, naming the parameter, if the mapping does not fit the model, or two tensors have one canonical name.
+
+    Args:
+        shapes: the framework's parameters.
+        canonical: the canonical form, or only the canonical name, of some parameters. The others keep their own name.
+        is_embedding: decides by the framework's name if `Canonical.embedding` is None.
+        stacks: the same for `Canonical.stack_axes`. Without it there are no stacks.
     """
     if unknown := sorted(set(canonical) - set(shapes)):
         raise LayoutError(
@@ -98,15 +102,15 @@ def _parts(
         )
     if rule.stacked and not shape:
         raise LayoutError(f"parameter {parameter!r} is a scalar and cannot stack layers")
-    own = shape[1:] if rule.stacked else shape
-    if rule.axes is not None and sorted(rule.axes) != list(range(len(own))):
-        raise LayoutError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {own}")
-    turned = own if rule.axes is None else tuple(own[axis] for axis in rule.axes)
+    layer_shape = shape[1:] if rule.stacked else shape
+    if rule.axes is not None and sorted(rule.axes) != list(range(len(layer_shape))):
+        raise LayoutError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {layer_shape}")
+    canonical_shape = layer_shape if rule.axes is None else tuple(layer_shape[axis] for axis in rule.axes)
     embedding = is_embedding(parameter) if rule.embedding is None else rule.embedding
     axes = rule.stack_axes if rule.stack_axes is not None else int(stacks(parameter)) if stacks is not None else 0
-    if not 0 <= axes <= len(turned):
-        raise LayoutError(f"parameter {parameter!r}: {axes} leading axes of shape {turned} cannot count matrices of a stack")
-    spec = TensorSpec(rule.name, turned, embedding, axes)
+    if not 0 <= axes <= len(canonical_shape):
+        raise LayoutError(f"parameter {parameter!r}: {axes} leading axes of shape {canonical_shape} cannot count matrices of a stack")
+    spec = TensorSpec(rule.name, canonical_shape, embedding, axes)
     if not rule.stacked:
         return [Part(spec, parameter, None, rule.axes)]
     return [Part(replace(spec, name=rule.name.replace(LAYER, str(layer))), parameter, layer, rule.axes) for layer in range(shape[0])]

@@ -1,4 +1,4 @@
-"""The `diloco` command. The runtime alone can start the ranks of a host; the package diloco-operator replaces it by all commands.
+"""The `diloco` command. The runtime alone has only `launch`; the package diloco-operator, if installed, replaces this by all commands.
 
 See docs/decisions/0107-packages-and-images.md.
 """
@@ -24,7 +24,7 @@ _MISUSE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command, and return its exit status."""
+    # The first entry point has the whole command line: the commands here are for a machine without diloco-operator.
     for entry in entry_points(group=COMMANDS):
         status: int | None = entry.load()(arguments)
         return status or 0

@@ -120,7 +120,7 @@ ENV_LISTEN_PORT = "DILOCO_LISTEN_PORT"
 SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
 LEADER_PORT = 7078
-"""Port of the side channel of a unit's host 0; with `hostNetwork` it is one of the unit's own."""
+"""Port of the side channel of a unit's host 0. With `hostNetwork` each unit has a port of its own instead."""
 MOST_TOKENS = 1 << 53
 """The most tokens of a job: what a JSON number holds exactly."""
 ENDED_BY_TOKENS = "Tokens"
@@ -134,7 +134,7 @@ MOST_PAUSE = 86400.0
 MOST_LOSS_POINTS = 64
 """Points of the loss history that a syncer reports, and that status shows."""
 MOST_HELD_OUT_POINTS = 16
-"""The same of the held-out loss."""
+"""The same for the held-out loss."""
 MOUNT_JOB = "/etc/diloco/job"
 """Where the job's ConfigMap is mounted; it has one key, `JOB_FILE_KEY`."""
 MOUNT_TLS = "/etc/diloco/tls"
@@ -146,33 +146,31 @@ TERMINATION_LOG = "/dev/termination-log"
 JOB_FILE_KEY = "job.json"
 """Key of the job file in the job's ConfigMap."""
 TLS_ROOTS_FILE = "ca.crt"
-"""Certificates of the authorities that this job trusts, PEM: the present one first."""
+"""Certificates of the authorities that this job trusts, PEM; the present authority's is the first."""
 TLS_IDENTITY_FILE = "identity.pem"
-"""Private key and certificate of this pod, PEM, in one file: a reader never gets half of a renewal."""
+"""Private key and certificate of this pod, PEM. They are in one file so that a reader never gets half of a renewal."""
 BUNDLE_FILE = "bundle.json"
-"""In the bundle of a learner outside the job's cluster: what a pod has from its environment, `Bundle`. Beside it are the job file and the
-two TLS files."""
+"""File with a `Bundle`, in the bundle folder of a learner outside the job's cluster. Beside it are the job file and the two TLS files."""
 
 
 # --- identities: the URI in a certificate -----------------------------------------------------------------------------
 def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
-    """Name one attempt of a learner unit. It may join as this attempt only."""
+    """The identity of one attempt of a learner unit, which may join as this attempt only."""
     return f"diloco://{job_uid}/learner/{unit}/{attempt}"
 
 
 def learner_host_name(job: str, namespace: str, unit: str, attempt: int) -> str:
-    """Return the name in a learner's certificate, as a server. Learners that take its state demand it at any address that they connect
-    to."""
+    """The name in a learner's certificate. Learners that take its state require this name, whatever address they dial."""
     return f"{unit}-{attempt}.learner.{job}.{namespace}.svc"
 
 
 def syncer_identity(job_uid: str) -> str:
-    """Name the job's syncer, as a server."""
+    """The identity of the job's syncer as a server."""
     return f"diloco://{job_uid}/syncer"
 
 
 def operator_identity(job_uid: str) -> str:
-    """Name the operator as a client of the job's syncer: it may watch."""
+    """The identity of the operator as a client of the job's syncer, which may `Watch`."""
     return f"diloco://{job_uid}/operator"
 
 
@@ -182,17 +180,16 @@ def remote_snapshots(uri: str, namespace: str, job: str, uid: str) -> str:
 
 
 def copies_folder(namespace: str, job: str, uid: str) -> str:
-    """Name the folder of a job below its `spec.training.checkpoint.uri`."""
     return f"{namespace}-{job}-{uid}"
 
 
 def syncer_pod_name(job: str) -> str:
-    """Name the syncer's pod, which is also its host name in the job's headless Service."""
+    """The name of the syncer's pod, which is also its host name in the job's headless Service."""
     return f"{job}-syncer"
 
 
 def syncer_host_name(job: str, namespace: str) -> str:
-    """Return the name in the syncer's certificate. Clients demand it at any address that they connect to."""
+    """The name in the syncer's certificate. Clients require this name, whatever address they dial."""
     return f"{syncer_pod_name(job)}.{job}.{namespace}.svc"
 
 
@@ -232,7 +229,7 @@ class LastWords(NamedTuple):
     status: int
     """Exit status of the process, see `Exit`."""
     rank: int | None
-    """None: the unit has one process."""
+    """None if the unit has one process."""
     message: str
     """One line."""
 
@@ -244,14 +241,14 @@ _LAST_WORDS = re.compile(r"diloco: exit (\d{1,3})(?:, rank (\d{1,6}))?: (.*)", r
 
 
 def parse_last_words(line: str) -> LastWords | None:
-    """Parse last words; None: the line is something else."""
-    found = _LAST_WORDS.fullmatch(line)
-    return LastWords(int(found[1]), None if found[2] is None else int(found[2]), found[3]) if found is not None else None
+    """None if the line is no last words."""
+    match = _LAST_WORDS.fullmatch(line)
+    return LastWords(int(match[1]), None if match[2] is None else int(match[2]), match[3]) if match is not None else None
 
 
 class _Wire(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True)
-    """Models are built when one is read or written first: a learner uses a few of them, and starts sooner."""
+    """`defer_build`: pydantic builds a model at its first use. A learner uses a few of them, so it starts sooner."""
 
 
 class Grace(_Wire):
@@ -368,7 +365,7 @@ class JobFile(_Wire):
     uid: str
     training: Training
     start_from: StartFrom | None = None
-    """The model that the job begins with; None: that of its first learner."""
+    """The model that the job begins with; None if it begins with its first learner's."""
 
 
 class Bundle(_Wire):
@@ -381,7 +378,7 @@ class Bundle(_Wire):
 
 
 class _Report(_Wire):
-    """Read by operators of other versions, which ignore what they do not know."""
+    """Operators of other versions read these and ignore fields that they do not know."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -397,26 +394,26 @@ class UnitResult(_Report):
 
 
 class Result(_Report):
-    """The result of a job: the syncer's termination message, at most 4096 bytes, which is what a kubelet keeps."""
+    """The result of a job: the syncer's termination message. It has at most 4096 bytes, because a kubelet keeps no more."""
 
     step: int
     steps: int
     tokens: int
     contributions: int = 0
-    """That were merged, of all units."""
+    """Contributions of all units that were merged."""
     refused: int = 0
-    """Contributions of all units that came in time and were refused for what they are."""
+    """Contributions of all units that came in time and were refused for their content."""
     refusal: str = ""
-    """How often the most frequent cause was met, and the syncer's words of one of them; "": none was refused."""
+    """How often the most frequent cause occurred, and the syncer's message about one case; "" if none was refused."""
     loss: float | None = None
     held_out_loss: float | None = None
     units: list[UnitResult] = Field(default_factory=list)
     message: str = ""
     snapshot: str = ""
-    """Folder of the final snapshot within the syncer's volume; "": it is not known."""
+    """Folder of the final snapshot within the syncer's volume; "" if it is not known."""
     snapshot_copied: bool = False
     """That snapshot is below `spec.training.checkpoint.uri` too."""
     ended_by: str = ""
-    """Why the job ended before its last step, one of `ENDED_BY_TOKENS` and `ENDED_BY_PROGRAM`; "": it did not."""
+    """Why the job ended before its last step: `ENDED_BY_TOKENS` or `ENDED_BY_PROGRAM`; "" if it did not."""
     end_reason: str = ""
-    """What the program said, with its unit."""
+    """The reason that the program gave, with its unit."""

@@ -1,4 +1,4 @@
-"""Files whose content and name must survive this process and a power cut: renamed only when whole, and their folder synced after it."""
+"""Files whose content and name survive a crash and a power cut: a file is renamed when it is whole, and its folder is synced after that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` durably: into a temporary file, fsynced and renamed. Raises OSError."""
+    """Replace the file durably. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
@@ -21,7 +21,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable; renaming alone is not."""
+    """The names in a directory become durable; a rename alone is not."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

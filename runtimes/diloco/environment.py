@@ -1,4 +1,4 @@
-"""Reading and checking a pod's environment and mounted files (`contract`), with human-readable errors."""
+"""A pod's environment and mounted files (`contract`), read and checked with errors for people."""
 
 from __future__ import annotations
 
@@ -23,21 +23,17 @@ def read_job_file(environment: Mapping[str, str]) -> contract.JobFile:
     except OSError as error:
         raise ContractError(f"{contract.ENV_JOB_FILE}: cannot read job file {path}: {error.strerror}") from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}" for problem in error.errors())
         raise ContractError(f"{contract.ENV_JOB_FILE}: job file {path} is wrong: {wrong}") from error
 
 
 def tls_files(environment: Mapping[str, str]) -> TlsFiles:
-    """Return where this process finds its certificate. Missing or wrong files there are no ContractError: the operator may still renew
-    them.
-
-    Raises ContractError if the variable is not set.
-    """
+    """Raises ContractError if the variable is not set. Whether the files exist is not checked: the operator may still write them."""
     return TlsFiles(Path(required(environment, contract.ENV_TLS_DIR)))
 
 
 def required(environment: Mapping[str, str], name: str) -> str:
-    """Return the variable's value. Raises ContractError if it is unset or empty."""
+    """Raises ContractError if the variable is unset or empty."""
     value = environment.get(name, "")
     if not value:
         raise ContractError(f"environment variable {name} is not set: this program is started by the operator in a pod of a DiLoCoJob")
@@ -45,7 +41,7 @@ def required(environment: Mapping[str, str], name: str) -> str:
 
 
 def integer(environment: Mapping[str, str], name: str, default: int | None, least: int) -> int:
-    """Return the variable as an integer of at least `least`; None as `default` makes it required. Raises ContractError."""
+    """Return the variable as an integer of at least `least`. If `default` is None it is required. Raises ContractError."""
     text = environment.get(name, "") if default is not None else required(environment, name)
     if not text:
         assert default is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def packages_of(extra: str, module: str) -> Iterator[None]:
-    """Name the extra in the ImportError of a package that `module` wants and that is not installed."""
+    """If an import within this context fails, its ImportError says that `module` needs this extra."""
     try:
         yield
     except ImportError as error:

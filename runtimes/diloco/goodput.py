@@ -1,6 +1,6 @@
-"""Where the time of the accelerators of a job goes: one list for the simulator, the status of jobs, and the record of a run. Pure.
+"""Where the time of a job's accelerators goes. The simulator, the status of jobs, and the record of a run share this list. Pure.
 
-The list follows what others measure (ML Goodput Measurement of Google), in the terms of this project.
+The list follows Google's ML Goodput Measurement, in the terms of this project.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -13,26 +13,26 @@ from dataclasses import dataclass, field
 
 
 class Use(enum.StrEnum):
-    """What a slice of a unit does at a moment. All but the first is badput. Each moment of a slice has one use."""
+    """What a slice of a unit does at a moment: one use at a time. All but the first are badput."""
 
     TRAINING = "training"
     """Steps that were completed."""
     START = "start"
-    """The first start of a unit: from the moment when it has its slices until its program runs."""
+    """The first start of a unit, from when it has its slices until its program runs."""
     COMPILE = "compile"
     """The program of a first start compiles, until its first step begins."""
     RECOVERY = "recovery"
-    """The unit starts again, most often without what has failed, until it trains: pause, start, compilation, copy of the parameters."""
+    """The unit starts again, often without the slice that failed: pause, start, compilation, copy of the parameters, until it trains."""
     RECONFIGURATION = "reconfiguration"
     """The unit takes a slice that has come back, or hands back its state to leave its slice."""
     WAITING = "waiting"
     """The unit is ready and rests until others train too."""
     PAUSE = "pause"
-    """Its program takes no steps for a while, as it announced: it evaluates, for example."""
+    """The program announced that it takes no steps for a while, for an evaluation, say."""
     LOST_WORK = "lost work"
     """A step that a failure ended."""
     MISSING = "missing hardware"
-    """The slice itself is out, while its unit does anything; or a unit that should train has none."""
+    """The slice itself is out, whatever its unit does; or a unit that should train has no slice."""
 
 
 BADPUT = tuple(use for use in Use if use is not Use.TRAINING)
@@ -45,12 +45,11 @@ class Accounts:
     by_use: defaultdict[Use, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, use: Use, slices: int, missing: int, seconds: float) -> None:
-        """Book that `slices` of a unit had this use for so long, while `missing` others were out."""
+        """Book that `slices` of a unit had this use for `seconds`, while `missing` others were out."""
         self.by_use[use] += slices * seconds
         self.by_use[Use.MISSING] += missing * seconds
 
     def include(self, other: Accounts) -> None:
-        """Add what another unit did."""
         for use, spent in other.by_use.items():
             self.by_use[use] += spent
 
@@ -60,7 +59,7 @@ class Accounts:
         return sum(self.by_use.values())
 
     def share(self, use: Use) -> float:
-        """Return its part of all slice-seconds, 0..1; 0 before any."""
+        """The share of this use in all slice-seconds, 0..1; 0 if there are none."""
         return self.by_use[use] / self.total if self.total else 0.0
 
     @property

@@ -1,8 +1,8 @@
 """Why a process of a learner ended, left as its pod's termination message: exit status, rank and reason.
 
 A launcher such as torchrun is the pod's main process. It ends with status 1 whatever the rank's status was, and what it prints at the end
-hides the rank's error. So the rank writes both to the file that the kubelet reads. The first rank that ends by itself is the cause, and
-stays; that another rank was lost is only a consequence.
+hides the rank's error. So the rank itself writes status and error to the file that the kubelet reads. The first rank that ends by itself is
+the cause, and its message stays. The message of a rank that ended because it lost another one is a consequence, which a cause replaces.
 
 See docs/decisions/0040-learner-pods.md.
 """
@@ -28,7 +28,7 @@ _LONGEST = 500
 
 
 def leave_last_words(environment: Mapping[str, str], status: int, message: str) -> None:
-    """Write them, unless a cause stands there already. Does nothing outside of a learner's pod."""
+    """Write the termination message, unless it names a cause already. Does nothing outside of a learner's pod."""
     path = _path(environment)
     if path is None:
         return
@@ -37,6 +37,7 @@ def leave_last_words(environment: Mapping[str, str], status: int, message: str) 
         with path.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             before = file.read()
+            # A cause stays whatever comes; a consequence gives way to a cause, but not to another consequence.
             if before.strip() and not _is_consequence(before):
                 return
             if before.strip() and status == Exit.RANK_LOST:
@@ -49,7 +50,7 @@ def leave_last_words(environment: Mapping[str, str], status: int, message: str) 
 
 
 def has_last_words(environment: Mapping[str, str]) -> bool:
-    """Return whether a process of this pod has left the cause of its end."""
+    """Whether a process of this pod has left the cause of its end; a consequence does not count."""
     path = _path(environment)
     try:
         text = path.read_text() if path is not None else ""
@@ -59,13 +60,13 @@ def has_last_words(environment: Mapping[str, str]) -> bool:
 
 
 def report_exceptions() -> None:
-    """Let an exception that ends this process be its last words, from now on. Processes forked from it are not concerned."""
+    """From now on an exception that ends this process becomes its last words. Forked children are not concerned."""
     if _path(os.environ) is not None and not isinstance(sys.excepthook, _Hook):
         sys.excepthook = _Hook()
 
 
 def describe(error: BaseException) -> str:
-    """Return `ValueError: bad batch`, in one line."""
+    """Return one line, such as `ValueError: bad batch`."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
@@ -81,13 +82,13 @@ class _Hook:
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    """Return where last words go: the syncer's message is its result, and none of these."""
+    """The file for last words. None outside of a pod, and in the syncer, whose termination message is the job's result."""
     path = environment.get(contract.ENV_TERMINATION_LOG)
     return Path(path) if path and environment.get(contract.ENV_UNIT) else None
 
 
 def _rank(environment: Mapping[str, str]) -> int | None:
-    """Read the rank as torch's launchers and ours name it; None: the unit has one process, or its ranks are named otherwise."""
+    """The rank in the variables of torch's launchers and ours. None if the unit has one process, or its launcher uses other variables."""
     rank, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     return int(rank) if rank.isdecimal() and size != "1" else None
 

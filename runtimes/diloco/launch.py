@@ -1,7 +1,7 @@
 """`diloco-launch [--nproc-per-node N] [-m] PROGRAM ARGS…`: start the ranks of this host, for torch and JAX.
 
-It reads the pod's environment, gives every rank what `torchrun` and JAX users expect, passes signals to all of them together, and ends as
-the first rank that failed by itself did. A rank is never started again here: the operator restarts the unit as a whole.
+It reads the pod's environment, gives every rank the variables that `torchrun` and JAX users expect, and passes signals to all ranks. Its
+exit status is that of the first rank that failed by itself. It never restarts a rank: the operator restarts the unit as a whole.
 
 See docs/decisions/0040-learner-pods.md.
 """
@@ -35,16 +35,16 @@ from diloco.error_line import error_line
 from diloco.last_words import has_last_words, leave_last_words
 
 FAILURE_GRACE = 4.0
-"""Seconds that the other ranks have to end by themselves after one failed; what is left then is killed. All ranks are gone within 5 s."""
+"""Seconds that the other ranks have to end by themselves after one failed. The rest is killed then, so all ranks are gone within 5 s."""
 _TAIL_LINES = 60
 _MOST_PROCESSES = 1024
 _PROGRAM = "diloco-launch"
 _PORTS: Final = range(10_000, 20_000)
-"""Where the ranks of a unit of one host meet. The operator gives units of several hosts ports above these, and Linux gives outgoing
-connections ports from 32768 on."""
+"""Ports at which the ranks of a unit of one host meet. The operator gives units of several hosts ports above these, and Linux gives
+outgoing connections ports from 32768 on."""
 _PORT_ATTEMPTS: Final = 100
 _CANNOT_START = 127
-"""As shells say it."""
+"""The status of a shell for a command that it cannot find."""
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -61,17 +61,17 @@ class Ended:
 
     @property
     def status(self) -> int:
-        """As a shell has it."""
+        """Exit status as a shell has it: 128 + the signal's number for a rank that a signal killed."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     @property
     def drained(self) -> bool:
-        """It obeyed SIGTERM; a process that does not handle the signal is killed by it."""
+        """The rank obeyed SIGTERM. A process that does not handle the signal is killed by it, and has not drained."""
         return self.returncode == Exit.DRAINED
 
     @property
     def reason(self) -> str:
-        """Its last error line, or the signal."""
+        """The last error line of the rank, or the signal that killed it."""
         if self.returncode < 0:
             return f"killed by {signal.Signals(-self.returncode).name}"
         return error_line("\n".join(self.tail))
@@ -81,13 +81,14 @@ def rank_environments(environment: Mapping[str, str], processes: int, ports: tup
     """Return the environment of each rank of this host.
 
     `ports`: where the ranks of a unit of one host meet, for torch and for JAX. Raises ContractError if the unit has several hosts and
-    the pod does not say where they meet.
+    MASTER_ADDR is not set.
     """
     hosts, host = integer(environment, contract.ENV_HOSTS, 1, 1), integer(environment, contract.ENV_HOST, 0, 0)
     accelerators = integer(environment, contract.ENV_ACCELERATORS_PER_HOST, 0, 0)
     if hosts > 1 and not environment.get("MASTER_ADDR"):
         raise ContractError(f"the unit has {hosts} hosts ({contract.ENV_HOSTS}), but MASTER_ADDR is not set: the operator sets it")
     world = hosts * processes
+    # The pod's environment overrides these: the operator says where the ranks of several hosts meet.
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0]), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[1]}"}
     shared = {
         **({"OMP_NUM_THREADS": "1"} if processes > 1 else {}),
@@ -100,19 +101,22 @@ def rank_environments(environment: Mapping[str, str], processes: int, ports: tup
         "JAX_NUM_PROCESSES": str(world),
         "PYTHONUNBUFFERED": "1",
     }
-    found = []
+    environments = []
     for local in range(processes):
         rank = str(host * processes + local)
-        mine = {"RANK": rank, "LOCAL_RANK": str(local), "JAX_PROCESS_ID": rank}
+        own = {"RANK": rank, "LOCAL_RANK": str(local), "JAX_PROCESS_ID": rank}
         if processes > 1 and accelerators >= processes:
             share = accelerators // processes
-            mine["JAX_LOCAL_DEVICE_IDS"] = ",".join(str(local * share + index) for index in range(share))
-        found.append({**shared, **mine})
-    return found
+            own["JAX_LOCAL_DEVICE_IDS"] = ",".join(str(local * share + index) for index in range(share))
+        environments.append({**shared, **own})
+    return environments
 
 
 def cause_of(ends: Sequence[Ended]) -> Ended | None:
-    """Return the end, in the order of time, that is the cause of the others; None: all ended with status 0."""
+    """Return the end that caused the others; None if all ranks ended with status 0. `ends` are in the order of time.
+
+    A rank that ended because it lost another one (RANK_LOST) is the cause only if all failures are of this kind.
+    """
     failed = [end for end in ends if end.returncode != 0 and not end.killed_here]
     by_itself = [end for end in failed if end.returncode != Exit.RANK_LOST]
     return next(iter(by_itself or failed), None)
@@ -141,12 +145,15 @@ class Ranks:
             thread.start()
 
     def signal(self, number: int) -> None:
-        """Signal every rank that runs."""
+        """Send a signal to every rank that runs."""
         for process in self._processes:
             process.send_signal(number)
 
     def wait(self) -> list[Ended]:
-        """Return all ends, in the order of time. After the first failure, what does not end within `FAILURE_GRACE` is killed."""
+        """Return all ends, in the order of time. Ranks that still run `FAILURE_GRACE` after the first failure are killed.
+
+        A rank that drained is no failure: the others have got the signal too, and may take the pod's whole grace period.
+        """
         ends: list[Ended] = []
         kill_at: float | None = None
         while len(ends) < len(self._processes):
@@ -168,12 +175,12 @@ class Ranks:
         reader = threading.Thread(target=_print_lines, args=(rank, process.stdout, tail), daemon=True)
         reader.start()
         returncode = process.wait()
-        reader.join(timeout=1.0)  # a process that it left behind may hold the pipe open
+        reader.join(timeout=1.0)  # not for ever: a process that the rank left behind may hold the pipe open
         self._ends.put(Ended(rank, returncode, tuple(tail), self._killed))
 
 
 def _print_lines(rank: int, pipe: BinaryIO, tail: collections.deque[str]) -> None:
-    """Print lines to our own output, each with its rank: lines of several ranks never mix."""
+    """Copy lines to our own output, each with its rank, so that lines of several ranks never mix."""
     prefix = f"[{rank}] ".encode()
     for line in pipe:
         tail.append(line.decode(errors="replace").rstrip())
@@ -190,8 +197,9 @@ def launch(command: Sequence[str], environment: Mapping[str, str], processes: in
     def forward(number: int, _: FrameType | None) -> None:
         early.append(number) if ranks is None else ranks.signal(number)
 
-    for each in _FORWARDED:
-        signal.signal(each, forward)
+    # Before the ranks start: a signal that comes while they start is kept in `early`, and none of them misses it.
+    for forwarded in _FORWARDED:
+        signal.signal(forwarded, forward)
     ranks = Ranks(command, environments)
     for number in early:
         ranks.signal(number)
@@ -205,7 +213,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str], processes: in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the command. A single process takes its place, so that nothing stands between it and the kubelet."""
+    """Run the command. A single rank replaces this process, so that nothing stands between the rank and the kubelet."""
     options = _parser().parse_args(argv)
     environment = dict(os.environ)
     raise_locked_memory()
@@ -231,8 +239,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def raise_locked_memory() -> None:
-    """Let this process and the ranks lock as much memory as they may: without a limit where the container has CAP_SYS_RESOURCE, else up to
-    the hard limit. Drivers of TPUs and network cards pin memory: https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
+    """Raise the limit of locked memory for this process and the ranks: to infinity if the container has CAP_SYS_RESOURCE, else to the hard
+    limit. Drivers of TPUs and network cards pin memory: https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     for limits in ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), (hard, hard)):
         try:
@@ -267,23 +275,25 @@ def _count(text: str) -> int:
 
 
 def free_ports() -> tuple[int, int]:
-    """Return two at which no program of this machine listens. Raises OSError if none is found."""
+    """Return two ports at which no program of this machine listens. Raises OSError if there are none."""
     with contextlib.ExitStack() as bound:
         first, second = (bound.enter_context(_bound()).getsockname()[1] for _ in range(2))
     return first, second
 
 
 def _bound() -> socket.socket:
-    """Return a socket with a port of its own on all addresses, as torch's store listens on all of them. It is none of those that the
-    system gives to outgoing connections: one of them could take it until it is used. Raises OSError."""
+    """Return a socket that is bound to a free port on all addresses, because torch's store listens on all. Raises OSError.
+
+    The port is not in the range that the system gives to outgoing connections: one of them could take it before the rank does.
+    """
     for port in random.sample(_PORTS, _PORT_ATTEMPTS):
-        found = socket.socket()
+        bound = socket.socket()
         try:
-            found.bind(("", port))
+            bound.bind(("", port))
         except OSError:
-            found.close()
+            bound.close()
         else:
-            return found
+            return bound
     raise OSError(f"no port is free among {_PORT_ATTEMPTS} of {_PORTS.start} to {_PORTS.stop - 1}")
 
 

@@ -1,7 +1,7 @@
-"""Files that may be elsewhere: a path, `s3://`, `gs://`, `az://`, or whatever else fsspec has a driver for.
+"""Files on a disk or in an object store: a path, `s3://`, `gs://`, `az://`, or whatever else fsspec has a driver for.
 
-Buckets are read by obstore (extra `buckets`), which speaks to all three and needs no other package. It is not registered with fsspec: what
-the rest of a program opens by `s3://` stays as that program has it.
+obstore (extra `buckets`) reads buckets: it speaks to all three kinds and needs no other package. It is not registered with fsspec, so the
+rest of the program opens `s3://` with the driver that it chose.
 
 See docs/decisions/0152-snapshots.md.
 """
@@ -21,8 +21,8 @@ REMEDY = "Install the driver (the extra `buckets` of diloco for s3://, gs:// and
 
 
 def file_system(where: str) -> tuple[Any, str]:
-    """Return (a file system of fsspec, the path within it). Raises ImportError or ValueError if there is no driver for it."""
-    import fsspec  # a learner that stores nothing elsewhere starts without it
+    """Return (a file system of fsspec, the path within it). Raises ImportError or ValueError if there is no driver for the URI."""
+    import fsspec  # here, as a learner that stores nothing elsewhere starts faster without it
 
     scheme, separator, rest = where.partition("://")
     if separator and scheme in BUCKETS and find_spec("obstore") is not None:
@@ -30,19 +30,19 @@ def file_system(where: str) -> tuple[Any, str]:
 
         if not rest.strip("/"):
             raise ValueError(f"{where} names no bucket")
-        made: Any = FsspecStore
-        return made(BUCKETS[scheme]), rest.rstrip("/")
+        store_of: Any = FsspecStore
+        return store_of(BUCKETS[scheme]), rest.rstrip("/")
     fs, path = fsspec.core.url_to_fs(where)
     return fs, str(path)
 
 
 def local_files() -> Any:
-    """Return the file system of fsspec that is this machine's."""
+    """fsspec's file system for this machine's disks."""
     from fsspec.implementations.local import LocalFileSystem
 
     return LocalFileSystem()
 
 
 def words(error: Exception) -> str:
-    """Return what an error of a driver says, on one line and without what obstore adds for its developers."""
+    """Return a driver's error message on one line, without the part that obstore adds for its developers."""
     return " ".join(str(error).partition("\n\nDebug source:")[0].split())

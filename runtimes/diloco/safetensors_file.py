@@ -1,7 +1,7 @@
 """The tensors of a safetensors file, read block by block: memory does not grow with the model.
 
-The file comes in: one of a disk, of an object store, or one that keeps a checksum of all that is read of it. The safetensors library reads
-paths of a disk only, as numpy arrays no bfloat16, and single tensors without a checksum of the file. Tests compare with the library.
+The caller opens the file: on a disk, in an object store, or with a wrapper that computes a checksum of what is read. The safetensors
+library can do none of the latter two, and reads no bfloat16 into numpy. Tests compare with the library.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -17,13 +17,13 @@ from typing import Protocol
 from diloco.safetensors_header import NotSafetensorsError, TensorPlace, read_header
 
 BLOCK = 4 << 20
-"""Bytes of a block, at most."""
+"""The most bytes of a block."""
 FLOAT_BYTES: Mapping[str, int] = MappingProxyType({"F64": 8, "F32": 4, "F16": 2, "BF16": 2})
-"""Types of parameters, as the format names them -> bytes of an element."""
+"""Types of parameters, as the format names them, with the bytes of an element."""
 
 
 class Readable(Protocol):
-    """A binary file. One that only reads on must not be asked to seek back."""
+    """A binary file. If it can only read on, as a stream does, `blocks` may be called once."""
 
     def read(self, size: int, /) -> bytes: ...
     def seek(self, position: int, /) -> object: ...
@@ -33,15 +33,16 @@ class SafetensorsFile:
     """The tensors of an open file."""
 
     def __init__(self, file: Readable, size: int) -> None:
-        """Read and judge the header of a file of `size` bytes, at whose beginning `file` is. Raises NotSafetensorsError, and what reading
-        raises."""
+        """Read and check the header. `file` is at its beginning and has `size` bytes. Raises NotSafetensorsError, and errors of reading."""
         self._file = file
         self.data_at, self.places = read_header(self._exactly, size)
         _judge(self.places, size - self.data_at)
 
     def blocks(self, names: Collection[str]) -> Iterator[tuple[TensorPlace, int, bytes]]:
-        """Yield these tensors in the order in which they lie: (tensor, where in it the block begins, its bytes). Raises NotSafetensorsError
-        where the file ends too early."""
+        """Yield the blocks of these tensors in the order of the file: (tensor, offset of the block in the tensor, its bytes).
+
+        Raises NotSafetensorsError if the file ends too early.
+        """
         for place in self.places:
             if place.name not in names:
                 continue
@@ -64,15 +65,16 @@ class SafetensorsFile:
 
 
 def _judge(places: Sequence[TensorPlace], size: int) -> None:
-    """Raise NotSafetensorsError for tensors that do not lie within `size` bytes, or not as their types and shapes need."""
-    for each in places:
-        if not 0 <= each.begin <= each.end <= size:
-            raise NotSafetensorsError(f"tensor {each.name} lies beyond its end: it is truncated")
-        item = FLOAT_BYTES.get(each.dtype)
-        if item is None:
+    """Raise NotSafetensorsError if a tensor does not lie within `size` bytes, has another length than its type and shape need, or overlaps
+    another."""
+    for tensor in places:
+        if not 0 <= tensor.begin <= tensor.end <= size:
+            raise NotSafetensorsError(f"tensor {tensor.name} lies beyond its end: it is truncated")
+        item = FLOAT_BYTES.get(tensor.dtype)
+        if item is None:  # no floats, so no parameters: such a tensor is not read
             continue
-        if min(each.shape, default=0) < 0 or each.end - each.begin != item * math.prod(each.shape):
-            raise NotSafetensorsError(f"tensor {each.name} has not as many bytes as its shape and type need")
+        if min(tensor.shape, default=0) < 0 or tensor.end - tensor.begin != item * math.prod(tensor.shape):
+            raise NotSafetensorsError(f"tensor {tensor.name} has not as many bytes as its shape and type need")
     for before, after in itertools.pairwise(places):
         if after.begin < before.end:
             raise NotSafetensorsError(f"tensors {before.name} and {after.name} overlap")

@@ -1,7 +1,7 @@
-"""The header of a safetensors file: which tensors it holds, and where. Pure; what it is read with comes in.
+"""The header of a safetensors file: which tensors it holds, and where. Pure; the caller reads the bytes.
 
-The format is an 8-byte length, little-endian, a JSON header and the raw buffers: https://huggingface.co/docs/safetensors. The library reads
-paths of a disk and writes whole models from memory; tests of those who use this compare with it.
+The format is an 8-byte length, little-endian, a JSON header and the raw buffers: https://huggingface.co/docs/safetensors. The library only
+reads paths of a disk and writes whole models from memory. The tests of this module's callers compare with it.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -25,10 +25,10 @@ class TensorPlace(NamedTuple):
 
     name: str
     dtype: str
-    """As the format names it, such as "BF16"."""
+    """The format's name of the type, such as "BF16"."""
     shape: tuple[int, ...]
     begin: int
-    """In bytes from the end of the header."""
+    """Bytes from the end of the header."""
     end: int
 
 
@@ -38,7 +38,7 @@ class Header(NamedTuple):
     data_at: int
     """Where the first buffer begins, in bytes from the beginning of the file."""
     tensors: Sequence[TensorPlace]
-    """In the order in which they lie."""
+    """In the order of the file."""
 
 
 class NotSafetensorsError(ValueError):
@@ -46,18 +46,18 @@ class NotSafetensorsError(ValueError):
 
 
 def read_header(read: Callable[[int], bytes], size: int) -> Header:
-    """Read the header of a file of `size` bytes; `read` gives exactly so many bytes. Whether the places are within the file, without gaps
-    and as long as type and shape need is for the caller to judge. Raises NotSafetensorsError, and what `read` raises."""
+    """Read the header of a file of `size` bytes. `read(n)` returns exactly the next n bytes. Raises NotSafetensorsError, and what `read`
+    raises. The caller checks that the tensors lie within the file, leave no gaps, and have the lengths that type and shape need."""
     length = int.from_bytes(read(_LENGTH), "little")
     if length > min(_LONGEST, size - _LENGTH):
         raise NotSafetensorsError(f"its header would have {length} bytes")
     text = read(length)
     try:
         entries = json.loads(text)
-        found = [_place(name, entry) for name, entry in entries.items() if name != METADATA]
+        tensors = [_place(name, entry) for name, entry in entries.items() if name != METADATA]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise NotSafetensorsError(f"its header cannot be read: {type(error).__name__}: {error}") from error
-    return Header(_LENGTH + length, sorted(found, key=lambda each: (each.begin, each.end, each.name)))
+    return Header(_LENGTH + length, sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end, tensor.name)))
 
 
 def _place(name: str, entry: Mapping[str, Any]) -> TensorPlace:
@@ -66,8 +66,7 @@ def _place(name: str, entry: Mapping[str, Any]) -> TensorPlace:
 
 
 def header_bytes(shapes: Mapping[str, Sequence[int]], dtype: str, item: int, **metadata: str) -> bytes:
-    """Return the beginning of a file that holds these tensors, one after the other: the length and the header. `item`: bytes of an element
-    of `dtype`."""
+    """Return length and header of a file that holds these tensors, one after the other. `item`: bytes of an element of `dtype`."""
     header: dict[str, Any] = {METADATA: metadata} if metadata else {}
     end = 0
     for name, shape in shapes.items():

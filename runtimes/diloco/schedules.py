@@ -1,4 +1,4 @@
-"""Learning rates that follow a job: the warm-up counts the steps behind the optimizer's state, the decay the job's clock. Pure.
+"""Learning rates that follow a job: the warm-up counts the steps in the optimizer's state, the decay follows the job's clock. Pure.
 
 `diloco.torch.schedule` and `diloco.jax.schedule` put them into an optimizer.
 
@@ -32,8 +32,8 @@ class Schedule:
     """`constant`: none. `linear` and `cosine`: from the beginning of the job to its end. `wsd` (warm-up, stable, decay): none until the
     last `tail` of the job, and then along 1 - sqrt (arXiv 2405.18392)."""
     warmup: int = 0
-    """Local steps over which the rate rises from 0. They are counted from the optimizer's state of zeros, which a warm-up protects: a unit
-    that came back with the state of a peer does not warm up again; one that found no state does."""
+    """Local steps over which the rate rises from 0. They count from an optimizer state of zeros, because that is what a warm-up protects: a
+    unit that came back with the state of a peer does not warm up again, one that found no state does."""
     final: float = 0.0
     """The share at the end of the job."""
     tail: float = 0.2
@@ -50,13 +50,13 @@ class Schedule:
             raise ValueError(f"tail must be above 0 and at most 1, a share of the job, not {self.tail}")
 
     def share(self, step: int, progress: float) -> float:
-        """Return the share of the optimizer's step number `step` (from 1), when `progress` (0..1) of the job is done. In 0..1."""
+        """Return the share, 0..1, for the optimizer's step number `step` (from 1), when `progress` (0..1) of the job is done."""
         warm = min(1.0, step / self.warmup) if self.warmup else 1.0
         done = min(1.0, max(0.0, progress))
         return warm * (self.final + (1.0 - self.final) * _DECAYS[self.decay](done, self.tail))
 
     def next_share(self, clock: Clock) -> float:
-        """Return the share of the step that the session's program takes next."""
+        """Return the share for the next step of the session's program."""
         return self.share(clock.optimizer_steps + 1, clock.progress)
 
 

@@ -1,32 +1,32 @@
-"""Counts, sizes and losses in sentences, and what others say."""
+"""How messages write counts, sizes, losses, and texts that come from outside."""
 
 from __future__ import annotations
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """Return `1 unit`, `2 units`, `0 units`. `many`: the words for any count but 1, if they are not those for 1 and an s."""
+    """Return `1 unit`, `2 units`, `0 units`. `many`: the plural, if it is not `one` and an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def bytes_text(size: float) -> str:
-    """Return `3.4 MiB`, with the digits in which two sizes differ that matter."""
+    """Return a text such as `3.4 MiB`."""
     if size < 1 << 20:
         return f"{size:,.0f} bytes"
     return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
 
 
 def parameters_text(count: int) -> str:
-    """Return `1.1 B`, `124 M`, `4,096`: a number of parameters, as models are called."""
+    """Return a model's size as people say it: `1.1 B`, `124 M`, `4,096`."""
     if count < 1_000_000:
         return f"{count:,}"
     return f"{count / 1e9:.3g} B" if count >= 1_000_000_000 else f"{count / 1e6:.3g} M"
 
 
 def loss_text(loss: float, digits: int = 4) -> str:
-    """Return `2.310`, `0.004120`, `4.100e-05`: so many significant digits, as small losses are told from 0."""
+    """Return `2.310`, `0.004120`, `4.100e-05`: `digits` significant digits, so that a small loss does not look like 0."""
     return f"{loss:#.{digits}g}".removesuffix(".")
 
 
 def one_line(text: str, most: int) -> str:
-    """Return what a stranger said, in one printable line of at most so many characters."""
+    """Return a text from outside as one printable line of at most `most` characters."""
     return "".join(character if character.isprintable() else " " for character in text[:most]).strip()
