@@ -1,1 +1,1 @@
-"""What a training program holds of its job: the calls of its loop, above the learner, its ranks and its peers."""
+"""The session: what a training program calls in its loop. It hides the connection, the other ranks of the unit, and its peers."""

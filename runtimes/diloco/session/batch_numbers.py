@@ -1,4 +1,4 @@
-"""Which samples a program trains: the sequence numbers of one batch after the other, and the request for more in time.
+"""Which samples a program trains: the sequence numbers of its batches. More are requested before the program needs them.
 
 See docs/decisions/0167-batches.md.
 """
@@ -16,26 +16,28 @@ from diloco.session.loop_check import MOST_AHEAD, LoopCheck
 
 
 class BatchNumbers:
-    """The batches of one process. Every method is called from the training thread."""
+    """The batches of one process. Only the training thread calls its methods."""
 
     def __init__(
         self, member: Member, check: LoopCheck, *, begins: Callable[[], None], wait_until: Callable[[Callable[[], bool]], None]
     ) -> None:
-        """`begins` is called when the program begins a loop. `wait_until` goes from one step boundary to the next until its argument is
-        true."""
+        """`begins` is called when the program begins a loop. `wait_until` passes step boundaries until its argument returns true."""
         self._member = member
         self._check = check
         self._begins = begins
         self._wait_until = wait_until
         self._batch_size = 0
         self._batches_held: int | None = None
-        """Batches to hold leases for, beyond those in hand; None: for some time of training."""
+        """Batches to hold leases for, beyond those that the program has. None: enough for some time of training."""
         self._ahead = MOST_AHEAD
         """Batches that the program may hold unsettled."""
 
     def loop(self, batch_size: int, ahead: int, data: str = "", *, shards: bool = False) -> Iterator[NDArray[np.int64]]:
         """Yield the sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled.
-        `data`: what they stand for, the same in every unit; empty: it is not known. Ends when there is no next step. Raises LoopError."""
+
+        `data` says what the numbers stand for, such as the number of samples and the seed, and must be the same in every unit; "" if that
+        is not known. Ends when there is no next step. Raises LoopError.
+        """
         for name, value in (("batch_size", batch_size), ("ahead", ahead)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
@@ -55,12 +57,12 @@ class BatchNumbers:
             if (numbers := self._next(batch_size)) is None:
                 return
             self._check.unsettled.append(numbers)
-            # Before the program trains on this batch: the answer comes while it does, and the next batch need not wait for the syncer.
+            # Ask before the program trains on this batch: the answer comes meanwhile, and the next batch need not wait for the syncer.
             self.ask_for_more()
             yield numbers
 
     def ask_for_more(self) -> None:
-        """Ask for samples where there are too few for the next steps; nothing is asked for a program that feeds itself."""
+        """Ask for samples if there are too few for the next steps. A program that feeds itself needs none."""
         if self._batch_size and not self._member.done:
             self._member.ask_for_work(self._batch_size, self._batches_held, self._ahead)
 
@@ -69,18 +71,18 @@ class BatchNumbers:
         return self._member.done or self._member.draining
 
     def _next(self, count: int) -> NDArray[np.int64] | None:
-        """Return the sequence numbers of the next batch, int64 [count]; None: there is no next step."""
-        found: list[NDArray[np.int64]] = []
+        """Return the sequence numbers of the next batch, int64 [count]; None if there is no next step."""
+        batches: list[NDArray[np.int64]] = []
 
         def come() -> bool:
             if self._over:
                 return True
             if (numbers := self._member.take(count)) is None:
-                # At each boundary: without a stream nothing was asked, and after a restart of the syncer the leases are gone.
+                # Ask again at each boundary: while there was no stream nothing was sent, and a restarted syncer may have lost the leases.
                 self.ask_for_more()
                 return False
-            found.append(numbers)
+            batches.append(numbers)
             return True
 
         self._wait_until(come)
-        return found[0] if found else None
+        return batches[0] if batches else None

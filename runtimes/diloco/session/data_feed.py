@@ -22,29 +22,29 @@ class Shard:
     index: int
     """0 <= index < count"""
     count: int
-    """Into how many parts the data set is cut."""
+    """Number of parts that the data set is cut into."""
     epoch: int
     """From 0. In each epoch every shard is read once, in another order."""
 
 
 def shard_of(number: int, count: int, seed: int) -> Shard:
-    """Return the shard that a sequence number stands for. Raises ValueError without any shards."""
+    """Return the shard that a sequence number stands for. Raises ValueError if `count` is below 1."""
     return Shard(int(sample_indices(np.array([number]), count, seed)[0]), count, number // count)
 
 
 class LeasedBatches:
-    """A batch sampler: the samples of one batch after the other, as lists of indices. Iterate over it in the training process: workers of a
-    DataLoader get the indices only.
+    """A batch sampler: yields the samples of one batch after the other, as lists of indices. Iterate over it in the training process; the
+    workers of a DataLoader get only the indices.
 
-    Each iteration goes on where the last one was left, and has no end before that of the job: it has no length.
+    Each iteration goes on where the last one stopped. It ends with the job, so it has no length.
     """
 
     drop_last = True
     """Every batch is full."""
 
     def __init__(self, numbers: Callable[[], Iterator[NDArray[np.int64]]], batch_size: int, samples: int | None, seed: int) -> None:
-        """Begin with `numbers`: begins an iteration over sequence numbers, int64 [batch_size] each. `samples`: of the data set; None: the
-        indices are the sequence numbers themselves."""
+        """`numbers` begins an iteration over sequence numbers, int64 [batch_size] each. `samples` is the size of the data set; if it is
+        None, the indices are the sequence numbers themselves."""
         if samples is not None and samples < 1:
             raise ValueError(f"samples must be at least 1, not {samples}: there is nothing to train on")
         self.batch_size = batch_size
@@ -55,8 +55,7 @@ class LeasedBatches:
 
     @property
     def epoch(self) -> float:
-        """How often the job has gone through the data set, all units together, as far as the newest batch tells. Raises ValueError without
-        `samples`."""
+        """How often all units together have gone through the data set, judged by the newest batch. Raises ValueError without `samples`."""
         if self._samples is None:
             raise ValueError("there are no epochs without samples=: the indices are sequence numbers")
         return self._reached / self._samples

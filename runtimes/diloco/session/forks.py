@@ -11,14 +11,17 @@ from types import FrameType, MethodType
 
 
 def let_forked_children_end(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Let SIGTERM end a process that is forked while `handler`, a bound method, drains this one. Pools end their workers by this signal;
-    with the handler they would take it for a drain, which is not theirs, and their parent would wait for them for ever."""
+    """SIGTERM ends forked children as usual, while in this process `handler`, a bound method, takes it as a drain.
+
+    Pools end their workers by SIGTERM. A worker that inherited the handler would drain instead of ending, and the pool would wait for it
+    for ever.
+    """
     assert isinstance(handler, MethodType)
     draining = weakref.WeakMethod(handler)
     forking = threading.local()
 
     def hold() -> None:
-        # A pool may end a worker that has only just been forked. Until `reset` that signal would go to the handler, and be lost.
+        # A pool may end a worker that has just been forked. Before `reset` runs, that signal would go to the handler and be lost.
         forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def release() -> None:

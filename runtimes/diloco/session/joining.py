@@ -1,4 +1,4 @@
-"""How a process becomes a member of its job: from its contract and its model, alone or with the other ranks of its unit.
+"""How a process becomes a member of its job, alone or with the other ranks of its unit, from its environment and its model.
 
 See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -35,8 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 def read_config(environment: Mapping[str, str], framework: str, ranks: int, how_to_meet: str) -> LearnerConfig:
-    """Return what the environment says. `ranks`: the processes of this unit that the framework knows; `how_to_meet`: what a program does so
-    that it knows them. Raises Leave for an environment that cannot be, and for a certificate of another identity."""
+    """Return what the environment says. Raises Leave if it is wrong, or if the certificate has another identity.
+
+    `ranks`: how many processes of this unit the framework knows. `how_to_meet`: what a program must do so that the framework knows all.
+    """
     try:
         config = read_learner_config(environment)
         if config.ranks != ranks:
@@ -51,7 +53,7 @@ def read_config(environment: Mapping[str, str], framework: str, ranks: int, how_
     except WrongIdentity as error:
         raise leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
     except TlsError as error:
-        _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
+        _log.warning("%s", error)  # no reason to leave: the files may be renewed at any moment, and the connection waits for that
     return config
 
 
@@ -63,9 +65,13 @@ def make_member(
     on_adopt: Callable[[Sequence[str]], None] | None,
     inner: InnerState | None = None,
 ) -> Member:
-    """Return this process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. `inner`:
-    the state beside the parameters, as far as the framework's adapter knows it. Raises Leave for a model that cannot be trained, and when
-    the ranks of the unit do not agree or do not come."""
+    """Return this process's membership in the job, not started yet. Raises Leave if the model cannot be trained in this job, and if the
+    ranks of the unit do not agree or do not come.
+
+    Args:
+        world: the other processes of the unit; None if there are none.
+        inner: the state beside the parameters; None if the framework's adapter does not know it.
+    """
     try:
         layout = Layout(store.specs(), store.frozen())
         fragments = make_fragments(layout, config.job.training.fragments)
@@ -81,7 +87,7 @@ def make_member(
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
         inbox = Inbox(config.job.training.overlap_steps)
         return SoloMember(make_parts(config, hello, store, fragments, inbox, incarnations, peers, on_adopt))
-    from diloco.ranks.join import join_ranks  # a process that is a unit of its own starts without it
+    from diloco.ranks.join import join_ranks  # here, as a process that is a unit of its own starts faster without it
 
     try:
         return join_ranks(store, config, layout, fragments, hello, world, on_adopt, inner)

@@ -19,17 +19,18 @@ from diloco.learner.leave import LoopError
 from diloco.wording import plural
 
 MOST_AHEAD = 64
-"""Batches that a program may hold unsettled by default: eight workers of a torch DataLoader fetch 16 ahead, an update of 32 micro-batches
-holds as many."""
+"""Batches that a program may hold unsettled by default. Eight workers of a torch DataLoader fetch 16 ahead; an update of 32 micro-batches
+holds 32."""
 EMPTY_STEPS = 16
-"""Steps in a row without a token. A batch of padding alone is rare, 16 of them are a mistake."""
+"""This many steps in a row without a token are an error. One batch of nothing but padding is rare; 16 of them are a mistake."""
 UPDATES_WINDOW = 64
-"""Steps after which they are compared with the optimizer's updates."""
+"""Steps between two comparisons of steps with updates of the optimizer."""
 _LONGEST_GAP = 16
-"""Steps in a row without an update after which nothing can be said: the updates are a captured graph's, which no hook counts."""
+"""After a longer row of steps without an update the comparison says nothing: a captured graph makes the updates then, unseen by hooks."""
 _FEWEST = 48
-"""Updates in such a window. A GradScaler that begins at 2^16 leaves out 16 updates at most."""
+"""The fewest updates that are right in a window of 64 steps. A GradScaler that begins at 2^16 skips at most 16 updates."""
 _MOST = 96
+"""The most updates that are right in a window of 64 steps."""
 
 
 class LoopCheck:
@@ -37,27 +38,27 @@ class LoopCheck:
 
     def __init__(self) -> None:
         self.unsettled: deque[NDArray[np.int64]] = deque()
-        """The sequence numbers of the batches that the program has, and no step has settled. The oldest first."""
+        """Sequence numbers of the batches that the program has taken and no step has settled, the oldest first."""
         self.feeds_itself: bool | None = None
-        """The program takes no batches from the session; None: not known before its first batch or step."""
+        """The program takes no batches from the session. None before its first batch or step, when that is not known."""
         self._shards = False
-        """It takes shards, not batches."""
+        """The program takes shards, not batches."""
         self._read = 0
-        """Shards that it has read since its last step."""
+        """Shards that the program has read since its last step."""
         self._loops = 0
         self._thread: str | None = None
         self._empty = 0
         self._steps = 0
-        """In the present window."""
+        """Steps in the present window."""
         self._updates: tuple[int, ...] = ()
-        """At the beginning of the present window, of each optimizer."""
+        """Updates of each optimizer at the beginning of the present window."""
         self._last: tuple[int, ...] = ()
-        """At the last step, of each optimizer."""
+        """Updates of each optimizer at the last step."""
         self._gap = self._longest_gap = 0
-        """Steps in a row without an update: the last ones, and most of them in the present window."""
+        """Latest steps in a row without an update, and the longest such row in the present window."""
 
     def called(self, thread: str) -> None:
-        """Check that the program called from this thread as before. Raises LoopError where it called from another one before."""
+        """Raise LoopError if the program has called from another thread before."""
         if self._thread is None:
             self._thread = thread
         if self._thread != thread:
@@ -67,18 +68,20 @@ class LoopCheck:
             )
 
     def begin(self) -> tuple[int, list[NDArray[np.int64]]]:
-        """Begin a loop over batches, and leave the one before. Returns the number of the loop, and what it gets again."""
+        """Begin a loop over batches, and leave the one before. Returns the loop's number, and the unsettled batches that it gets again."""
         self._loops += 1
         return self._loops, list(self.unsettled)[self._read :]
 
     def again(self, loop: int) -> None:
-        """Note that the loop goes on. Raises LoopError after another has begun."""
+        """Raise LoopError if another loop has begun after this one."""
         if loop != self._loops:
             raise LoopError("two loops take batches of this session in turn: batches of one would count for the other. Use one at a time")
 
     def fetch(self, ahead: int, *, shards: bool = False, who: str = "the program") -> None:
-        """Note that the program wants one more batch, or shard. `ahead`: how many it may hold unsettled. `who`: what the error calls it.
-        Raises LoopError."""
+        """Check that the program may take one more batch, or shard. Raises LoopError.
+
+        `ahead`: how many the program may hold unsettled. `who`: what the error calls the program.
+        """
         if self.feeds_itself:
             raise LoopError(
                 "this program takes a batch from the session after steps with data of its own: the ledger cannot count both. Take every "
@@ -109,15 +112,17 @@ class LoopCheck:
     def step(
         self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None
     ) -> tuple[int, int | None]:
-        """Note that the program says that a step is done; (tokens, batches settled) of it; None: the program feeds itself. `updates`: so
-        far, of each optimizer; None: not known.
+        """Check a step that the program says it has done. Returns (tokens, batches that it settles); no batches but None if the program
+        feeds itself.
 
-        Raises LoopError, and ValueError or TypeError for what is no number. Then nothing is settled.
+        `updates`: updates of each optimizer so far; None if that is not known. Raises LoopError, and ValueError or TypeError for values
+        that are no counts. Nothing is settled then.
         """
         count, settled = _whole("tokens", tokens), _whole("batches", batches)
         if self.feeds_itself is None:
             self.feeds_itself = True
         if self.feeds_itself or self._shards:
+            # `batches` means nothing here: a step settles all shards that were read, and without batches of the session nothing.
             settled = self._read
         if settled > len(self.unsettled):
             raise LoopError(
@@ -140,12 +145,12 @@ class LoopCheck:
         return count, None if self.feeds_itself else settled
 
     def in_step(self, updates: Sequence[int] | None) -> bool:
-        """Say whether the program has updated its parameters, and no `step` has counted it yet. `updates`: as in `step`."""
+        """Whether the program has updated its parameters and has not called `step` since. `updates`: as in `step`."""
         return updates is not None and tuple(updates) != (self._last or (0,) * len(updates))
 
     def _compare(self, updates: tuple[int, ...]) -> None:
-        """Compare the updates: the weight of a contribution is tokens * tokens / steps, so four steps for each update would make it a
-        quarter."""
+        """Raise LoopError if steps and updates differ too much. The weight of a contribution is tokens * tokens / steps: with four steps
+        for each update it would be a quarter of what it should be."""
         self._updates = self._updates or (0,) * len(updates)
         self._gap = self._gap + 1 if updates == (self._last or self._updates) else 0
         self._longest_gap = max(self._longest_gap, self._gap)

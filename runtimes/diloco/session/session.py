@@ -1,4 +1,4 @@
-"""A training program's part in a job: three calls between its model and the syncer.
+"""A training program's session with its job. A loop needs three calls:
 
 session = Session.join(store, framework="torch")
 for batch in session.batches(load, batch_size=32):
@@ -7,7 +7,7 @@ for batch in session.batches(load, batch_size=32):
 session.evaluate(held_out_loss=evaluate(), tokens=n)
 session.close()
 
-What happens between two steps is the matter of its `Member`.
+The session's `Member` does what is due between two steps.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -48,19 +48,19 @@ from diloco.wording import plural
 _log = logging.getLogger(__name__)
 
 type Updates = Callable[[], Sequence[int] | None]
-"""How many updates each optimizer of the program has made."""
+"""Returns how many updates each optimizer of the program has made; None if that is not known."""
 
 _POLL = 0.1
-"""While it waits, the training thread checks for SIGTERM this often, seconds."""
+"""Seconds between two checks for SIGTERM, while the training thread waits."""
 _WAIT_LOG_INTERVAL = 5.0
-"""While it waits, the training thread logs that this often, seconds."""
+"""Seconds between two lines of the log that say that the training thread still waits."""
 _TRAINED_CHECKED = 64
-"""Steps after which it is seen again which parameters the program trains."""
+"""Steps between two checks of which parameters the program trains."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What a session is made of."""
+    """What a session is made of. The functions are explained at `JobSession.join`."""
 
     unit: str
     member: Member
@@ -72,8 +72,8 @@ class SessionParts:
 
 
 class JobSession:
-    """One learner unit's membership in a job: all but the form of a step. Every method is called from the training thread (the main
-    thread)."""
+    """One learner unit's membership in a job. Subclasses add `step`, whose form differs between frameworks. Call every method from the
+    training thread (the main thread)."""
 
     @classmethod
     def join(
@@ -91,18 +91,23 @@ class JobSession:
         inner: CountedState | None = None,
         make: Callable[[SessionParts], Self] | None = None,
     ) -> Self:
-        """Read the contract from `environment` (None: the process's), connect to the syncer, and block until the syncer's current
-        parameters are in `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch").
-        `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
-        so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
-        just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
-        known. `stepped` is called by `step` before anything is overwritten. `trained` is called now and then and at the end, and raises
-        LoopError when the program trains other parameters than those of `store`. `inner`: the state beside the parameters, which a peer
-        may give and take; None: it is not known. `make`: makes the session; default: this class.
+        """Connect to the syncer, and block until the syncer's current parameters are in `store`, or `store`'s have seeded the job.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
         `Exit` when the syncer refuses this learner for good, and with `Exit.DRAINED` when SIGTERM comes while it waits.
+
+        Args:
+            framework: its name in the syncer's log ("torch").
+            environment: the contract's variables; None: the process's own environment.
+            on_adopt: called on the training thread, here and in `step`, with the names of tensors that have just been overwritten.
+            updates: how many updates each optimizer has made, for `step` to compare with; returns None if that is not known.
+            stepped: called by `step` before anything is overwritten.
+            trained: called now and then and at the end. Raises LoopError if the program trains other parameters than those of `store`.
+            world: the other processes of this unit, which all join with one model; None if there are none.
+            how_to_meet: what a program does so that its framework knows the other processes, for an error.
+            inner: the state beside the parameters, which peers may give and take; None if it is not known.
+            make: makes the session, by default of this class.
         """
         log_to_stderr()
         environment = os.environ if environment is None else environment
@@ -113,7 +118,7 @@ class JobSession:
         return session
 
     def __init__(self, parts: SessionParts) -> None:
-        """Use `join`."""
+        """Call `join` instead."""
         self._unit = parts.unit
         self._member = parts.member
         self._link = parts.member.link
@@ -135,28 +140,28 @@ class JobSession:
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
         """Yield `source(numbers)` for one batch of work after the other, until the job is done or this unit drains.
 
-        `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit only; `source`
-        maps them to a batch deterministically. `step` settles the oldest batches; up to `ahead` may be fetched before. Batches that were
-        never settled come again when the program begins a new loop, and go back to the syncer when it ends. The loop ends by itself;
-        code after it runs for `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good, and LoopError.
+        `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit only; `source` must map the same
+        numbers to the same batch. `step` settles the oldest batches; up to `ahead` may be unsettled. Unsettled batches come again when the
+        program begins a new loop, and go back to the syncer when the program ends. The loop ends by itself; the code after it runs both
+        when the job is `done` and when the unit is `draining`. Raises `Leave` when the syncer refuses this unit for good, and LoopError.
         """
         return map(source, self._numbers.loop(batch_size, ahead))
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
-        """Return the same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
+        """Return the same batches as a batch sampler for data loaders: indices into a data set of `samples` samples.
 
-        Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
-        its own that `seed` decides. A unit with another `samples` or `seed` than the others is refused. Without `samples` the indices are
-        the numbers.
+        Sequence number n stands for a sample of epoch n // samples. In each epoch every sample comes once among all units, in an order that
+        depends on `seed` and the epoch. The syncer refuses a unit whose `samples` or `seed` differ from the others'. Without `samples` the
+        indices are the sequence numbers.
         """
         data = f"samples={samples}, seed={seed}" if samples is not None else ""
         return LeasedBatches(lambda: self._numbers.loop(batch_size, ahead, data), batch_size, samples, seed)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
-        """Yield one shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
+        """Yield shards of a streamed data set that is cut into `count` shards, until the job is done or this unit drains.
 
-        No other unit reads the shard in the same epoch. It counts once the program asks for the next one and does a step; if the unit ends
-        before, another one reads the shard from its beginning. Leave the loop over a shard when `over`.
+        No other unit reads the shard in the same epoch. A shard counts once the program has asked for the next one and done a step; if the
+        unit ends before, another unit reads the shard from its beginning. Leave the loop over a shard's samples when `over` is true.
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}: there is nothing to train on")
@@ -179,22 +184,22 @@ class JobSession:
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._boundary()
         self._numbers.ask_for_more()
-        # A rank that has overtaken its leader waits for what that decides to come before the next step. A unit that rests waits here, as a
-        # program may hold batches for many steps, or take none from the session.
+        # A rank that has overtaken its leader waits here for the leader's plan. So does a unit that rests: waiting in `batches` alone would
+        # not stop a program that holds batches for many steps, or takes none from the session.
         self._wait_for_step(lambda: self._member.may_step or self.over)
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
-        """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
+        """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done` is true."""
         self._trained()
         self._boundary()
         self._link.post(FromLearner(evaluation=Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t)))
 
     @contextlib.contextmanager
     def paused(self, reason: str, at_most: float) -> Iterator[None]:
-        """Hold the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few words.
-        `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
+        """Announce that the next step comes late, because of an evaluation, a checkpoint, a compilation.
 
-        All ranks of a unit call it. After `close` it announces nothing. Raises ValueError for a reason or a time that cannot be.
+        `reason`: a few words for people. `at_most`: seconds; a longer pause counts as a stall, and the unit is replaced. All ranks of a
+        unit must call this. After `close` it announces nothing. Raises ValueError if reason or time are not allowed.
         """
         check_pause(reason, at_most)
         if self._closed:
@@ -207,28 +212,28 @@ class JobSession:
             yield
         finally:
             self._pause, now = outer, time.monotonic()
-            reason, until = outer or ("", now)
+            reason, until = outer or ("", now)  # a pause within another: the outer one goes on
             self._link.heartbeat.paused(reason, max(0.0, until - now))
-            if outer is None:
+            if outer is None:  # the outermost one counts the time once
                 self._timer.idle(now - began)
 
     def finish(self, reason: str) -> None:
-        """End the job now, for all units: each takes the final parameters, and the job is complete. `reason`: for people, in a few words.
+        """End the job now, for all units: each takes the final parameters, and the job is complete. `reason`: a few words for people.
 
         Nothing ends at once: go on until `batches` ends or `done` is true. A unit of one process may also leave its loop: `close` waits.
-        What is said stands; said again, or by another unit, it changes nothing. All ranks of a unit call it. Raises ValueError for a
-        reason that cannot be.
+        The first call stands; a second one, or one of another unit, changes nothing. All ranks of a unit must call this. Raises ValueError
+        if the reason is not allowed.
         """
         check_reason("the end of a job", reason, "loss below 2.0")
         self._finish_asked = True
         self._link.heartbeat.finish(reason)
 
     def close(self) -> None:
-        """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done.
+        """Leave the job: say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` if this unit drained.
 
-        After `finish` it waits for the end of the job, in a unit of one process. Called before the job is done without that, it leaves
-        the job, which goes on. Raises LoopError when the job is done and the model does not hold its final parameters any more, or others
-        than those that joined.
+        After `finish`, a unit of one process first waits for the end of the job. Without `finish`, before the job is done, the job goes on
+        without this unit. Raises LoopError if the job is done and the model no longer holds the final parameters, or the program trained
+        other parameters than those that joined.
         """
         if self._closed:
             return
@@ -256,7 +261,7 @@ class JobSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close, as `close`, but an exception of the training program goes on as it is, and the unit leaves without Bye."""
+        """Call `close`; after an exception of the training program leave without Bye instead, and let the exception pass."""
         if kind is None:
             self.close()
         elif not self._closed:
@@ -269,12 +274,12 @@ class JobSession:
 
     @property
     def draining(self) -> bool:
-        """SIGTERM was received: `batches` ends after the step under way."""
+        """This unit has received SIGTERM: `batches` ends after the step under way."""
         return self._member.draining
 
     @property
     def over(self) -> bool:
-        """There is no next step: the job is done, or this unit drains. A loop over a loader of its own leaves then."""
+        """There is no next step: the job is done, or this unit drains. A loop over the program's own loader must end then."""
         return self.done or self.draining
 
     @property
@@ -284,13 +289,13 @@ class JobSession:
 
     @property
     def optimizer_steps(self) -> int:
-        """Local steps behind the inner optimizer's state: those of this process, and those of the state that it began with, of a peer or
-        its own stored one. A learning rate's warm-up follows it (`diloco.schedules`)."""
+        """Local steps that made the inner optimizer's state: those of this process, and those in the state that it began with, which came
+        from a peer or was its own stored one. A learning rate's warm-up follows this count (`diloco.schedules`)."""
         return self.step_count if self._inner is None else self._inner.steps
 
     @property
     def t(self) -> int:
-        """Last known outer step, on the syncer's clock."""
+        """The last known outer step, on the syncer's clock."""
         return self._member.t
 
     @property
@@ -300,9 +305,9 @@ class JobSession:
 
     @property
     def progress(self) -> float:
-        """The share of the job that is done, 0..1, on the job's clock: what a learning rate's decay follows (`diloco.schedules`).
+        """The share of the job that is done, 0..1, on the job's clock. A learning rate's decay follows it (`diloco.schedules`).
 
-        Finer than whole outer steps, the same on all ranks of a unit at the same local step, and never less than before in this process.
+        It is finer than whole outer steps, equal on all ranks of a unit at the same local step, and never falls in this process.
         """
         return self._member.progress
 
@@ -324,8 +329,8 @@ class JobSession:
             self.close()
 
     def _wait_until(self, come: Callable[[], bool], why: Callable[[], str], level: int = logging.WARNING) -> float:
-        """Go from one boundary to the next until it has come. `why`: what the log says of the wait, after the name of the unit. Returns how
-        long it took, seconds."""
+        """Pass step boundaries until `come` returns true. Returns the seconds that this took. `why`: what the log says about the wait,
+        after the name of the unit."""
         began = logged = time.monotonic()
         while not come():
             self._member.wait(_POLL)
@@ -342,7 +347,7 @@ class JobSession:
         self._member.drain()
 
     def _wrong_at_the_end(self) -> LoopError | None:
-        """Return why the program does not hold the job's final model; None: it does."""
+        """Return why the program does not hold the job's final model; None if it does."""
         try:
             self._trained()
         except LoopError as error:
@@ -357,11 +362,11 @@ class JobSession:
             signal.signal(signal.SIGTERM, self._former_handler)
 
     def _wait_for_step(self, come: Callable[[], bool]) -> None:
-        """Wait for what the next step needs; the time is no part of the step."""
+        """Wait for what the next step needs. The time is no part of the step."""
         self._timer.idle(self._wait_until(come, lambda: self._member.why_none))
 
     def _put_back_final(self) -> None:
-        """Let the model hold the final parameters again; the program is warned once."""
+        """Overwrite the model with the final parameters again. The log warns about this once."""
         if not self._put_back:
             _log.warning(
                 "unit %s trained on once the job was done: its final parameters are put back. Leave the loop at session.over", self._unit
@@ -374,14 +379,18 @@ class Session(JobSession):
     """One learner unit's membership in a job, for a program whose parameters change in place."""
 
     def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
-        """Call after every update of the local optimizer, with the number of real tokens of its batches and, where cheap, its loss.
-        `batches`: how many of the session's batches the update was made from; they are settled, the oldest first. They mean nothing for a
-        program that takes no batches from the session.
+        """Call this after every update of the local optimizer.
 
-        Never waits for the syncer's answer. A rank of a unit that has overtaken its leader waits for that, and a unit that is ahead of the
-        job rests while fewer learners than the quorum train. Keeps the values of a fragment that the syncer asked for, overwrites one whose
-        broadcast is complete, and stretches the step by the node's simulated relative speed. Once the job is done it puts the final
-        parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers
+        Never waits for the syncer's answer. But a rank that has overtaken its unit's leader waits for the leader, and a unit that is ahead
+        of the job rests while fewer learners than the quorum train. Keeps the values of a fragment that the syncer asked for, overwrites a
+        fragment whose broadcast is complete, and stretches the step by the node's simulated relative speed. Once the job is done, puts the
+        final parameters back and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers
         cannot be true.
+
+        Args:
+            tokens: real tokens of the batches of the update, without padding.
+            loss: loss of the update, if it is cheap to have.
+            batches: how many of the session's batches the update used. They are settled, the oldest first. Without effect in a program that
+                takes no batches from the session.
         """
         self._count_step(tokens, loss, batches)

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 _SLICE = 0.1
-"""A stretch sleeps in slices of this many seconds, so that SIGTERM does not wait for its end."""
+"""Seconds. A stretch sleeps in slices this long, so that SIGTERM does not wait for the end of the stretch."""
 
 
 class StepTimer:
-    """Measures the time between two calls of `lap`, without the time that was spent waiting for work. All times in seconds."""
+    """Measures the time between two calls of `lap` without the time spent waiting for work. All times are in seconds."""
 
     def __init__(
         self, relative_speed: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -24,7 +24,7 @@ class StepTimer:
         """Duration of the last step, with its stretch."""
 
     def lap(self, stop: Callable[[], bool]) -> None:
-        """Note that a local step has ended. A step of duration d is stretched by `d * (1 / speed - 1)`, or until `stop` is true."""
+        """A local step has ended. Stretch its duration d by `d * (1 / speed - 1)`, or until `stop` returns true."""
         computed = max(0.0, self._clock() - self._began - self._idle)
         until = self._clock() + computed * self._stretch
         while self._stretch and not stop() and (left := until - self._clock()) > 0:
@@ -34,10 +34,10 @@ class StepTimer:
         self._idle = 0.0
 
     def idle(self, seconds: float) -> None:
-        """Note that `seconds` of the step under way were spent waiting, not computing."""
+        """`seconds` of the step under way were spent waiting, not computing."""
         self._idle += seconds
 
     def restart(self) -> None:
-        """Begin a step anew: the time since the last lap was no step."""
+        """A step begins now; the time since the last lap was no step."""
         self._began = self._clock()
         self._idle = 0.0
