@@ -13,7 +13,7 @@ Range = tuple[int, int]
 
 
 class IntervalSet:
-    """Mutable; as small as the number of gaps in it."""
+    """A mutable set of integers. Its size in memory grows with the number of its gaps."""
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self._starts: list[int] = []
@@ -37,13 +37,14 @@ class IntervalSet:
 
     @property
     def count(self) -> int:
-        """Number of integers in the set."""
+        """The number of integers in the set."""
         return sum(self._ends) - sum(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Add [start, end); what is in already stays in."""
+        """Add [start, end), parts of which may be in the set already."""
         if start >= end:
             return
+        # [first, last) are the intervals that overlap or touch [start, end): they become one with it.
         first = bisect_left(self._ends, start)
         last = bisect_right(self._starts, end)
         if first < last:
@@ -52,7 +53,7 @@ class IntervalSet:
         self._ends[first:last] = [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Remove [start, end); what is not in does not matter."""
+        """Remove [start, end), parts of which may be missing from the set."""
         if start >= end:
             return
         first = bisect_right(self._ends, start)
@@ -65,23 +66,23 @@ class IntervalSet:
         self._ends[first:last] = [b for _, b in kept]
 
     def overlap(self, start: int, end: int) -> list[Range]:
-        """Return the parts of [start, end) that are in the set, in order."""
+        """The parts of [start, end) that are in the set, in order."""
         inside = range(bisect_right(self._ends, start), bisect_left(self._starts, end))
         return [(max(start, self._starts[i]), min(end, self._ends[i])) for i in inside]
 
     def gaps(self, start: int, end: int) -> list[Range]:
-        """Return the parts of [start, end) that are not in the set, in order."""
-        found, at = [], start
+        """The parts of [start, end) that are not in the set, in order."""
+        gaps, at = [], start
         for a, b in self.overlap(start, end):
             if at < a:
-                found.append((at, a))
+                gaps.append((at, a))
             at = b
         if at < end:
-            found.append((at, end))
-        return found
+            gaps.append((at, end))
+        return gaps
 
     def take(self, n: int) -> Range | None:
-        """Remove and return the lowest integers that lie together, at most n; None if the set is empty."""
+        """Remove and return up to n consecutive integers from the lowest one on. None if the set is empty."""
         if not self._starts:
             return None
         start = self._starts[0]

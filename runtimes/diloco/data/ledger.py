@@ -1,8 +1,8 @@
 """The ledger of the work: sequence numbers are leased to sessions of units, and committed when the model holds them (`watermark`).
 
-Every number below the frontier is in exactly one of three states: committed, leased, or free. When a session ends, its leased and not
-committed numbers become free and are leased again first. So no number is lost, and none is committed twice. A number is one sample in one
-epoch of the data (`sampling`), so each sample is committed at most once per epoch.
+Every number below the frontier is in exactly one of three states: committed, leased, or free. When a session ends, the numbers that it
+leased and did not commit become free, and are the first to be leased again. So no number is lost, and none is committed twice. A number
+is one sample in one epoch of the data (`sampling`), so each sample is committed at most once per epoch.
 
 See docs/decisions/0003-sessions-and-work.md. See docs/decisions/0153-guards.md.
 """
@@ -23,13 +23,13 @@ FORMAT: Final = 1
 """Version of `Ledger.to_json`."""
 
 BELIEVED_SAMPLES: Final = 64
-"""From so many committed samples on, what a unit says of their tokens is believed."""
+"""Committed samples from which on the syncer believes a unit's count of their tokens."""
 MOST_WORK: Final = 1 << 53
-"""Upper bound of the tokens of a job, and of the tokens or steps of one unit: no job comes near it, and the wire carries sums of such."""
+"""The most tokens of a job, and the most tokens or steps of one unit. No job comes near it, and the wire can carry sums of such counts."""
 
 
 class LedgerError(ValueError):
-    """A request that contradicts the ledger. The message says how."""
+    """A request that contradicts the ledger; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class WorkLease:
     """Sequence numbers [start, end), to train in this order."""
 
     id: int
-    """Unique in the ledger's life; a lease made after a restore has another than any before it."""
+    """Unique in the ledger's life, also across restores."""
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnitWork:
-    """An amount of work: of a unit over all its attempts, or of one session since it began."""
+    """An amount of work: a unit's over all its attempts, or one session's since it began."""
 
     samples: int = 0
     tokens: int = 0
@@ -59,17 +59,17 @@ class UnitWork:
 
 @dataclass(frozen=True)
 class Usual:
-    """What the lower medians of the units say. One unit that claims too much does not change it, unless it is alone."""
+    """What is usual in a job: lower medians over its units. One unit that claims too much does not change them, unless it is alone."""
 
     tokens_per_sample: float = 0.0
-    """Tokens of a sample of the units that train leased ones; 0: not known."""
+    """Tokens of a sample in units that train leased samples; 0 if not known."""
     tokens_per_step: float = 0.0
-    """Tokens of a step of the same units; 0: not known."""
+    """Tokens of a step in the same units; 0 if not known."""
     per_step_of: Mapping[str, float] = field(default_factory=dict)
-    """By unit, tokens of a step, in a job most of whose units feed themselves."""
+    """Tokens of a step, by unit. Empty unless most units of the job feed themselves."""
 
     def per_step_of_others(self, unit: str) -> float:
-        """Return the lower median of `per_step_of` without this unit; 0: not known."""
+        """The lower median of `per_step_of` without this unit; 0 if not known."""
         own = self.per_step_of.get(unit)
         return (self._others.median(own) or 0.0) if own is not None else lower_median(list(self.per_step_of.values()))
 
@@ -83,7 +83,7 @@ class Summary:
     """The totals of a job. `committed + leased + free == frontier`, all in samples."""
 
     frontier: int
-    """Numbers given out so far."""
+    """Numbers that have been leased at least once."""
     committed: int
     leased: int
     free: int
@@ -98,11 +98,11 @@ class _WorkSession:
     unit: str
     done: UnitWork = field(default_factory=UnitWork)
     ahead: deque[Range] = field(default_factory=deque)
-    """Leased and not committed, in the order of the leases."""
+    """Ranges that are leased and not committed, in the order of the leases."""
     leased: int = 0
     """Samples in `ahead`."""
     over: bool = False
-    """It leases no more; what it still holds may be committed."""
+    """The session gets no more leases. What it still holds may be committed."""
 
 
 class Ledger:
@@ -119,20 +119,20 @@ class Ledger:
         self._total = UnitWork()
         """The total of all units."""
         self._sampled = UnitWork()
-        """Those that have trained leased samples."""
+        """The total of the units that have trained leased samples."""
         self._sessions: dict[str, _WorkSession] = {}
         self._next_lease = 1
         self.repaired: tuple[str, ...] = ()
-        """What in a restored ledger was stored and could not be true, for people."""
+        """Sentences for people about stored counts that could not be true."""
 
     # --- leases and commits -------------------------------------------------------------------------------------------
 
     def begin(self, session: str, unit: str) -> None:
-        """Begin a session of the unit, with counters from 0. Repeating it changes nothing."""
+        """Begin a session of the unit, with counters at 0. A second call changes nothing."""
         self._sessions.setdefault(session, _WorkSession(unit))
 
     def lease(self, session: str, n: int) -> WorkLease:
-        """Lease from 1 to `n` numbers that lie together: those that came back first, then new ones.
+        """Lease 1 to `n` consecutive numbers: free ones if there are any, else new ones.
 
         Raises LedgerError for a session that has not begun or is over, and if n < 1.
         """
@@ -150,17 +150,17 @@ class Ledger:
         return lease
 
     def leased_to(self, session: str) -> int:
-        """Return samples of all leases of the session since it began. Raises LedgerError for a session that has not begun or is over."""
+        """Samples of all leases of the session since it began. Raises LedgerError if there is no such session."""
         held = self._session(session)
         return held.done.samples + held.leased
 
     def commit(self, session: str, done: UnitWork) -> UnitWork:
-        """Note that the model holds this session's first `done.samples` samples. The counts are totals since the session began, so a
-        repeated or late call changes nothing. Returns what is newly committed.
+        """The model now holds this session's first `done.samples` samples. The counts are totals since the session began, so a repeated or
+        late call changes nothing. Returns what is newly committed.
 
         A program that feeds itself counts tokens and steps and leaves the samples at 0.
-        Raises LedgerError, and commits nothing, for a session that has not begun or is over, for more samples than were leased to it, and
-        for more samples with fewer tokens than before.
+        Raises LedgerError, and commits nothing, if there is no such session, for more samples than were leased to it, and for more samples
+        with fewer tokens than before.
         """
         held = self._session(session)
         before = held.done
@@ -183,9 +183,9 @@ class Ledger:
         return new
 
     def release(self, session: str, keep: int | None = None) -> tuple[Range, ...]:
-        """End the session: what it has not committed is free. Returns those ranges in the order of the leases.
+        """End the session. What it has not committed becomes free; returns these ranges in the order of the leases.
 
-        With `keep`, the session's first `keep` samples stay leased and may still be committed. The last call is without.
+        With `keep`, the session's first `keep` samples stay leased and may still be committed, until a last call without `keep`.
         """
         held = self._sessions.get(session)
         if held is None:
@@ -209,7 +209,7 @@ class Ledger:
     # --- totals -------------------------------------------------------------------------------------------------------
 
     def unit(self, unit: str) -> UnitWork:
-        """Return what is committed of the unit, all attempts."""
+        """What all attempts of the unit have committed."""
         return self._units.get(unit, UnitWork())
 
     @property
@@ -224,14 +224,17 @@ class Ledger:
 
     @property
     def sampled(self) -> UnitWork:
-        """What is committed of the units that train leased samples, over all of them."""
+        """What is committed, in total, of the units that train leased samples."""
         return self._sampled
 
     @property
     def usual(self) -> Usual:
-        """Return what is usual among the units that have trained enough samples. Where most units that have done anything feed themselves,
-        only each one's steps tell: whether a job works with samples is counted in units, since a count of tokens is what one unit can make
-        up."""
+        """What is usual among the units that have committed `BELIEVED_SAMPLES` or more.
+
+        If most of the units that have done anything feed themselves, there is only each unit's `per_step_of`. Units are counted for this,
+        not
+        tokens: one unit can make up any number of tokens.
+        """
         working = {unit: work for unit, work in self._units.items() if work.samples or work.tokens}
         if 2 * sum(not work.samples for work in working.values()) > len(working):
             return Usual(per_step_of={unit: work.tokens / work.steps for unit, work in working.items() if work.tokens and work.steps})
@@ -242,12 +245,12 @@ class Ledger:
         )
 
     def committed(self) -> tuple[Range, ...]:
-        """Return all committed numbers."""
+        """All committed numbers, in order."""
         return tuple(self._committed)
 
     def times_trained(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Return [start, end) in pieces (start, end, times): 1 where committed, 0 where not. How often a *sample* was trained is the sum
-        over the numbers for which `sampling.sample_indices` gives it."""
+        """Return [start, end) in pieces (start, end, times); times is 1 for committed numbers, else 0. How often a *sample* was trained is
+        the sum over the numbers that `sampling.sample_indices` maps to it."""
         pieces = [(a, b, 1) for a, b in self._committed.overlap(start, end)] + [(a, b, 0) for a, b in self._committed.gaps(start, end)]
         return sorted(pieces)
 
@@ -264,7 +267,7 @@ class Ledger:
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def sessions_to_json(self) -> dict[str, dict[str, Any]]:
-        """Return for each session what it has committed and what is leased to it, for `restore_sessions`."""
+        """What each session has committed and leased, for `restore_sessions`."""
         return {
             session: {
                 "unit": held.unit,
@@ -276,12 +279,12 @@ class Ledger:
         }
 
     def restore_sessions(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what `sessions_to_json` gave, on a restored ledger: the sessions go on. Raises LedgerError for malformed or contradictory
+        """Let the sessions that `sessions_to_json` stored go on, in a restored ledger. Raises LedgerError for malformed or contradictory
         data."""
         try:
-            for session, one in stored.items():
-                held = _WorkSession(str(one["unit"]), UnitWork(*(int(x) for x in one["done"])), over=bool(one["over"]))
-                for start, end in one["ahead"]:
+            for session, entry in stored.items():
+                held = _WorkSession(str(entry["unit"]), UnitWork(*(int(x) for x in entry["done"])), over=bool(entry["over"]))
+                for start, end in entry["ahead"]:
                     if self._free.overlap(start, end) != [(start, end)]:
                         raise LedgerError(f"session {session} holds the samples {start} to {end - 1}, which are not free")
                     self._free.remove(start, end)
@@ -294,7 +297,7 @@ class Ledger:
             raise LedgerError(f"the ledger's sessions are incomplete or malformed: {type(e).__name__}: {e}") from e
 
     def to_json(self) -> dict[str, Any]:
-        """Write the ledger for a snapshot. What is leased counts as free; see `sessions_to_json`."""
+        """The ledger for a snapshot. Leased numbers count as free; `sessions_to_json` stores the leases."""
         return {
             "format": FORMAT,
             "frontier": self._frontier,
@@ -305,10 +308,9 @@ class Ledger:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Ledger:
-        """Return the inverse of `to_json`; everything that was not committed is free. Raises LedgerError for malformed or contradictory
-        data.
+        """Read what `to_json` wrote. Everything that was not committed is free. Raises LedgerError for malformed or contradictory data.
 
-        Tokens and steps beyond MOST_WORK, which a hostile learner may have had stored, are replaced, see `repaired`.
+        Tokens and steps above MOST_WORK, which a hostile learner may have claimed before they were stored, are replaced; see `repaired`.
         """
         if stored.get("format") != FORMAT:
             raise LedgerError(f"the ledger has format {stored.get('format')!r}, this program reads {FORMAT}")
@@ -334,30 +336,30 @@ class Ledger:
         return ledger
 
     def _set(self, unit: str, work: UnitWork) -> None:
-        """Replace what a unit has done, and keep the sums: each push asks for them."""
+        """Replace a unit's work, and update the sums. They are kept because each push asks for them."""
         before = self.unit(unit)
         self._units[unit] = work
         self._total += work - before
         self._sampled += (work if work.samples else UnitWork()) - (before if before.samples else UnitWork())
 
     def _repair(self) -> None:
-        """Replace the counts of units that cannot be true: tokens by what the samples of the others hold on average, steps by 0."""
+        """Replace counts that cannot be true: tokens by the average of the other units' samples, steps by 0."""
         wrong = {unit for unit, work in self._units.items() if work.tokens > MOST_WORK or work.steps > MOST_WORK}
         known = sum((work for unit, work in self._units.items() if work.samples and unit not in wrong), UnitWork())
-        said: list[str] = []
+        repairs: list[str] = []
         for unit in sorted(wrong):
             work = self._units[unit]
             tokens = work.tokens if work.tokens <= MOST_WORK else work.samples * known.tokens // max(1, known.samples)
             self._set(unit, UnitWork(work.samples, tokens, work.steps if work.steps <= MOST_WORK else 0))
-            said.append(
+            repairs.append(
                 f"unit {unit} cannot have trained {plural(work.tokens, 'token')} in {plural(work.steps, 'step')}: its count goes on from "
                 f"{plural(tokens, 'token')}"
             )
-        self.repaired = tuple(said)
+        self.repaired = tuple(repairs)
 
 
 def _take_first(held: _WorkSession, samples: int) -> list[Range]:
-    """Remove the first `samples` leased numbers of a session that holds as many."""
+    """Remove and return the first `samples` leased numbers of a session, which must hold that many."""
     taken: list[Range] = []
     held.leased -= samples
     while samples:

@@ -1,5 +1,7 @@
-"""How far one session's work is in the model. Every fragment is merged at outer steps of its own, from what the learner had trained when
-its values were read. A step of the session is in the model once *every* fragment has merged a contribution that was read at or after it.
+"""How far one session's work is in the model.
+
+Each fragment is merged at outer steps of its own, and the merge holds what the learner had trained when the fragment's values were read. So
+a step of the session is in the model once *every* fragment has merged a contribution that was read at or after this step.
 
 See docs/decisions/0003-sessions-and-work.md.
 """
@@ -22,10 +24,10 @@ class _Offer:
 
 
 class Watermark:
-    """The watermark of one session. `done` is what the session had trained when a contribution was read: totals since it began."""
+    """The watermark of one session. `done` is the session's work when a contribution was read: totals since the session began."""
 
     def __init__(self, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
-        """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""
+        """`stored` is a result of `to_json`, or None. Raises KeyError, TypeError or ValueError for anything else."""
         self._merged = [UnitWork()] * fragments
         self._merged_at = [0] * fragments
         if stored is not None:
@@ -34,7 +36,7 @@ class Watermark:
             if not len(self._merged) == len(self._merged_at) == fragments:
                 raise ValueError(f"a watermark of {len(self._merged)} fragments in a job of {fragments}")
         self._offers: dict[int, _Offer] = {}
-        """Per fragment, the accepted contribution that waits for its merge. A fragment has one exchange at a time."""
+        """The accepted contribution to each fragment that waits for its merge. A fragment has one exchange at a time."""
 
     @property
     def committed(self) -> UnitWork:
@@ -43,18 +45,18 @@ class Watermark:
 
     @property
     def reachable(self) -> UnitWork:
-        """What would be committed if everything that waits is merged."""
+        """What will be committed once every waiting contribution is merged."""
         return min(
             (max(done, offer.done, key=_order) if (offer := self._offers.get(p)) else done for p, done in enumerate(self._merged)),
             key=_order,
         )
 
     def merged(self, p: int) -> UnitWork:
-        """Return how far the session had trained when the values were read of which fragment `p` has merged its last contribution."""
+        """The session's work when the values were read that fragment `p` merged last."""
         return self._merged[p]
 
     def merged_at(self, p: int) -> int:
-        """Return outer step of the last merge of fragment `p` that had a contribution of this session; 0: none had."""
+        """The outer step of the last merge of fragment `p` with a contribution of this session; 0 if there was none."""
         return self._merged_at[p]
 
     @property
@@ -63,8 +65,8 @@ class Watermark:
         return bool(self._offers)
 
     def contradiction(self, done: UnitWork) -> str:
-        """Return why totals of `done` cannot be those of this session; empty: they can. Contributions may arrive in another order than they
-        were read, but of two totals one is the earlier."""
+        """Return why `done` cannot be totals of this session; "" if they can. Contributions may arrive in another order than they were
+        read, but of two totals the later one has at least as much of everything."""
         for known in (*self._merged, *(offer.done for offer in self._offers.values())):
             fewer, more = sorted((known, done), key=_order)
             if fewer.tokens > more.tokens or fewer.steps > more.steps:
@@ -72,16 +74,16 @@ class Watermark:
         return ""
 
     def offered(self, p: int, t: int, done: UnitWork) -> None:
-        """Note that a contribution to fragment `p` at outer step `t` was accepted."""
+        """A contribution to fragment `p` at outer step `t` was accepted."""
         self._offers[p] = _Offer(t, done)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is merged. Contributions that wait for a merge end with the process."""
+        """What is merged. Contributions that wait for a merge are not stored: they end with the process."""
         return {"merged": [[done.samples, done.tokens, done.steps] for done in self._merged], "at": list(self._merged_at)}
 
     def closed(self, p: int, t: int, *, merged: bool) -> bool:
-        """Note that the exchange of fragment `p` at outer step `t` is over. `merged`: with this session's contribution. False if it had
-        none."""
+        """The exchange of fragment `p` at outer step `t` is over. `merged`: this session's contribution was merged. Returns False if the
+        session had none in this exchange."""
         offer = self._offers.get(p)
         if offer is None or offer.t != t:
             return False
