@@ -1,6 +1,6 @@
-"""Policies of the outer clock: when an outer step is due, for whom its grace window stays open, and who is asked.
+"""Policies of the outer clock: when an outer step is due, for which learners its grace window stays open, and which learners are asked.
 
-`PullClock` is the one of jobs. The paper's is benchmarks/evidence/report_clock.py.
+Jobs use `PullClock`. The paper's clock is benchmarks/evidence/report_clock.py.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -14,11 +14,12 @@ from diloco.algorithm.pacing import OuterStepBudget
 
 
 class Clock(Protocol):
-    """What the coordinator asks at each report and outer step. Every call but `forget` costs the same however many learners there are."""
+    """What the coordinator asks at each report and outer step. The cost of a call does not grow with the number of learners, except for
+    `forget`."""
 
     @property
     def worked(self) -> float:
-        """Mean local steps so far."""
+        """Local steps so far, the mean over learners."""
         ...
 
     @property
@@ -28,38 +29,37 @@ class Clock(Protocol):
 
     @property
     def overdue(self) -> bool:
-        """Whether a learner is so far ahead that it waits no longer for answers than its own outer steps last."""
+        """Whether a learner is so far ahead that it should wait no longer for answers than its own outer steps last."""
         ...
 
     def add(self, unit: str, steps: int, counting: int) -> None:
-        """Count `steps` new local steps that the unit has reported while `counting` learners, at least this one, count."""
+        """The unit has reported `steps` new local steps. `counting`: how many learners count now, at least this one."""
         ...
 
     def forget(self, unit: str) -> None:
-        """Forget a unit that has left. Idempotent."""
+        """A unit has left. Idempotent."""
         ...
 
     def exhausted(self, unit: str) -> bool:
-        """Return whether the unit, which has reported for the next outer step, is to rest until the quorum is there."""
+        """Whether the unit, which has reported for the next outer step, must rest until the quorum is there."""
         ...
 
     def spend(self) -> None:
-        """Spend the outer step that was taken."""
+        """An outer step was taken: subtract its cost."""
         ...
 
     def waits_for(self, members: Members, fragment: int, begin: float, end: float) -> bool:
-        """Return whether a learner is worth waiting for in the grace window from `begin` to `end`, seconds, of an exchange of the
-        fragment."""
+        """Whether a learner is worth waiting for in the grace window (`begin` to `end`, in seconds) of an exchange of the fragment."""
         ...
 
     def asks(self, member: Member, fragment: int) -> bool:
-        """Return whether the learner is asked for the fragment, at the moment before the outer step is taken."""
+        """Whether the learner is asked for the fragment. Called right before the outer step is taken."""
         ...
 
 
 class PullClock(OuterStepBudget):
     """An outer step costs a mean learner step, see `pacing`. Every learner that has trained the fragment is asked, whether it has just
-    reported or not; the window is only for those that cannot be asked yet."""
+    reported or not. The grace window is only for learners that cannot be asked yet."""
 
     def waits_for(self, members: Members, fragment: int, begin: float, end: float) -> bool:
         return members.expects(fragment, begin, end)

@@ -1,8 +1,8 @@
 """How a fragment's values travel: float32 values, or deltas against a base in bfloat16 or int4.
 
 Payloads are little-endian. `BFLOAT16_DELTA`: the upper half of each float32, rounded to nearest, ties to even.
-`INT4_DELTA`: blocks of 256 values; first one float32 scale a block (absolute maximum / 7, or 0 where that is subnormal), then the levels
--7..7 as level + 8 in four bits, two to a byte, the even element in the low half. The last block may be short.
+`INT4_DELTA`: blocks of 256 values, the last of which may be short. First comes one float32 scale for each block (absolute maximum / 7, or 0
+if that is subnormal), then the levels -7..7 as level + 8 in four bits, two in a byte, the even element in the low half.
 
 Every function reads and writes each array once, and Python's global lock is free meanwhile (`diloco.kernels`).
 
@@ -37,7 +37,7 @@ class NonFiniteError(CodecError):
 
 
 class Coding(enum.IntEnum):
-    """As on the wire (`Chunk.Coding`)."""
+    """The numbers are those of the wire (`Chunk.Coding`)."""
 
     FLOAT32 = 1
     BFLOAT16_DELTA = 2
@@ -45,17 +45,16 @@ class Coding(enum.IntEnum):
 
     @property
     def delta(self) -> bool:
-        """Whether the payload is a difference to a base instead of the value."""
+        """Whether the payload is a difference to a base, not the value."""
         return self is not Coding.FLOAT32
 
 
 def coding_for(compression: Literal["None", "BFloat16", "Int4"]) -> Coding:
-    """Return the coding that `training.compression` asks for."""
+    """The coding for `training.compression`."""
     return {"None": Coding.FLOAT32, "BFloat16": Coding.BFLOAT16_DELTA, "Int4": Coding.INT4_DELTA}[compression]
 
 
 def payload_bytes(coding: Coding, n: int) -> int:
-    """Return bytes of the payload of `n` values."""
     match coding:
         case Coding.FLOAT32:
             return 4 * n
@@ -66,7 +65,6 @@ def payload_bytes(coding: Coding, n: int) -> int:
 
 
 def finite(x: Array) -> bool:
-    """Return whether all values are finite."""
     return kernels.finite(np.ascontiguousarray(x).reshape(-1))
 
 
@@ -75,11 +73,10 @@ def _new(size: int) -> NDArray[np.uint8]:
 
 
 def encode(coding: Coding, x: Array, base: Array | None = None, take: Callable[[int], NDArray[np.uint8]] = _new) -> memoryview:
-    """Return the payload of the float32 vector `x`: a value for FLOAT32; for the other codings a delta, or, with `base`, the delta `x -
-    base`. `take`: gives the delta's bytes, of any content.
+    """Return the payload of the float32 vector `x`. FLOAT32 codes the value `x`; the other codings code `x` as a delta, or `x - base`.
 
-    FLOAT32 shares memory with `x` where `x` is contiguous: do not write to `x` as long as the payload is in use.
-    Raises NonFiniteError if what is coded, or its coded form, is not finite.
+    `take(n)` gives n bytes of any content for a delta's payload. A FLOAT32 payload shares memory with `x` if `x` is contiguous: do not
+    write to `x` while the payload is in use. Raises NonFiniteError if `x`, or its coded form, is not finite.
     """
     for array in (x, base):
         if array is not None and (array.ndim != 1 or array.dtype != np.float32):
@@ -104,7 +101,7 @@ def encode(coding: Coding, x: Array, base: Array | None = None, take: Callable[[
 
 
 def decode(coding: Coding, data: Buffer, n: int) -> Array:
-    """Return the `n` float32 values of a payload; for FLOAT32 a view of `data`, so read-only if that is, else a new array.
+    """Return the `n` float32 values of a payload, in a new array. For FLOAT32 it is a view of `data`, so read-only if `data` is.
 
     Raises CodecError for a payload of another size, NonFiniteError if a value is not finite.
     """
@@ -117,29 +114,29 @@ def decode(coding: Coding, data: Buffer, n: int) -> Array:
 
 
 def value_of(coding: Coding, data: Buffer, base: Array, out: Array | None = None) -> Array:
-    """Return the value that a payload stands for: itself for FLOAT32, else `base` plus the delta, in `out` or a new array. The one addition
-    that the syncer and every learner do, so that all hold bit-identical values. Raises as `decode`."""
+    """Return the value that a payload stands for: a FLOAT32 payload itself, else `base` plus the delta, in `out` or a new array. The syncer
+    and every learner add with this function, so that all hold bit-identical values. Raises as `decode`."""
     return _placed(coding, data, base.size, base, Mode.ADDED, out) if coding.delta else decode(coding, data, base.size)
 
 
 def outer_gradient(coding: Coding, data: Buffer, anchor: Array, out: Array | None = None) -> Array:
-    """Return `anchor` less the value that a payload stands for, in `out` or a new array: the opposite of the delta, if it is one against
-    `anchor`. Raises as `decode`."""
+    """Return `anchor` minus the value that a payload stands for, in `out` or a new array. If the payload is a delta against `anchor`, that
+    is minus the delta. Raises as `decode`."""
     out = np.empty(anchor.size, np.float32) if out is None else out
     _subtract(coding, data, anchor, out)
     return out
 
 
 def gradient_squares(coding: Coding, data: Buffer, anchor: Array, sizes: Sequence[int]) -> Array64:
-    """Return the squares of each tensor of the outer gradient, float64; `sizes`: their values. Raises as `decode`: what it lets pass is
-    finite."""
+    """Return the sum of squares of each tensor of the outer gradient, float64. `sizes`: number of values of each tensor. Raises as
+    `decode`, so a gradient for which this returns is finite."""
     squares = Squares(sizes)
     _subtract(coding, data, anchor, None, squares)
     return squares.sums
 
 
 def vector_of(coding: Coding, payload: NDArray[np.uint8], anchor: Array) -> Vector:
-    """Return the outer gradient for which a payload stands, for `kernels.combine`. `payload`: as `payload_of` returns it."""
+    """Return the outer gradient that a payload stands for, as `kernels.combine` takes it. `payload` is a result of `payload_of`."""
     match coding:
         case Coding.FLOAT32:
             return Vector.of_float32(payload.view(np.float32), anchor)
@@ -155,7 +152,7 @@ def _subtract(coding: Coding, data: Buffer, anchor: Array, out: Array | None, sq
 
 
 def leave_rounding_error(coding: Coding, data: Buffer, x: Array) -> None:
-    """Leave in `x`, of which `data` is a payload, what the payload lacks to be `x`. Raises as `decode`."""
+    """Subtract from `x` what its payload `data` decodes to: `x` then holds the error of the coding. Raises as `decode`."""
     _placed(coding, data, x.size, x, Mode.SUBTRACTED, x)
 
 
@@ -167,12 +164,12 @@ def _blocks(n: int) -> int:
 
 
 def _int4_parts(payload: NDArray[np.uint8], n: int) -> tuple[Array, NDArray[np.uint8]]:
-    """Return scales and pairs of levels, as views."""
+    """Return scales and packed levels, as views."""
     return payload[: 4 * _blocks(n)].view(np.float32), payload[4 * _blocks(n) :]
 
 
 def payload_of(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
-    """Return `data` as bytes, a view where it lies as float32 must. Raises CodecError for another size than that of `n` values."""
+    """Return `data` as uint8: a view if it is aligned for float32, else a copy. Raises CodecError if it has not the size of `n` values."""
     view = memoryview(data).cast("B")
     if view.nbytes != payload_bytes(coding, n):
         raise CodecError(f"the payload has {view.nbytes} bytes, {n} values in {coding.name} have {payload_bytes(coding, n)}")
@@ -181,14 +178,14 @@ def payload_of(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
 
 
 def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None = None) -> Array:
-    """Decode into `out`, which may be `base`, or a new array. See `Mode`."""
+    """Decode into `out`, which may be `base`, or into a new array. `Mode` says what is done with `base`."""
     out = np.empty(n, np.float32) if out is None else out
     _place(coding, data, n, base, mode, out)
     return out
 
 
 def _place(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None, squares: Squares | None = None) -> None:
-    """Decode into `out`, which may be `base`; None: only `squares` are wanted."""
+    """Decode into `out`, which may be `base`. None if only `squares` are wanted."""
     payload = payload_of(coding, data, n)
     if base is not None:
         base = np.ascontiguousarray(base)

@@ -1,8 +1,8 @@
-"""What is written down of a merge, and the same merges taken again from it.
+"""Commit records: what is stored of each merge, and how a restarted syncer repeats the merges from them.
 
-A commit record says who took part, with what, and what came of it; the merged outer gradient lies beside it. That is all that a merge
-adds to the state before: value, momentum and remainder follow from it with the same bytes, see `Shard.redo`. So records after a stored
-state give the state at the last of them.
+A record says which units contributed, with what weights, and what was refused; the merged outer gradient is stored beside it. Value,
+momentum and remainder follow from the state before and this gradient, bit by bit (`Shard.redo`). So a stored state and the records after it
+give the state after the last record.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -29,7 +29,7 @@ from diloco.algorithm.weights import Shares
 Array = NDArray[np.float32]
 
 UNUSABLE = "Unusable"
-"""Why an answer does not count that was admitted, and whose values could not be used."""
+"""Reason in `Commit.refused` for an answer that was admitted and whose values could not be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Given:
     tokens: int
     """Tokens of those steps."""
     norm: float
-    """Euclidean, of its outer gradient."""
+    """Euclidean norm of its outer gradient."""
     marks: Marks
-    """How far its session had trained. With `Marks.seen` its clock: own step, last outer step known."""
+    """How far its session had trained, and `seen`, the last outer step that it knew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class Commit:
     t: int
     fragment: int
     base: int
-    """Version before."""
+    """The fragment's version before."""
     given: Mapping[str, Given]
     """By unit, sorted."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By unit, why its answer does not count."""
+    """Why an answer does not count, by unit."""
     missed: tuple[str, ...] = ()
-    """Units that were asked and whose answer did not come in time."""
+    """Units whose answer did not come in time."""
     seconds: float = 0.0
     """From the pull to the end of the wait."""
     cosine: float | None = None
-    """Mean cosine between two contributions; None: there are no two that move."""
+    """Mean cosine between two contributions; None if there are no two that are not zero."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,8 +72,14 @@ class Commit:
             "fragment": self.fragment,
             "base": self.base,
             "given": {
-                unit: {"weight": one.weight, "steps": one.steps, "tokens": one.tokens, "norm": one.norm, "marks": asdict(one.marks)}
-                for unit, one in self.given.items()
+                unit: {
+                    "weight": given.weight,
+                    "steps": given.steps,
+                    "tokens": given.tokens,
+                    "norm": given.norm,
+                    "marks": asdict(given.marks),
+                }
+                for unit, given in self.given.items()
             },
             "refused": dict(self.refused),
             "missed": list(self.missed),
@@ -83,14 +89,16 @@ class Commit:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Commit:
-        """Return the inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             int(stored["t"]),
             int(stored["fragment"]),
             int(stored["base"]),
             {
-                str(unit): Given(float(one["weight"]), int(one["steps"]), int(one["tokens"]), float(one["norm"]), Marks(**one["marks"]))
-                for unit, one in stored["given"].items()
+                str(unit): Given(
+                    float(given["weight"]), int(given["steps"]), int(given["tokens"]), float(given["norm"]), Marks(**given["marks"])
+                )
+                for unit, given in stored["given"].items()
             },
             dict(stored["refused"]),
             tuple(stored["missed"]),
@@ -100,13 +108,14 @@ class Commit:
 
 
 def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
-    """Return what is to be written of the merge of a closed exchange. `cosine`: see `merge.Merged`."""
+    """Return the record of a closed exchange's merge. `cosine`: see `merge.Merged`; NaN becomes None."""
     given = {
         unit: Given(one.weight, one.steps, one.measured.tokens, one.measured.norm, one.marks)
         for unit, one in sorted(exchange.contributions.items())
     }
     refused = {unit: str(exchange.refused[unit].reason) for unit in sorted(exchange.refused)}
     missed = sorted(exchange.waiting - exchange.refused.keys())
+    # A unit that was asked and is in none of these groups has answered; its values could not be used.
     for unit in sorted(exchange.asked - given.keys() - refused.keys() - exchange.waiting):
         refused[unit] = UNUSABLE
     seconds = max(0.0, exchange.closed_at - exchange.launched_at)
@@ -115,10 +124,10 @@ def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
 
 
 class Redo:
-    """Takes recorded merges again, in their order, from a stored state."""
+    """Repeats recorded merges, in their order, on a stored state."""
 
     def __init__(self, state: CoreState, training: contract.Training) -> None:
-        """`training`: compression and outer optimizer are those with which the merges were made. Raises StateError for a state whose
+        """`training`: its compression and outer optimizer must be those that the merges were made with. Raises StateError if the state's
         guards are malformed."""
         self._state = state
         self._shard = Shard(state.fragments, training)
@@ -129,15 +138,15 @@ class Redo:
         self.t = state.t
         """The newest outer step."""
         self.merges = 0
-        """Those that were taken."""
+        """Merges that were repeated."""
 
     def covers(self, commit: Commit) -> bool:
         """Whether the state holds this merge already."""
         return 0 <= commit.fragment < len(self._shard.versions) and commit.t <= self._shard.versions[commit.fragment]
 
     def take(self, commit: Commit, gradient: Array) -> Array:
-        """Take one merge. `gradient`: the merged outer gradient, read-only. The fragment's value, read-only. Raises StateError for a merge
-        that does not follow on this state."""
+        """Repeat one merge. Returns the fragment's value, read-only. Raises StateError if the merge does not follow on this state.
+        `gradient`: the merged outer gradient, read-only."""
         p = commit.fragment
         if not 0 <= p < len(self._shard.versions) or gradient.shape != (self._shard.fragments[p].size,):
             raise StateError(f"the merge of outer step {commit.t} is of fragment {p} with {gradient.size} values, which this model has not")
@@ -159,7 +168,7 @@ class Redo:
         return value
 
     def state(self) -> CoreState:
-        """Return the state after the merges so far."""
+        """The state after the merges so far."""
         shard = self._shard
         contributions = {
             unit: ContributionStats(one.contributions, one.last, self._shares.of(unit)) for unit, one in self._contributions.items()

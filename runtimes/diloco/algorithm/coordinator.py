@@ -7,16 +7,16 @@ The clock t counts outer steps. The coordinator takes step t when
 3. every exchange that was launched at or before t-1-tau is merged (tau: overlap, the paper), and
 4. if a fragment p has t mod H == offset[p]: the grace window is over, or no further learner is expected in it.
 
-With (4) the step launches the exchange of p: the coordinator pulls p from every learner that is not lost and has trained p since its last
-adoption.
-An answer goes through `admit`, before anything of it is decoded, and then through `contributed` or `rejected`. The exchange is closed as
-soon as all that were asked have answered or left; `Exchange.closes_at` limits the wait. `Close` orders a shard to merge it, and the
-shard's result comes back with `applied`. The merge of step t makes version t of the fragment. Contributions that the guards refuse are
-taken out before that, and their units with them: `ContributionRejected`.
+If (4) names a fragment p, the step launches its exchange: the coordinator pulls p from every learner that is not lost and has trained p
+since its last adoption.
+An answer goes through `admit` before it is decoded, and then through `contributed` or `rejected`. The exchange is closed as soon as all
+units that were asked have answered or left; `Exchange.closes_at` limits the wait. `Close` orders a shard to merge, and the shard's result
+comes back with `applied`. The merge of step t makes version t of the fragment. Before that, contributions that the guards refuse are taken
+out, and their units with them: `ContributionRejected`.
 
 While the quorum of (1) is missing, `Rest` stops learners that are further ahead than the clock could catch up with.
 
-A fragment has one exchange at a time, as tau < H. Its value cannot change while an answer of an open exchange is decoded.
+A fragment has one exchange at a time, as tau < H. So its value does not change while an answer of an open exchange is decoded.
 
 After every event, and at `wake_at`, the caller calls `advance` until it returns nothing. Not thread-safe.
 
@@ -64,8 +64,8 @@ class Coordinator:
         contributions: Mapping[str, ContributionStats] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Continue at outer step `t` with `versions`, one per fragment; without them the job has not begun. `guard` judges what is merged.
-        `clock`: None is a new `PullClock`.
+        """Continue at outer step `t` with `versions`, one for each fragment; None if the job has not begun. The default clock is
+        `PullClock`.
 
         Raises ValueError if training.overlapSteps is not less than syncInterval.
         """
@@ -75,7 +75,7 @@ class Coordinator:
             )
         self.training = training
         self._last = max(training.steps, t)
-        """The outer step at which the job ends: one that has got further before its steps were lowered ends where it is."""
+        """The outer step at which the job ends. A job that is past it, because its steps were lowered, ends where it is."""
         self.coding = coding_for(training.compression)
         self._launches = {offset: p for p, offset in enumerate(offsets(training.fragments, training.sync_interval))}
         self._t = t
@@ -88,7 +88,7 @@ class Coordinator:
         self._members = Members()
         self._open: OrderedDict[int, Exchange] = OrderedDict()
         self._ordered: OrderedDict[int, Exchange] = OrderedDict()
-        """Closed exchanges whose order is not applied yet."""
+        """Closed exchanges whose merge is ordered and not applied yet."""
         self._remembered: OrderedDict[int, Exchange] = OrderedDict()
         self._clock = clock if clock is not None else PullClock(training.sync_interval)
         self._quorum_seconds = MovingAverage(QUORUM_ALPHA)
@@ -99,9 +99,9 @@ class Coordinator:
         self._waited = False
         """Whether the last call of `advance` found that the quorum is missing."""
         self._reported: dict[str, Member] = {}
-        """Units that have reported since that call."""
+        """Units that have reported since that call of `advance`."""
         self._answered_by_all = False
-        """Whether there may be open exchanges that wait for no one."""
+        """Whether some open exchange may wait for no unit any more."""
         self._snapshot_due = False
         self._begun = versions is not None
         self._finished = False
@@ -130,76 +130,75 @@ class Coordinator:
 
     @property
     def step_seconds(self) -> float:
-        """Duration of the mean learner step, seconds; 0 if it is unknown."""
+        """Duration of the mean learner step, in seconds; 0 if unknown."""
         return self._members.step_seconds
 
     @property
     def outer_step_seconds(self) -> float:
-        """How long an outer step took lately, with all that it waited for; seconds, 0 before the second one."""
+        """Recent duration of an outer step with all its waits, in seconds; 0 before the second one."""
         return self._outer_seconds.value or 0.0
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Per fragment, outer step of its last merge; 0 after the seed."""
+        """The outer step of each fragment's last merge; 0 after the seed."""
         return tuple(self._versions)
 
     @property
     def contributions(self) -> Mapping[str, ContributionStats]:
-        """Per unit, what it has contributed, over all its attempts. A copy."""
+        """What each unit has contributed, over all its attempts. A copy."""
         return {unit: self.contributions_of(unit) for unit in self._contributions}
 
     def contributions_of(self, unit: str) -> ContributionStats:
-        """Return what the unit has contributed, over all its attempts."""
+        """What the unit has contributed, over all its attempts."""
         known = self._contributions.get(unit)
         return replace(known, share=self._shares.of(unit)) if known is not None else ContributionStats()
 
     def staleness(self, unit: str) -> int:
-        """Return outer steps since the unit's last contribution; without one, since it joined."""
+        """Outer steps since the unit's last contribution, or since it joined if it has made none."""
         last = self.contributions_of(unit).last
         member = self._members.get(unit)
         return self._t - (last or (member.joined_t if member else 0))
 
     def steps_per_sync(self, unit: str) -> int:
-        """Return local steps since the unit had adopted the fragment, at its last contribution that was merged: its real H. 0: none since
+        """Local steps in the unit's last merged contribution, since its adoption of the fragment: its real H. 0 if none was merged since
         this process began."""
         return self._steps_per_sync.get(unit, 0)
 
     def ordered(self, t: int) -> Exchange:
-        """Return what the order of outer step `t` merges, which is not applied yet. To read from. Raises KeyError if there is no such
-        order."""
+        """The exchange that the `Close` of outer step `t` merges, for reading. Raises KeyError if there is none, or it is applied."""
         return self._ordered[t]
 
     # --- events of units ----------------------------------------------------------------------------------------------
 
     def begin(self, norms: Sequence[float]) -> None:
-        """Begin with the job's parameters: version 0 of every fragment. `norms`: per fragment, the Euclidean norm of its value."""
+        """The job has parameters now: version 0 of every fragment. `norms`: the Euclidean norm of each fragment's value."""
         self._guard.begin(norms)
         self._begun = True
 
     def end(self, t: int) -> None:
-        """End the job at outer step `t`, or at the present one if that is later. It ends never later than it would have before."""
+        """End the job at outer step `t`, or at the present one if that is later. This never makes a job longer."""
         self._last = min(self._last, max(t, self._t))
 
     def join(self, unit: str, now: float) -> None:
-        """Join a unit that has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
-        # First: an open exchange must not wait for the process that was there before.
+        """A unit has the current parameters and begins to train. If it is joined already, this is a new process of it."""
+        # First, so that no open exchange waits for the unit's former process.
         self.leave(unit, now)
         self._members.join(Member(unit, self._t, [0] * len(self._versions)))
         self._guard.joined(unit)
 
     def leave(self, unit: str, now: float) -> None:
-        """Remove a unit that is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
+        """A unit is gone. Its contributions stay, and no exchange waits for it any longer. Idempotent."""
         if self._members.leave(unit):
             self._clock.forget(unit)
             self._reported.pop(unit, None)
-            # An exchange that waits for it alone would stay open for ever.
+            # An exchange that waits for this unit alone would stay open for ever.
             for exchange in self._open.values():
                 self._answered(exchange, unit, now)
 
     def progress(self, unit: str, metadata: Metadata, now: float) -> None:
-        """Count a local step that a learner has taken. Ignored if the unit is not joined.
+        """A learner has taken a local step. Ignored if the unit is not joined.
 
-        Raises ValueError if there is not one counter per fragment: the learner is broken.
+        Raises ValueError unless there is one counter for each fragment: the learner is broken.
         """
         if len(metadata.steps) != len(self._versions) or len(metadata.tokens) != len(self._versions):
             raise ValueError(
@@ -215,26 +214,26 @@ class Coordinator:
             self._clock.add(unit, new, self._members.counting)
 
     def paused(self, unit: str, until: float, now: float) -> None:
-        """Note that a learner takes no steps until `until`, on purpose; one in the past: it goes on. Ignored if the unit is not joined."""
+        """A learner has announced that it takes no steps until `until`; a time in the past ends its pause. Ignored if the unit is not
+        joined."""
         self._members.pauses(unit, until, now)
 
     def alive(self, unit: str, now: float) -> None:
-        """Note that a learner's process is alive, although it may take no step: it counts, see `members`. Ignored if the unit is not
-        joined."""
+        """A learner's process is alive, although it may take no step, so it counts (see `members`). Ignored if the unit is not joined."""
         self._members.alive(unit, now)
 
     # --- events of answers --------------------------------------------------------------------------------------------
 
     def awaits(self, unit: str, offer: Offer) -> bool:
-        """Return whether `admit` would take this answer now. Changes nothing: an answer that comes in parts asks for each."""
+        """Whether `admit` would take this answer now. Changes nothing, so it can be asked for each part of an answer."""
         exchange = self._open.get(offer.t)
         if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.waiting or unit in exchange.arriving:
             return False
         return self._judge(self._members[unit], offer) is None
 
     def admit(self, unit: str, offer: Offer, now: float) -> Refusal | None:
-        """Judge an answer before it is decoded. None: decode it, then call `contributed` or `rejected`; until then the exchange stays
-        open. A refused unit is not waited for any longer in that exchange."""
+        """Judge an answer before it is decoded. Returns None if it is admitted: then decode it and call `contributed` or `rejected`; until
+        then the exchange stays open. The exchange waits no longer for a refused unit."""
         exchange = self._open.get(offer.t)
         if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.asked or unit not in self._members:
             return self._refuse_unknown(unit, offer, now)
@@ -242,7 +241,7 @@ class Coordinator:
             known = unit in exchange.contributions or unit in exchange.arriving
             return refuse(Reason.DUPLICATE if known else Reason.NOT_ASKED, unit, offer, "it has answered, or left, before")
         member = self._members[unit]
-        # Before it is judged: a refused answer took as long, and the next deadline follows from how long answers take.
+        # Before the judgement: a refused answer took time as well, and the next deadline follows from how long answers take.
         member.answer.add(max(0.0, now - exchange.launched_at))
         member.missed = False
         refusal = self._judge(member, offer)
@@ -254,31 +253,34 @@ class Coordinator:
         return refusal
 
     def contributed(self, unit: str, offer: Offer, norm: float, now: float, countable_tokens: float = math.inf) -> Refusal | None:
-        """Say why the shard cannot accept what was admitted; None: it can. None: the merge will contain it, even if the unit leaves before,
-        unless the guards refuse it then. `norm`: Euclidean norm of the outer gradient. `countable_tokens`: of its tokens at most so many
-        count in its weight. Refused if the unit has left meanwhile."""
+        """An admitted answer is decoded. Returns a refusal if the unit has left meanwhile. Otherwise returns None, and the merge will
+        contain the answer, even if the unit leaves before it, unless the guards refuse it then.
+
+        Args:
+            norm: Euclidean norm of the outer gradient.
+            countable_tokens: the most tokens that count in the contribution's weight.
+        """
         exchange = self._open.get(offer.t)
-        # Decoding takes a while, in which the unit may have left: its answer must not count for the process that comes next.
+        # The unit may have left while its answer was decoded. The answer must not count for the unit's next process.
         if exchange is None or unit not in exchange.arriving:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
         member = self._members[unit]
         measured = Measured(unit, norm, offer.steps, offer.tokens)
         countable = countable_steps(self._t - self._versions[offer.fragment], self.training.sync_interval)
-        # Steps beyond the bound leave the weight as it is at the bound; the factor is 1.0, which changes no bit, for all others.
+        # Steps beyond the bound leave the weight as it is at the bound. For all others the factor is 1.0, which changes no bit.
         weighed = weight(min(offer.tokens, countable_tokens), offer.steps) * min(1.0, countable / offer.steps)
         exchange.contributions[unit] = Contribution(weighed, offer.steps, offer.marks, measured, member)
         self._answered(exchange, unit, now)
         return None
 
     def rejected(self, unit: str, offer: Offer, now: float) -> None:
-        """Reject what was admitted and cannot be used. It is not waited for any longer in that exchange. Idempotent."""
+        """An admitted answer cannot be used. The exchange waits no longer for this unit. Idempotent."""
         exchange = self._open.get(offer.t)
         if exchange is not None and unit in exchange.arriving:
             self._answered(exchange, unit, now)
 
     def applied(self, t: int, now: float, *, finite: bool) -> Merged | Skipped:
-        """Note that the shard has carried out the order of outer step `t`. `finite`: the update could be taken; else the fragment keeps its
-        value.
+        """The shard has carried out the order of outer step `t`. If the update is not `finite`, the fragment keeps its value.
 
         Raises KeyError if there is no such order.
         """
@@ -286,7 +288,7 @@ class Coordinator:
         p, given = exchange.fragment, exchange.contributions
         if not finite:
             return Skipped(t, p, "the merged update is not finite: training has diverged; the fragment keeps its value")
-        # Only now: a fragment that kept its value has no new version, and learners must not be sent it as one.
+        # Only here: a fragment that kept its value has no new version, and must not be sent to learners as one.
         self._versions[p] = t
         self._sync_seconds.add(max(0.0, now - exchange.launched_at))
         self._members.merged(p)
@@ -301,7 +303,7 @@ class Coordinator:
     def advance(self, now: float) -> list[Order]:
         """Return the orders that are due now. Carry them out in order, then call it again, until there are none. Idempotent.
 
-        The shard may take its time over a `Close`: `advance` goes on with what does not depend on it.
+        `advance` does not wait for the shard to finish a `Close`: it goes on with what does not depend on the result.
         """
         if not self._begun or self._finished:
             return []
@@ -311,7 +313,7 @@ class Coordinator:
     def _steps_and_merges(self, now: float) -> list[Order]:
         orders: list[Order] = []
         while True:
-            # Also while the quorum is missing: an exchange that waits for no one is merged at once.
+            # Before anything else, as the quorum need not be there: an exchange that waits for no unit is merged at once.
             if self._answered_by_all:
                 self._answered_by_all = False
                 if self._close([e for e in self._open.values() if not e.waiting], now, orders):
@@ -339,7 +341,7 @@ class Coordinator:
                 return orders
 
     def wake_at(self, now: float) -> float | None:
-        """Return when to call `advance` if no event comes before; None: only an event changes anything. Later than `now`."""
+        """When to call `advance` if no event comes before, later than `now`; None if only an event can change anything."""
         if not self._begun or self._finished:
             return None
         if self._t < self._last:
@@ -349,13 +351,13 @@ class Coordinator:
             if now < grace_over:
                 return grace_over
         waits = [self._closes_at(e, now) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
-        # A time that is past changes nothing more: the caller would call `advance` again and again, and never sleep.
+        # A time in the past changes nothing more. With it the caller would call `advance` again and again, and never sleep.
         later = [at for at in waits if at > now]
         return min(later) if later else None
 
     def _note_quorum(self, now: float) -> None:
-        """Note whether the quorum of the next step is reached, and since when."""
-        # Looked at each time: a unit that had reported may have left, and the step must not be taken without a quorum.
+        """Update since when the quorum of the next step is reached."""
+        # A unit that had reported may have left since the last call, and the step must not be taken without a quorum.
         if self._members.fresh < self.training.quorum:
             self._quorum_at = None
         elif self._quorum_at is None:
@@ -364,30 +366,31 @@ class Coordinator:
                 self._quorum_seconds.add(now - self._stepped_at)
 
     def _rests(self) -> list[Order]:
-        """Return who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that
-        those that rest cannot be what it waits for."""
+        """Tell units to rest, or to train again. Only a learner that has reported rests, so the quorum never waits for a learner that
+        rests."""
         waits = self._quorum_at is None and self._t < self._last
         if waits is self._waited and not self._reported:
             return []
-        # Nothing else changes for a unit that has not reported since.
-        looked_at = self._reported.values() if waits is self._waited else self._members
-        changed = [m for m in looked_at if m.resting != (waits and m.fresh and self._clock.exhausted(m.unit))]
+        # For a unit that has not reported since, only a change of `waits` can change anything.
+        candidates = self._reported.values() if waits is self._waited else self._members
+        changed = [m for m in candidates if m.resting != (waits and m.fresh and self._clock.exhausted(m.unit))]
         self._waited, self._reported = waits, {}
         for m in changed:
             m.resting = not m.resting
         return [Rest(m.unit, m.resting) for m in changed]
 
     def _step_ready(self, now: float) -> bool:
-        """Check conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""
+        """Whether conditions 1, 2 and 4 of the next step hold. `_due_exchanges` is condition 3."""
         return self._quorum_at is not None and self._clock.ready and now >= self._grace_over(self._quorum_at)
 
     def _grace_over(self, quorum_at: float) -> float:
         """Return when the grace window of the next step ends.
 
-        Only a step with an exchange has a window, and only while the clock knows a learner to wait for. For that of jobs it is one that has
-        not trained the fragment since its adoption and is expected to report within it. A learner that can be pulled already is not waited
-        for: it would add one more step, and the clock would fall behind the learners. Neither is one whose report is overdue: it evaluates,
-        and each step would wait for it.
+        Only a step with an exchange has a window, and only while the clock knows a learner to wait for. `PullClock` waits for a learner
+        that has not trained the fragment since its adoption and is expected to report within the window. It does not wait for a learner
+        that can be pulled already: that one would only add one more step, and the clock would fall behind the learners. Nor for one whose
+        report is
+        overdue: it evaluates, say, and each step would wait for it.
         """
         p = self._launches.get((self._t + 1) % self.training.sync_interval)
         if p is None:
@@ -404,14 +407,14 @@ class Coordinator:
         return deadline if self._clock.waits_for(self._members, p, quorum_at, deadline) else quorum_at
 
     def _due_exchanges(self) -> list[Exchange]:
-        """Exchange that must be merged before the next step, or at T before the end."""
+        """Exchanges that must be merged before the next step; after the last step, before the end."""
         unmerged = [*self._ordered.values(), *self._open.values()]
         if self._t == self._last:
             return unmerged
         return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
 
     def _is_over(self, exchange: Exchange, now: float) -> bool:
-        """Return whether nothing is waited for any more in an open exchange, once the clock needs its merge."""
+        """Whether an open exchange whose merge the clock needs should wait no longer."""
         used_up = exchange.used_up(self._clock.worked, self.training.overlap_steps, self.training.grace.max_steps)
         return used_up or now >= self._closes_at(exchange, now)
 
@@ -427,7 +430,6 @@ class Coordinator:
         return exchange.closes_at(now, deadline, self.training.overlap_steps * step, self.training.grace.max_steps * step)
 
     def _step(self, now: float, orders: list[Order]) -> None:
-        """Take the next outer step."""
         self._t += 1
         self._clock.spend()
         if self._stepped_at is not None:
@@ -435,11 +437,11 @@ class Coordinator:
         self._stepped_at = now
         self._quorum_at = None
         p = self._launches.get(self._t % self.training.sync_interval)
-        # Before `stepped`, after which no member has a new step.
+        # Before `stepped`: after it no member has a new step, which a clock may ask about.
         units = tuple(sorted(m.unit for m in self._members if self._clock.asks(m, p))) if p is not None else ()
         self._members.stepped()
         self._waited = False
-        # The last step has the final snapshot, which follows `Finish`.
+        # Not at the last step: its snapshot is the final one, which follows `Finish`.
         if self._t % self.training.checkpoint.every_steps == 0 and self._t < self._last:
             self._snapshot_due = True
         if p is None:
@@ -457,7 +459,7 @@ class Coordinator:
         self._answered_by_all |= not exchange.waiting
 
     def _judge(self, member: Member, offer: Offer) -> Refusal | None:
-        """Check the head of an answer that was asked for."""
+        """Why an answer that was asked for cannot be used, judged by its head; None if it can."""
         unit = member.unit
         if offer.steps <= 0 or offer.tokens <= 0:
             return refuse(Reason.NO_WORK, unit, offer, f"it holds {plural(offer.tokens, 'token')} in {plural(offer.steps, 'step')}")
@@ -477,18 +479,20 @@ class Coordinator:
         if unit in closed.contributions:
             return refuse(Reason.DUPLICATE, unit, offer, "it was merged already")
         if (member := self._members.get(unit)) is not None and member.missed:
-            # Not averaged in: the next deadline must cover an answer as slow as this one, or exchange after exchange closes too early.
+            # A plain average would rise too slowly: the next deadline must cover an answer as slow as this one, or exchange after exchange
+            # closes too early.
             member.answer.add_or_raise(max(0.0, now - closed.launched_at))
             member.missed = False
         return refuse(Reason.STALE, unit, offer, "it came after the merge")
 
     def _close(self, exchanges: Sequence[Exchange], now: float, orders: list[Order]) -> bool:
-        """Close exchanges. Without contributions the fragment keeps its value. Whether there are now orders to merge."""
+        """Close exchanges, and append their orders. Without contributions a fragment keeps its value. Returns whether there is an order to
+        merge."""
         ordered = False
         for exchange in exchanges:
             del self._open[exchange.t]
             exchange.closed_at = now
-            # Its answer may come yet, and then says how long the next deadline must be.
+            # Their answers may still come, and then tell how long the next deadline must be.
             for unit in exchange.waiting:
                 self._members[unit].missed = True
             self._remember(exchange)
@@ -511,13 +515,14 @@ class Coordinator:
         return ordered
 
     def _reject(self, exchange: Exchange, now: float) -> list[ContributionRejected]:
-        """Take out of a closed exchange what the guards refuse, and its units out of the members. What is too long counts less."""
+        """Remove from a closed exchange the contributions that the guards refuse, and their units from the members. Reduce the weight of
+        contributions that are too long."""
         given = exchange.contributions
         if not given:
             return []
         measured = [given[unit].measured for unit in sorted(given)]
         verdicts = self._guard.judge(exchange.fragment, measured)
-        accepted = [one for one in measured if one.unit not in verdicts]
+        accepted = [x for x in measured if x.unit not in verdicts]
         for unit, part in self._guard.lighter(exchange.fragment, accepted).items():
             given[unit].weight *= part
         self._guard.merged(exchange.fragment, accepted)
@@ -525,10 +530,10 @@ class Coordinator:
         orders: list[ContributionRejected] = []
         for unit, why in verdicts.items():
             contribution = given.pop(unit)
-            # Another process of the unit may have joined since: it did not give this.
+            # Another process of the unit may have joined since, which is not to blame.
             if self._members.get(unit) is contribution.member:
                 self.leave(unit, now)
-            # What it gave to other open exchanges has the same cause: one fault is one refusal.
+            # The unit's contributions to other open exchanges have the same fault. They count as one refusal with this one.
             withdrawn = [e for e in self._open.values() if unit in e.contributions and e.contributions[unit].member is contribution.member]
             for other in withdrawn:
                 del other.contributions[unit]
@@ -551,7 +556,7 @@ class Coordinator:
         self._shares.merged(weights)
         for unit in weights:
             before = self._contributions.get(unit, ContributionStats())
-            # Orders of two fragments may be applied in another order than they were given.
+            # Hence the max: merges of two fragments may be applied in another order than they were ordered.
             self._contributions[unit] = ContributionStats(before.contributions + 1, max(t, before.last))
 
     def _remember(self, exchange: Exchange) -> None:
@@ -561,5 +566,5 @@ class Coordinator:
 
 
 def refuse(reason: Reason, unit: str, offer: Offer, why: str) -> Refusal:
-    """Return the refusal of an answer, in words that name unit, fragment and outer step."""
+    """Return the refusal of an answer. Its message names unit, fragment and outer step."""
     return Refusal(reason, f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} is refused: {why}")

@@ -1,4 +1,4 @@
-"""The driver of a syncer: with the model's layout, and with the shard that holds every fragment.
+"""The driver of a syncer, with the model's layout and with the shard that holds every fragment.
 
 See docs/decisions/0148-driver-and-threads.md.
 """
@@ -29,14 +29,14 @@ Array = NDArray[np.float32]
 
 
 class Core(Driver):
-    """Takes events as every driver does. Arithmetic is done by its caller: `decode` and `compute` in any thread, then `use` and `computed`,
-    which give the result and its event to shard and driver at once. Not thread-safe, except where said."""
+    """A driver whose caller does the arithmetic: it calls `decode` and `compute` in any thread, then `use` and `computed`, which give the
+    result to the shard and its event to the driver. Not thread-safe, except where said."""
 
     def __init__(self, layout: Layout, training: contract.Training, state: CoreState | None = None) -> None:
-        """Continue from `state`; without one the job has not begun.
+        """Continue from `state`; if it is None the job has not begun.
 
-        Raises LayoutError for too few tensors or another layout than the state's, StateError for another number of fragments than the
-        state's or malformed levels of the guards, ValueError if training.overlapSteps is not less than syncInterval.
+        Raises LayoutError for too few tensors and if the state has another layout, StateError if the state has another number of fragments
+        or malformed levels of the guards, ValueError if training.overlapSteps is not less than syncInterval.
         """
         self.layout = layout
         self.training = training
@@ -78,7 +78,7 @@ class Core(Driver):
 
     @property
     def step_seconds(self) -> float:
-        """Duration of the mean learner step, seconds; 0 if it is unknown."""
+        """Duration of the mean learner step, in seconds; 0 if unknown."""
         return self.coordinator.step_seconds
 
     @property
@@ -87,28 +87,27 @@ class Core(Driver):
         return self.coordinator.outer_step_seconds
 
     def version(self, p: int) -> int:
-        """Return outer step of the last merge of fragment p; 0 after the seed."""
+        """The outer step of the last merge of fragment p; 0 after the seed."""
         return self.shard.versions[p]
 
     def value(self, p: int) -> Array:
-        """Return the value, as `Shard.value`."""
+        """As `Shard.value`."""
         return self.shard.value(p)
 
     def contributions_of(self, unit: str) -> ContributionStats:
-        """Return what the unit has contributed, over all its attempts."""
+        """What the unit has contributed, over all its attempts."""
         return self.coordinator.contributions_of(unit)
 
     def staleness(self, unit: str) -> int:
-        """Return outer steps since the unit's last contribution; without one, since it joined."""
+        """As `Coordinator.staleness`."""
         return self.coordinator.staleness(unit)
 
     def steps_per_sync(self, unit: str) -> int:
-        """Return the steps, as `Coordinator.steps_per_sync`."""
+        """As `Coordinator.steps_per_sync`."""
         return self.coordinator.steps_per_sync(unit)
 
     def state(self) -> CoreState:
-        """Return what a snapshot must hold. Costs nothing: the arrays are shared and never written to. Raises ValueError before the
-        seed."""
+        """What a snapshot must hold. It costs nothing: the arrays are shared and never written to. Raises ValueError before the seed."""
         shard = self.shard
         return CoreState(
             self.layout,
@@ -124,30 +123,31 @@ class Core(Driver):
     # --- arithmetic ---------------------------------------------------------------------------------------------------
 
     def seed(self, values: Sequence[Array]) -> tuple[float, ...] | Refusal:
-        """Give the shard the job's first parameters, see `Shard.seed`. Their norms, for `Seeded`, which has to follow. In any thread."""
+        """Give the shard the job's first parameters, see `Shard.seed`. Returns their norms, for the `Seeded` event that must follow. Any
+        thread may call this."""
         refusal = self.shard.seed(values)
         return refusal if refusal is not None else tuple(self.shard.value_norms())
 
     def decode(self, unit: str, offer: Offer, payload: Buffer) -> CheckedPush | Refusal:
-        """Check an answer that is to be decoded: what can be merged of it, or why it cannot be used. The payload is kept until its merge.
-        In any thread: changes nothing."""
+        """Return what can be merged of an admitted answer, or why it cannot be used. The result refers to the payload until its merge.
+        Changes nothing, so any thread may call it."""
         return self._decoded(unit, offer, lambda: self.shard.decode(offer, payload))
 
     def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> CheckedPush | Refusal:
-        """Decode, as `decode`, an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
+        """As `decode`, for an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
         return self._decoded(unit, offer, lambda: self.shard.decode_portions(offer, parts))
 
     def use(self, unit: str, offer: Offer, decoded: CheckedPush, at: float, countable_tokens: float = math.inf) -> list[Effect]:
-        """Use the outer gradient of an answer, which is known now (`Usable`)."""
+        """Give a decoded answer to the shard, and `Usable` to the driver."""
         self.shard.hold(unit, offer, decoded)
         return self.take(Usable(at, unit, offer, decoded.norm, countable_tokens))
 
     def compute(self, close: Close) -> Update | None:
-        """Compute, as `Shard.compute`. In any thread."""
+        """As `Shard.compute`. Any thread may call it."""
         return self.shard.compute(close)
 
     def computed(self, close: Close, update: Update | None, at: float) -> list[Effect]:
-        """Put what `compute` gives in its place, in shard and coordinator at once (`Computed`)."""
+        """Give the result of `compute` to the shard, and `Computed` to the driver."""
         self.shard.hold_update(close, update)
         return self.take(Computed(at, close.t, update is not None))
 

@@ -1,13 +1,13 @@
 """The one driver of a job: an event in, its effects out. Pure, and deterministic: the same events give the same effects and the same bytes.
 
-The syncer's process, the tests, the benchmarks and the simulator run it; they differ in where events come from and in who carries effects
-out. What they do is always this:
+The syncer's process, the tests, the benchmarks and the simulator run it. They differ in where events come from and in who carries effects
+out. All of them do this:
 
     effects = driver.take(event)                 # something has happened
     while effects := driver.take(Tick(now)):     # what is due now
         carry out the effects, in order
 
-and again at `wake_at`. `Decode` and `Close` ask for arithmetic, which may be done at once or in any thread; its completion is an event.
+and again at `wake_at`. `Decode` and `Close` ask for arithmetic, which may be done at once or in any thread. Its completion is an event.
 
 See docs/decisions/0148-driver-and-threads.md.
 """
@@ -37,14 +37,14 @@ from diloco.algorithm.events import (
 
 
 class Arrays(Protocol):
-    """Where outer gradients and updates lie that events and effects only name."""
+    """Holds the outer gradients and updates that events and effects only name."""
 
     def accept(self, unit: str, offer: Offer) -> None:
         """Keep the decoded answer for the order that merges it."""
         ...
 
     def drop(self, unit: str, offer: Offer) -> None:
-        """Forget the decoded answer, which is not accepted. Idempotent."""
+        """Forget a decoded answer that is not accepted. Idempotent."""
         ...
 
     def discard(self, t: int, unit: str) -> None:
@@ -52,12 +52,13 @@ class Arrays(Protocol):
         ...
 
     def install(self, close: Close) -> memoryview | None:
-        """Put what was computed in place, and forget what it merged. The payload of the broadcast; None: it was not finite."""
+        """Install the computed update, and forget the contributions that it merged. Returns the payload of the broadcast; None if the
+        update is not finite."""
         ...
 
 
 class NoArrays:
-    """The arrays of a job that has no parameters: every update is empty."""
+    """For a job without parameters, as in the simulator: every update is empty."""
 
     def accept(self, unit: str, offer: Offer) -> None:
         pass
@@ -77,15 +78,16 @@ class Driver:
 
     def __init__(self, coordinator: Coordinator, arrays: Arrays) -> None:
         self.coordinator = coordinator
-        """To read from. Only the driver changes it."""
+        """For reading. Only the driver changes it."""
         self._arrays = arrays
         self._ordered: dict[int, Close] = {}
-        """By outer step, what is being computed."""
+        """Orders that are being computed, by outer step."""
 
     def take(self, event: Event) -> list[Effect]:
-        """Return what follows at once from the event. What is due because of it follows from the next `Tick`.
+        """Return the immediate effects of an event. Decisions follow from the next `Tick`.
 
-        Raises ValueError for counters that are not one per fragment, KeyError for a merge that was not ordered: nothing has changed then.
+        Raises ValueError unless there is one counter for each fragment, KeyError for a merge that was not ordered. Nothing has changed
+        then.
         """
         coordinator = self.coordinator
         match event:
@@ -119,7 +121,7 @@ class Driver:
         return []
 
     def wake_at(self, now: float) -> float | None:
-        """Return when to take a `Tick` if no event comes before; None: only an event changes anything. Later than `now`."""
+        """When to take a `Tick` if no event comes before, later than `now`; None if only an event can change anything."""
         return self.coordinator.wake_at(now)
 
     def _decide(self, at: float) -> list[Effect]:

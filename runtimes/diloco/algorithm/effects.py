@@ -1,4 +1,4 @@
-"""What a `Driver` wants done, as plain values; only `Broadcast` carries a payload.
+"""The effects of a `Driver`, which its caller carries out, as plain values. Only `Broadcast` carries a payload.
 
 See docs/decisions/0148-driver-and-threads.md.
 """
@@ -15,7 +15,7 @@ from diloco.algorithm.events import Marks, Offer, value
 
 
 class Reason(enum.StrEnum):
-    """Why a contribution was refused. The values are the keys under which refusals are counted."""
+    """Why a contribution was refused. Refusals are counted by these values."""
 
     NOT_ASKED = "NotAsked"
     """The unit was not asked for this fragment at this outer step, or is not joined."""
@@ -24,7 +24,7 @@ class Reason(enum.StrEnum):
     DUPLICATE = "Duplicate"
     """This unit's answer was accepted before."""
     WRONG_BASE = "WrongBase"
-    """A delta against another version than the syncer's. It is never decoded."""
+    """A delta against another version than the syncer's. Such a delta is never decoded."""
     WRONG_CODING = "WrongCoding"
     """A coding other than FLOAT32 and the job's."""
     BAD_SIZE = "BadSize"
@@ -36,18 +36,18 @@ class Reason(enum.StrEnum):
     IMPOSSIBLE = "Impossible"
     """Counters that cannot be true, see `guards.Guard.impossible`."""
     OUTLIER = "Outlier"
-    """Outer gradient or tokens per step are far beyond all that the job has seen, see `guards`."""
+    """The outer gradient's norm or the tokens per step are far above all that the job has seen, see `guards`."""
 
 
 LOST_WORK: Final = frozenset(Reason) - {Reason.STALE, Reason.NOT_ASKED, Reason.DUPLICATE}
-"""Refused for what it is: not because it came too late, or its unit had left."""
+"""Reasons that lie in the contribution's content, not in when it came or whether its unit had left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     reason: Reason
     message: str
-    """Human-readable: unit, fragment, outer step, and what was wrong."""
+    """For people: names unit, fragment and outer step, and says what was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Compute what merges the accepted contributions of these units at outer step t, see `Shard.compute`; `Computed` tells when it is done.
+    """Merge the accepted contributions of these units at outer step t, see `Shard.compute`. `Computed` reports the result.
 
     The same contributions and the same orders give the same bytes.
     """
@@ -69,11 +69,11 @@ class Close:
     t: int
     fragment: int
     base: int
-    """Version of the fragment that the order is about: the anchor of every contribution. The merge makes version t."""
+    """The fragment's present version, which is the anchor of every contribution. The merge makes version t."""
     units: tuple[str, ...]
-    """Sorted, which is the order of the sum."""
+    """Sorted. The sum runs in this order."""
     weights: tuple[float, ...]
-    """tokens^2/steps, by unit."""
+    """tokens^2/steps, in the order of `units`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +83,32 @@ class Merged:
     t: int
     fragment: int
     units: tuple[str, ...]
-    """Sorted, which is the order of the sum."""
+    """Sorted. The sum ran in this order."""
     weights: Mapping[str, float]
     """tokens^2/steps."""
     marks: Mapping[str, Marks] = field(default_factory=dict)
-    """How far the session of each contribution had trained. A unit may have left, or joined with another session, since it contributed."""
+    """How far the session of each contribution had trained. Since then the unit may have left, or joined with another session."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContributionRejected:
-    """The guards refuse a contribution. The unit is no member any more: it must join again, which gives it the job's parameters anew."""
+    """The guards refuse a contribution. The unit is no longer a member: it must join again, and gets the job's parameters anew."""
 
     t: int
     fragment: int
     unit: str
     session: str
-    """The session of the contribution, see `Marks`; the unit may have joined with another since."""
+    """The session of the contribution, see `Marks`. The unit may have joined with another one since."""
     refusal: Refusal
     withdrawn: tuple[int, ...]
-    """Outer steps of open exchanges that lose the unit's contribution with this one. The shard forgets these and the one of `t`."""
+    """Outer steps of open exchanges that lose the unit's contribution too. The shard forgets these and the contribution at `t`."""
     quarantined: bool
-    """It was refused so often that the unit must not join again."""
+    """The unit was refused too often and must not join again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Send to every joined unit: version `t` of the fragment. A unit that does not hold version `base` gets the whole value in FLOAT32."""
+    """Send version `t` of the fragment to every joined unit. A unit that does not hold version `base` gets the whole value in FLOAT32."""
 
     t: int
     fragment: int
@@ -128,7 +128,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The unit is to rest, or to train again. A unit that joins trains."""
+    """Tell the unit to rest, or to train again. A unit that has just joined trains."""
 
     unit: str
     rests: bool
@@ -143,14 +143,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Step T is reached and every fragment's last broadcast is out. The caller takes the final snapshot now."""
+    """Step T is reached and every fragment's last broadcast is out: take the final snapshot now."""
 
     t: int
 
 
 @value
 class Decode:
-    """Decode the unit's answer, see `Shard.decode`; `Usable` or `Unusable` tells what came of it. Until then the exchange stays open."""
+    """Decode the unit's answer, see `Shard.decode`. `Usable` or `Unusable` reports the result; until then the exchange stays open."""
 
     unit: str
     offer: Offer
@@ -158,7 +158,7 @@ class Decode:
 
 @value
 class Refused:
-    """The unit's answer counts nothing."""
+    """The unit's answer does not count."""
 
     unit: str
     offer: Offer
@@ -168,4 +168,4 @@ class Refused:
 Order = Pull | Close | ContributionRejected | Skipped | Rest | Snapshot | Finish
 """What the coordinator wants done."""
 Effect = Decode | Refused | Order | Merged | Broadcast
-"""What a driver wants done."""
+"""What the driver wants done."""

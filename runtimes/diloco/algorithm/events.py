@@ -1,5 +1,6 @@
-"""What happens to a job, as plain values without arrays: the whole input of a `Driver`. `at` is in seconds on the driver's clock, which
-never goes back.
+"""What happens to a job, as plain values without arrays: the whole input of a `Driver`.
+
+`at` is in seconds on the driver's clock, which never goes back.
 
 See docs/decisions/0148-driver-and-threads.md.
 """
@@ -18,13 +19,13 @@ class Metadata:
     """What a learner reports after a local step. A later report replaces an earlier one."""
 
     local_step: int
-    """Steps of this learner so far. One that is not larger than the last is not new."""
+    """Steps of this learner so far. If it is not larger than in the last report, there is no new step."""
     steps: tuple[int, ...]
-    """Per fragment, local steps since the learner adopted it last."""
+    """For each fragment, local steps since the learner adopted it last."""
     tokens: tuple[int, ...]
-    """Per fragment, tokens of those steps."""
+    """For each fragment, tokens of those steps."""
     step_seconds: float
-    """Duration of the last step, seconds; not finite or <= 0: unknown."""
+    """Duration of the last step in seconds; unknown if not finite or <= 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +33,16 @@ class Marks:
     """How far a session had trained when the values of a push were read. The coordinator carries them to the merge, for the ledger."""
 
     session: str = ""
-    """Names the session in the ledger."""
+    """The session's name in the ledger."""
     samples: int = 0
-    """Samples of the session's leases, from its first."""
+    """Samples trained, counted from the beginning of the session's first lease."""
     tokens: int = 0
     """Tokens of those samples."""
     steps: int = 0
     """Local steps of the session."""
     seen: int = field(default=0, compare=False)
-    """The last outer step that the learner knew of, as its newest report says. The portions of one answer, one for each rank, may come with
-    a report between them, and are of one answer all the same."""
+    """The last outer step that the learner knew, by its newest report. Not compared, because a report may come between the portions of one
+    answer, one for each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ class Offer:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value[T](cls: type[T]) -> type[T]:
-    """Make a dataclass whose objects never change, which mypy watches over. Where Python watches, making one takes three times as long, and
-    an outer step of 512 units makes 3,000."""
+    """Make a dataclass whose objects never change. mypy checks this; with `frozen=True` Python would, and making an object would take three
+    times as long. An outer step of 512 units makes 3,000 of them."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
@@ -74,12 +75,12 @@ class Seeded:
 
     at: float
     norms: tuple[float, ...]
-    """Per fragment, the Euclidean norm of its value."""
+    """The Euclidean norm of each fragment's value."""
 
 
 @value
 class Joined:
-    """The unit has the current parameters and begins to train. One that is joined already joins anew, as another process."""
+    """The unit has the current parameters and begins to train. If it is joined already, this is a new process of it."""
 
     at: float
     unit: str
@@ -87,7 +88,7 @@ class Joined:
 
 @value
 class Left:
-    """The unit is gone, for any reason."""
+    """The unit is gone."""
 
     at: float
     unit: str
@@ -104,7 +105,7 @@ class Reported:
 
 @value
 class Paused:
-    """The unit takes no steps until `until`, on purpose; a time in the past: it goes on."""
+    """The unit has announced that it takes no steps until `until`. A time in the past ends the pause."""
 
     at: float
     unit: str
@@ -121,7 +122,7 @@ class Lives:
 
 @value
 class Offered:
-    """An answer to a pull is here, and nothing of it is decoded. `Decode` or `Refused` follows."""
+    """An answer to a pull has come and is not decoded. `Decode` or `Refused` follows."""
 
     at: float
     unit: str
@@ -130,20 +131,20 @@ class Offered:
 
 @value
 class Usable:
-    """What `Decode` asked for is decoded, and its outer gradient lies beside the parameters. `Refused` follows if the unit has left."""
+    """The answer of a `Decode` is decoded, and the shard has its outer gradient. `Refused` follows if the unit has left."""
 
     at: float
     unit: str
     offer: Offer
     norm: float
-    """Euclidean, of the outer gradient."""
+    """Euclidean norm of the outer gradient."""
     countable_tokens: float = math.inf
-    """At most so many of its tokens count in its weight."""
+    """The most tokens that count in the answer's weight."""
 
 
 @value
 class Unusable:
-    """What `Decode` asked for cannot be used, or will not come."""
+    """The answer of a `Decode` cannot be used, or will not come."""
 
     at: float
     unit: str
@@ -152,17 +153,17 @@ class Unusable:
 
 @value
 class Computed:
-    """What `Close` ordered at outer step t is computed, and lies beside the parameters. `Merged` and `Broadcast` follow, or `Skipped`."""
+    """The merge of the `Close` of outer step t is computed, and the shard has the update. `Merged` and `Broadcast` follow, or `Skipped`."""
 
     at: float
     t: int
     finite: bool
-    """Whether the update can be taken."""
+    """Whether the update is finite. If not, the fragment keeps its value."""
 
 
 @value
 class EndsAt:
-    """The job ends at outer step t, or at the present one if that is later; never later than it would have before."""
+    """The job ends at outer step t, or at the present one if that is later. This never makes a job longer."""
 
     at: float
     t: int
@@ -170,8 +171,8 @@ class EndsAt:
 
 @value
 class Tick:
-    """Time to decide. Comes after every other event, and again until no effect follows. One without effects counts, too: it notes since
-    when the quorum is there."""
+    """Time to decide. Comes after every other event, and again until no effect follows. A tick without effects matters too: with it the
+    coordinator notes since when the quorum is there."""
 
     at: float
 

@@ -1,7 +1,7 @@
 """Cutting a model into P fragments of about equal size, and when each of them is exchanged.
 
-Balanced tensor fragmentation of the paper: tensors by size descending, each into the currently smallest fragment (longest
-processing time first, so the largest fragment is at most 4/3 of the best possible one).
+This is the paper's balanced tensor fragmentation: from the largest tensor to the smallest, each goes into the fragment that is smallest so
+far (longest processing time first, so the largest fragment is at most 4/3 of the best possible one).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Some whole tensors of the model, exchanged together as one flat float32 vector: the tensors in the order given here."""
+    """Some whole tensors of the model, exchanged together as one flat float32 vector with the tensors in this order."""
 
     index: int
     tensors: tuple[TensorSpec, ...]
@@ -61,7 +61,7 @@ def make_fragments(layout: Layout, count: int) -> tuple[Fragment, ...]:
 
 
 def offsets(count: int, sync_interval: int) -> tuple[int, ...]:
-    """Return offset[p] for each of `count` fragments: distinct in 0..H-1 and evenly spread. p is exchanged when t mod H == offset[p]."""
+    """Return offset[p] for each of `count` fragments, distinct in 0..H-1 and evenly spread. p is exchanged when t mod H == offset[p]."""
     if not 1 <= count <= sync_interval:
         raise ValueError(f"training.fragments is {count}; it must be between 1 and training.syncInterval, which is {sync_interval}")
     return tuple(p * sync_interval // count for p in range(count))
@@ -81,7 +81,7 @@ def pack(fragment: Fragment, arrays: Mapping[str, NDArray[Any]]) -> Array:
 
 
 def unpack(fragment: Fragment, flat: Array) -> dict[str, Array]:
-    """Map name -> view into `flat` in the tensor's shape. Nothing is copied. Raises LayoutError for another size."""
+    """Return a view into `flat` for each tensor, by name and in its shape. Raises LayoutError for another size."""
     if flat.shape != (fragment.size,):
         raise LayoutError(f"fragment {fragment.index} has {fragment.size} elements, not an array of shape {flat.shape}")
     return {tensor.name: flat[where].reshape(tensor.shape) for tensor, where in fragment.slices()}

@@ -1,8 +1,8 @@
-"""Digests of frozen tensors, by which units show that they train on the same base.
+"""Digests of frozen tensors, which show that all units train on the same base.
 
-A digest is a sum over the elements, each mixed with its place in the canonical tensor. So it can be taken block by block and piece by
-piece, on any device and by any number of processes, and does not depend on how the tensor is sharded. It tells different bases from each
-other; it is no protection against an attacker who wants two bases to look alike.
+A digest is a sum over the elements, each mixed with its place in the canonical tensor. So it can be computed block by block and piece by
+piece, on any device and by any number of processes, and does not depend on how the tensor is sharded. It distinguishes different bases; it
+is no protection against an attacker who wants two bases to look alike.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1 << 20
-"""Elements that are digested at a time. Their temporaries take 24 MiB."""
+"""Elements that are digested at a time. The temporary arrays take 24 MiB."""
 MASK = (1 << 64) - 1
 PLACE, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Factors of splitmix64 (Steele, Lea and Flood, 2014): a number's place, and the two rounds that mix it."""
+"""Factors of splitmix64 (Steele, Lea and Flood, 2014): PLACE multiplies an element's place, the other two belong to the mixing rounds."""
 
 type Block = tuple[tuple[int, ...], tuple[int, ...]]
 """Start and size in elements."""
@@ -45,14 +45,14 @@ def blocks(start: tuple[int, ...], size: tuple[int, ...], most: int = BLOCK) -> 
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a tensor in canonical order, in elements."""
+    """The strides of a tensor in canonical order, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def digest(shape: tuple[int, ...], start: tuple[int, ...], values: NDArray[Any]) -> int:
-    """Return the part of a tensor's digest that the block `values` at `start` contributes: 64 bits, to be added modulo 2^64.
+    """Return what the block `values` at `start` adds to its tensor's digest, 64 bits. Add the blocks' results modulo 2^64.
 
-    Numbers count by value, whatever their type: floating ones as float32, others as int64.
+    Only the values count, not their type: floating-point numbers are taken as float32, others as int64.
     """
     with np.errstate(over="ignore"):
         places = np.zeros(values.shape, np.uint64)

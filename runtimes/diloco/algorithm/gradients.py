@@ -1,6 +1,6 @@
-"""Outer gradients while they wait for their merge: in the coding in which they came, which the merge decodes on the way.
+"""Outer gradients that wait for their merge. They stay in the coding in which they came, and the merge decodes them.
 
-Decoded at once, in float32, the contributions to the open exchanges would take eight times the memory of Int4.
+Decoded to float32 at once, contributions in Int4 would take eight times as much memory while they wait.
 
 See docs/decisions/0062-merge-numerics.md.
 """
@@ -24,33 +24,34 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """One as it came. It is finite: that was seen when its norms were taken."""
+    """An outer gradient as it came. It is finite: that was checked when its norms were computed."""
 
     coding: Coding
     payload: Bytes = field(repr=False)
     anchor: Array = field(repr=False)
 
     def vector(self, take: Callable[[int], Array]) -> Vector:
-        """Return it for a merge."""
+        """The gradient as a merge reads it. `take` is not used."""
         return codec.vector_of(self.coding, self.payload, self.anchor)
 
 
 @dataclass(frozen=True, slots=True)
 class InPortions:
-    """One as it came from the ranks of a unit, in portions that cover the fragment exactly once, each coded as a vector of its own."""
+    """An outer gradient as it came from the ranks of a unit: in portions that cover the fragment exactly once, each coded as its own
+    vector."""
 
     coding: Coding
     parts: Sequence[tuple[Portion, Bytes]] = field(repr=False)
     anchor: Array = field(repr=False)
 
     def values(self, out: Array) -> Array:
-        """Decode it into `out`, float32 [fragment size]."""
+        """Decode the gradient into `out`, float32 [fragment size], and return `out`."""
         for portion, payload in self.parts:
-            # A delta is a difference to the anchor already.
+            # A delta is a difference to the anchor already, so only the size of this array matters.
             against = np.empty(portion.size, np.float32) if self.coding.delta else portion.cut(self.anchor)
             portion.place(codec.outer_gradient(self.coding, payload, against), out)
         return out
 
     def vector(self, take: Callable[[int], Array]) -> Vector:
-        """Return it for a merge, decoded: its portions lie across the fragment. `take` gives the array."""
+        """The gradient as a merge reads it, decoded, because its portions lie across the fragment. `take(n)` gives the array."""
         return Vector.of_values(self.values(take(self.anchor.size)))

@@ -1,25 +1,26 @@
-"""Guards: is a contribution one that a healthy run can make? Judged by the norm of its outer gradient and by its tokens per step.
+"""Guards: could a healthy run make this contribution? They judge the norm of its outer gradient and its tokens per step.
 
-One value of 1e30, or a counter of 2^64-1, would take over a merge and destroy the parameters of the whole job. A guard refuses what is far
-from everything that this job has seen. Its limits are wide: a contribution that is merely bad is merged, and the next broadcast repairs its
-learner. The training loss is no measure: no merge uses it, and a single batch proves nothing.
+One value of 1e30, or a counter of 2^64-1, would take over a merge and destroy the parameters of the whole job. The guards refuse what is
+far from everything that this job has seen. Their limits are wide: a contribution that is merely bad is merged, and the next broadcast
+repairs its learner. The training loss is not judged: no merge uses it, and a single batch proves nothing.
 
 The contributions of one merge are judged together, so the order of arrival changes nothing. The reference is the larger of
 
-- the **level of the job**: it follows the medians of the merges, up by RISE at most from one to the next, so one contribution cannot raise
-  it, and down by FALL at most, so what a broken first unit has taught is forgotten;
+- the **level of the job**: it follows the medians of the merges. From one merge to the next it rises at most by RISE, so one contribution
+  cannot raise it far, and falls at most by FALL; it falls at all so that what a broken first unit has taught is forgotten;
 - the **level of the peers**: the median of the other contributions of this merge. If all of them grow, the job has changed, and no unit is
-  at fault. The peers raise the reference by PEERS at most, or to the highest level that the job has had;
-- of a norm, the **typical step**: the largest move per value that any fragment's level says, over the values of this one. A part of the
-  model whose gradient begins late moves by as much as the others, learning rate times steps, and has hardly moved before.
+  at fault. The peers raise the reference at most to PEERS times the level of the job, or to the highest level that the job has had;
+- for a norm, the **typical step**: the largest move per value in the level of any fragment, applied to the size of this one. A part of the
+  model whose gradient begins late has hardly moved before, and then moves as far as the others: learning rate times steps.
 
-What is longer than LONG times what peers and typical step say, and not refused, **counts less**: its weight times its norm is what it would
-be at that length. So it takes over neither the length nor the direction of a merge while its cycle is not judged yet.
+A contribution that is longer than LONG times what peers and typical step say, and is not refused, **counts less**: its weight is reduced so
+that weight times norm is the same as at that length. So it takes over neither the length nor the direction of a merge while its cycle is
+not judged yet.
 
-A unit is also judged by its **cycle**: one whose norms are far above what the peers and the typical step say in most of its last
-contributions is at fault, though each of them keeps the limit.
+A unit is also judged by its **cycle**: it is at fault if most of its last contributions were far above what peers and typical step say,
+even though each was within the limit.
 
-Medians are lower medians: of two contributions the smaller counts. Pure, and without arrays. See docs/decisions/0153-guards.md.
+Medians are lower medians: the smaller of two contributions counts. Pure, and without arrays. See docs/decisions/0153-guards.md.
 """
 
 from __future__ import annotations
@@ -34,50 +35,51 @@ from typing import Any, Final
 from diloco.wording import plural
 
 ARMED_AFTER: Final = 4
-"""Merges until a level is used. Before, a learning rate that warms up from zero multiplies norms by hundreds from one merge to the next."""
+"""Merges before a level is used. While a learning rate warms up from zero, norms grow by hundreds from one merge to the next."""
 RISE: Final = 2.0
-"""The level of the job rises at most by this factor from merge to merge."""
+"""The most by which the level of the job rises from merge to merge, as a factor."""
 FALL: Final = 0.9
-"""It falls at most by this factor."""
+"""The most by which the level of the job falls from merge to merge, as a factor."""
 PEERS: Final = 1e3
-"""The peers raise a reference to at most this multiple of the level of the job, or to its highest."""
+"""The peers raise a reference at most to this multiple of the level of the job, or to its highest level."""
 ENOUGH_PEERS: Final = 2
-"""Other contributions of a merge that replace a level of tokens which is not known yet, or that can judge a unit's cycle."""
+"""The fewest other contributions of a merge that can judge a unit's cycle, or stand in for a level of tokens that is not known yet."""
 NORM: Final = 100.0
 """A norm above this multiple of its reference is refused."""
 FAR: Final = 10.0
-"""A norm above this multiple of what the peers and the typical step say is far above them. A unit is refused of whose cycle most are."""
+"""A norm above this multiple of what the peers and the typical step say is far above them. If most norms of a unit's cycle are, the unit is
+refused."""
 LONG: Final = 3.0
-"""A norm above this multiple of the same makes a contribution count less. Healthy runs reach 2.1."""
+"""A norm above this multiple of what the peers and the typical step say makes a contribution count less. Healthy runs reach 2.1."""
 LEAST_CYCLE: Final = 8
-"""Contributions of a unit that judge it, at least; else a cycle of the fragments does."""
+"""The fewest contributions in a unit's cycle. With more fragments than this, the cycle has one contribution for each fragment."""
 SMALL: Final = 0.1
 """A norm below this multiple of the parameters' own norm is never refused: it can do no harm."""
 FIRST_NORM: Final = 1e3
-"""Before there is a level: a norm above this multiple of the parameters' own norm is refused."""
+"""Before there is a level, a norm above this multiple of the parameters' own norm is refused."""
 NEAR_ZERO: Final = 1e-2
-"""Parameters with a smaller root mean square say nothing of a first norm: a step moves them by the learning rate. They count as zeros."""
+"""Parameters with a smaller root mean square count as zeros. Their norm says nothing about a first move, which is one learning rate."""
 TOKENS_OF_UNIT: Final = 64.0
 """Tokens per step above this multiple of the reference are refused, once the unit has a history of its own."""
 TOKENS: Final = 1e4
-"""The same for a unit without history. Accelerators of one job may differ by a factor of hundreds in batch size."""
+"""The same for a unit without history. The batch sizes of accelerators in one job may differ by a factor of hundreds."""
 MOST_TOKENS_PER_STEP: Final = 1 << 32
-"""No learner takes so many tokens in one local step; the largest batches known have some 10^8."""
+"""No learner takes this many tokens in one local step; the largest known batches have about 10^8."""
 MOST_STEPS: Final = 1 << 32
-"""No learner takes so many local steps between two adoptions: at a thousand a second they last 50 days."""
+"""No learner takes this many local steps between two adoptions: a thousand a second would need 50 days."""
 FORGET_AFTER: Final = 16
-"""After so many merges in a row of which nothing was accepted, the job has changed, and its levels are learnt anew."""
+"""Merges in a row without an accepted contribution after which the job must have changed, and its levels are learnt anew."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What is judged of one contribution."""
+    """What the guards judge of one contribution."""
 
     unit: str
     norm: float
-    """Euclidean norm of its outer gradient of the fragment; may be infinite or NaN."""
+    """Euclidean norm of the outer gradient; may be infinite or NaN."""
     steps: int
-    """Local steps in it, positive."""
+    """Local steps since the fragment was adopted, positive."""
     tokens: int
     """Tokens of those steps."""
 
@@ -88,15 +90,15 @@ class Measured:
 
 @dataclass(slots=True)
 class Level:
-    """What the medians of the merges so far say, see the module."""
+    """A level of the job, which follows the medians of the merges, see the module."""
 
     merges: int = 0
     value: float = 0.0
     highest: float = 0.0
-    """Highest of all merges."""
+    """The highest `value` so far."""
 
     def note(self, median: float) -> None:
-        """Note one more merge."""
+        """Follow the median of one more merge."""
         self.merges += 1
         if self.armed:
             self.value = max(FALL * self.value, min(median, RISE * self.value))
@@ -106,25 +108,25 @@ class Level:
 
     @property
     def armed(self) -> bool:
-        """Whether the level is known."""
+        """Whether there were enough merges to use the level."""
         return self.merges >= ARMED_AFTER and self.value > 0
 
     def reference(self, peers: float | None) -> float:
-        """Return the reference with the median of the other values of this merge; None: there are none, and what the job had once is no
-        fault. Only if armed."""
+        """Return the reference. `peers` is the median of the other values of this merge, None if there are none. Call it only if
+        `armed`."""
         if peers is None:
-            return self.highest
+            return self.highest  # without peers to compare with, no value that the job has had before is a fault
         return max(self.value, min(peers, max(PEERS * self.value, self.highest)))
 
 
 class Others:
-    """For each of some values, the lower median of all others."""
+    """Some values, with the lower median of all but one of them."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._values = sorted(values)
 
     def median(self, own: float) -> float | None:
-        """Return the median without `own`, which is one of the values; None: it is the only one."""
+        """Return the median without `own`, which must be one of the values. None if it is the only one."""
         others = len(self._values) - 1
         if not others:
             return None
@@ -132,26 +134,26 @@ class Others:
         return self._values[middle if middle < bisect_left(self._values, own) else middle + 1]
 
     def __len__(self) -> int:
-        """Return how many others there are."""
+        """How many others each value has."""
         return len(self._values) - 1
 
 
 class Merge:
-    """What the contributions of one merge say of each other."""
+    """The contributions of one merge, each compared with the others."""
 
     def __init__(self, given: Sequence[Measured]) -> None:
-        # A norm that is no number is far above all others.
+        # NaN as infinity: it has to be far above all other norms, and NaN cannot be sorted.
         self.norms = Others([one.norm if not math.isnan(one.norm) else math.inf for one in given])
         self.tokens_per_step = Others([one.tokens_per_step for one in given])
         self._steps = Others([one.steps for one in given])
 
     def far(self, one: Measured, typical: float) -> bool:
-        """Return whether the norm is far above what the peers and the typical step say."""
+        """Whether the norm is far above what the peers and the typical step say."""
         return one.norm > FAR * self.expected(one, typical)
 
     def expected(self, one: Measured, typical: float) -> float:
-        """Return the norm that the peers and the typical step say; infinity if too few peers can say it. One with more steps than they have
-        may have gone further in proportion."""
+        """The norm that the peers and the typical step say; infinity if there are too few peers. A contribution with more steps than its
+        peers may be longer in proportion."""
         if len(self.norms) < ENOUGH_PEERS:
             return math.inf
         further = max(1.0, one.steps / (self._steps.median(one.steps) or 1.0))
@@ -162,7 +164,7 @@ class Guard:
     """The levels of one job, and the verdicts by them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Begin with `sizes`: values per fragment."""
+        """`sizes`: the number of values in each fragment."""
         self._sizes = tuple(sizes)
         self._parameters = [0.0] * len(sizes)
         self._norms = [Level() for _ in sizes]
@@ -170,24 +172,24 @@ class Guard:
         self._tokens_of: dict[str, Level] = {}
         self._cycle = max(LEAST_CYCLE, len(sizes))
         self._far: dict[str, deque[bool]] = {}
-        """By unit, whether the norms of its last contributions were far above its peers'; of those of which one was."""
+        """For each of a unit's last contributions, whether its norm was far above its peers'. Has only units with at least one that was."""
         self._barren = 0
-        """Merges in a row of which nothing was accepted."""
+        """Latest merges in a row without an accepted contribution."""
 
     def begin(self, parameters: Sequence[float]) -> None:
-        """Begin the job, or this process. `parameters`: per fragment, the Euclidean norm of its values."""
+        """The job, or this process, begins. `parameters`: the Euclidean norm of each fragment's values."""
         everything = math.hypot(*parameters) / math.sqrt(sum(self._sizes))
         # A fragment that begins at zero (biases, adapters) moves on the scale of the whole model.
         self._parameters = [max(norm, everything * math.sqrt(size)) for norm, size in zip(parameters, self._sizes, strict=True)]
 
     def joined(self, unit: str) -> None:
-        """Begin the unit's history anew: another process may act for it, with another batch size."""
+        """Forget the unit's history: its new process may have another batch size."""
         self._tokens_of.pop(unit, None)
         self._far.pop(unit, None)
 
     def impossible(self, steps: int, tokens: int) -> str:
-        """Return what cannot be a fact in the counters of a contribution; empty: nothing. The unit's reports are no witness: they say no
-        more than the contribution does, and on a busy machine they come hundreds of steps after it."""
+        """Return why the counters of a contribution cannot be true; "" if they can. They are not compared with the unit's reports: those
+        say no more than the contribution does, and on a busy machine come hundreds of steps after it."""
         if tokens > MOST_TOKENS_PER_STEP * steps:
             claim = f"{plural(tokens, 'token')} in {plural(steps, 'step')}"
             return f"it claims {claim}; more than {MOST_TOKENS_PER_STEP} tokens in a step cannot be"
@@ -196,30 +198,31 @@ class Guard:
         return ""
 
     def judge(self, fragment: int, given: Sequence[Measured]) -> dict[str, str]:
-        """Return which of the contributions of one merge are refused: by unit, what was seen. Changes nothing."""
+        """Return why contributions of one merge are refused, by unit. Units whose contributions are accepted are not in it. Changes
+        nothing."""
         typical = self._typical(fragment)
         if self._unsuspicious(fragment, given, typical):
             return {}
         merge = Merge(given)
         verdicts: dict[str, str] = {}
-        for one in given:
-            now = self._norm(fragment, one, merge, typical) or self._tokens_per_step(one, merge)
-            if why := now or self._whole_cycle(one, merge, typical):
-                verdicts[one.unit] = why
+        for contribution in given:
+            reason = self._norm(fragment, contribution, merge, typical) or self._tokens_per_step(contribution, merge)
+            if why := reason or self._whole_cycle(contribution, merge, typical):
+                verdicts[contribution.unit] = why
         return verdicts
 
     def lighter(self, fragment: int, accepted: Sequence[Measured]) -> dict[str, float]:
-        """Return which of the contributions that one merge accepts count less: by unit, the part of its weight that counts. Changes
+        """Return, for each accepted contribution of one merge that counts less, the part of its weight that counts, by unit. Changes
         nothing."""
         typical = self._typical(fragment)
-        if not typical or max((one.norm for one in accepted), default=0.0) <= LONG * typical:
+        if not typical or max((x.norm for x in accepted), default=0.0) <= LONG * typical:
             return {}
         merge = Merge(accepted)
-        longest = {one.unit: LONG * merge.expected(one, typical) for one in accepted}
-        return {one.unit: longest[one.unit] / one.norm for one in accepted if one.norm > longest[one.unit]}
+        longest = {x.unit: LONG * merge.expected(x, typical) for x in accepted}
+        return {x.unit: longest[x.unit] / x.norm for x in accepted if x.norm > longest[x.unit]}
 
     def merged(self, fragment: int, accepted: Sequence[Measured]) -> None:
-        """Learn from what a merge was given and accepted."""
+        """Learn from a merge. `accepted`: the contributions that were not refused."""
         if not accepted:
             self._barren += 1
             if self._barren >= FORGET_AFTER:
@@ -227,13 +230,13 @@ class Guard:
             return
         self._barren = 0
         self._note_far(accepted, self._typical(fragment))
-        for one in accepted:
-            own = self._tokens_of.get(one.unit)
-            if own is None:
-                own = self._tokens_of[one.unit] = Level()
-            own.note(one.tokens_per_step)
-        self._norms[fragment].note(lower_median([one.norm for one in accepted]))
-        self._tokens.note(lower_median([one.tokens_per_step for one in accepted]))
+        for contribution in accepted:
+            level = self._tokens_of.get(contribution.unit)
+            if level is None:
+                level = self._tokens_of[contribution.unit] = Level()
+            level.note(contribution.tokens_per_step)
+        self._norms[fragment].note(lower_median([contribution.norm for contribution in accepted]))
+        self._tokens.note(lower_median([contribution.tokens_per_step for contribution in accepted]))
 
     def _note_far(self, accepted: Sequence[Measured], typical: float) -> None:
         if max(one.norm for one in accepted) <= FAR * typical:
@@ -257,14 +260,15 @@ class Guard:
     # --- what is judged -----------------------------------------------------------------------------------------------
 
     def _unsuspicious(self, fragment: int, given: Sequence[Measured], typical: float) -> bool:
-        """Return whether no limit can be reached, whatever the contributions say of each other: so of nearly all merges."""
+        """Whether no contribution can reach a limit, however they compare with each other. This is true for nearly all merges, and cheap to
+        find."""
         if not given or not self._norms[fragment].armed or not self._tokens.armed:
             return False
         norms = all(one.norm <= FAR * typical for one in given)  # false for NaN
         return norms and max(one.tokens_per_step for one in given) <= TOKENS_OF_UNIT * self._tokens.value
 
     def _typical(self, fragment: int) -> float:
-        """Return the norm of a move of this fragment that is as large per value as the largest level of a fragment."""
+        """The norm of a move of this fragment that is as large per value as the largest level of any fragment."""
         levels = (level.value / math.sqrt(size) for level, size in zip(self._norms, self._sizes, strict=True) if level.armed)
         return max(levels, default=0.0) * math.sqrt(self._sizes[fragment])
 
@@ -274,7 +278,7 @@ class Guard:
             reference = max(level.reference(merge.norms.median(one.norm)), typical)
             limit = max(NORM * reference, SMALL * parameters)
         else:
-            # Of zeros, or nearly, a root mean square of FIRST_NORM is the limit.
+            # If the parameters are zeros, or nearly, the limit is a root mean square of FIRST_NORM.
             root = math.sqrt(self._sizes[fragment])
             reference = parameters if parameters >= NEAR_ZERO * root else root
             limit = FIRST_NORM * reference
@@ -309,11 +313,10 @@ class Guard:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a snapshot must hold."""
         return {"norms": [_stored(level) for level in self._norms], "tokens": _stored(self._tokens)}
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Restore what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
+        """Restore a result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         norms = [_restored(level) for level in stored["norms"]]
         if len(norms) != len(self._sizes):
             raise ValueError(f"the stored levels are of {len(norms)} fragments, not {len(self._sizes)}")
@@ -333,5 +336,5 @@ def _restored(stored: Sequence[Any]) -> Level:
 
 
 def lower_median(values: Sequence[float]) -> float:
-    """Return the median; of an even number the smaller of the two in the middle. 0 of none."""
+    """The median; for an even number of values the smaller of the two in the middle. 0 if there are none."""
     return sorted(values)[(len(values) - 1) // 2] if values else 0.0

@@ -16,22 +16,24 @@ from functools import cached_property
 from diloco.wording import plural
 
 MOST_MATRICES = 1 << 18
-"""The most matrices of all stacks of a model: each is merged by itself."""
+"""The most matrices in all stacks of a model. Each costs time, because it is merged by itself."""
 
 
 class LayoutError(ValueError):
-    """The tensors cannot be a model's layout, or do not fit the one they are used with. The message is human-readable."""
+    """The tensors cannot be a model's layout, or do not fit the layout that they are used with. The message is for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One named parameter tensor; `shape` in elements, `()` for a scalar. `embedding` selects the merge method. `stack_axes`: so many
-    leading axes count tensors that are merged each as one of its own, such as the experts of a mixture; 0: it is no stack."""
+    """One named parameter tensor."""
 
     name: str
     shape: tuple[int, ...]
+    """In elements; `()` for a scalar."""
     embedding: bool = False
+    """Selects the merge method."""
     stack_axes: int = 0
+    """Number of leading axes that count separate matrices, such as the experts of a mixture, each merged by itself; 0 if it is no stack."""
 
     @property
     def size(self) -> int:
@@ -40,12 +42,12 @@ class TensorSpec:
 
     @property
     def is_averaged(self) -> bool:
-        """Whether what is merged as one has fewer than two dimensions, and no direction: biases, scales, a stack of them."""
+        """Whether the tensor, or each tensor of its stack, has fewer than two dimensions and so no direction: biases, scales."""
         return len(self.shape) - self.stack_axes < 2
 
     @property
     def matrices(self) -> int:
-        """How many parts of it are merged each by itself. What is averaged is one: each of its values is by itself anyway."""
+        """The number of parts that are merged separately. An average is taken value by value anyway, so an averaged tensor is one part."""
         return 1 if self.is_averaged else math.prod(self.shape[: self.stack_axes])
 
     def __str__(self) -> str:
@@ -54,7 +56,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class FrozenTensor:
-    """One named tensor that no unit trains. `shape` in elements; `digest`: 64 bits, see `diloco.algorithm.frozen`."""
+    """One named tensor that no unit trains. `digest` has 64 bits, see `diloco.algorithm.frozen`."""
 
     name: str
     shape: tuple[int, ...]
@@ -63,10 +65,10 @@ class FrozenTensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """All tensors of a model, sorted by name: those that units exchange, and those that are frozen. Two learners train the same model iff
-    there is no `difference` between their layouts.
+    """All tensors of a model, sorted by name: `tensors`, which units exchange, and `frozen` ones. Two learners train the same model if and
+    only if there is no `difference` between their layouts.
 
-    Raises LayoutError for no tensors, an empty or doubled name, or a tensor without elements; frozen ones may have none.
+    Raises LayoutError for no tensors, an empty or doubled name, or a tensor without elements. Frozen tensors may have no elements.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -79,14 +81,14 @@ class Layout:
                 key=lambda x: x.name,
             )
         )
-        still = tuple(sorted((FrozenTensor(x.name, tuple(int(n) for n in x.shape), int(x.digest)) for x in frozen), key=lambda x: x.name))
-        _check(ordered, still)
+        fixed = tuple(sorted((FrozenTensor(x.name, tuple(int(n) for n in x.shape), int(x.digest)) for x in frozen), key=lambda x: x.name))
+        _check(ordered, fixed)
         object.__setattr__(self, "tensors", ordered)
-        object.__setattr__(self, "frozen", still)
+        object.__setattr__(self, "frozen", fixed)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of names, shapes, embedding marks and axes of stacks of the exchanged tensors, in canonical order."""
+        """SHA-256 (hex) of the exchanged tensors' names, shapes, embedding marks and stack axes, in canonical order."""
         canonical = [[x.name, list(x.shape), x.embedding, x.stack_axes] for x in self.tensors]
         return hashlib.sha256(json.dumps(canonical, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
@@ -96,26 +98,28 @@ class Layout:
         return sum(x.size for x in self.tensors)
 
     def difference(self, other: Layout) -> list[str]:
-        """Return what distinguishes this layout ("here") from `other` ("in the job"), one sentence a tensor; empty iff they are equal."""
-        here = {x.name: x for x in self.tensors}
-        there = {x.name: x for x in other.tensors}
-        still, kept = {x.name: x for x in self.frozen}, {x.name: x for x in other.frozen}
-        found = []
-        for name in sorted(here.keys() | there.keys()):
-            mine, theirs = here.get(name), there.get(name)
-            if mine is None:
-                found.append(f"tensor {name}: {'frozen' if name in still else 'missing'} here, {_shape(there[name])} in the job")
-            elif theirs is None:
-                found.append(f"tensor {name}: {_shape(mine)} here, {'frozen' if name in kept else 'not'} in the job")
-            elif mine.shape != theirs.shape:
-                found.append(f"tensor {name}: shape {_shape(mine)} here, {_shape(theirs)} in the job")
-            elif mine.embedding != theirs.embedding:
-                found.append(f"tensor {name}: {_mark(mine)} here, {_mark(theirs)} in the job")
-            elif mine.stack_axes != theirs.stack_axes:
-                found.append(f"tensor {name}: {_stack(mine)} here, {_stack(theirs)} in the job; say it in join(…, stacks=…)")
-        for name in sorted((still.keys() | kept.keys()) - here.keys() - there.keys()):
-            found += _frozen_difference(name, still.get(name), kept.get(name))
-        return found
+        """Return one sentence for each tensor that distinguishes this layout ("here") from `other` ("in the job")."""
+        own_tensors = {x.name: x for x in self.tensors}
+        job_tensors = {x.name: x for x in other.tensors}
+        own_frozen, job_frozen = {x.name: x for x in self.frozen}, {x.name: x for x in other.frozen}
+        differences = []
+        for name in sorted(own_tensors.keys() | job_tensors.keys()):
+            own, in_job = own_tensors.get(name), job_tensors.get(name)
+            if own is None:
+                differences.append(
+                    f"tensor {name}: {'frozen' if name in own_frozen else 'missing'} here, {_shape(job_tensors[name])} in the job"
+                )
+            elif in_job is None:
+                differences.append(f"tensor {name}: {_shape(own)} here, {'frozen' if name in job_frozen else 'not'} in the job")
+            elif own.shape != in_job.shape:
+                differences.append(f"tensor {name}: shape {_shape(own)} here, {_shape(in_job)} in the job")
+            elif own.embedding != in_job.embedding:
+                differences.append(f"tensor {name}: {_mark(own)} here, {_mark(in_job)} in the job")
+            elif own.stack_axes != in_job.stack_axes:
+                differences.append(f"tensor {name}: {_stack(own)} here, {_stack(in_job)} in the job; say it in join(…, stacks=…)")
+        for name in sorted((own_frozen.keys() | job_frozen.keys()) - own_tensors.keys() - job_tensors.keys()):
+            differences += _frozen_difference(name, own_frozen.get(name), job_frozen.get(name))
+        return differences
 
 
 def _frozen_difference(name: str, mine: FrozenTensor | None, theirs: FrozenTensor | None) -> list[str]:
@@ -144,8 +148,8 @@ def _check(tensors: tuple[TensorSpec, ...], frozen: tuple[FrozenTensor, ...]) ->
             raise LayoutError(f"tensor {x.name}: shape {_shape(x)} cannot be a stack along {x.stack_axes} leading axes")
     if (matrices := sum(x.matrices for x in tensors if x.matrices > 1)) > MOST_MATRICES:
         raise LayoutError(f"the stacks of this model have {matrices} matrices, and {MOST_MATRICES} are the most: name fewer stacks")
-    both: list[TensorSpec | FrozenTensor] = sorted([*tensors, *frozen], key=lambda x: x.name)
-    for a, b in itertools.pairwise(both):
+    every: list[TensorSpec | FrozenTensor] = sorted([*tensors, *frozen], key=lambda x: x.name)
+    for a, b in itertools.pairwise(every):
         if a.name == b.name:
             raise LayoutError(f"tensor {a.name}: the name is used twice, with shapes {_shape(a)} and {_shape(b)}")
 

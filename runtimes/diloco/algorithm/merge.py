@@ -5,12 +5,12 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
 - weighted average: `sum w d / sum w`;
 - RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
   the result does not shrink when more, nearly orthogonal gradients are merged. Tensors of fewer than two dimensions are averaged: RDA of
-  scalars is a vote of signs. Of a tensor that says so (`TensorSpec.stack_axes`: the experts of a mixture) each matrix has a radius and a
-  direction of its own, as if the experts were tensors of their own.
+  scalars is a vote of signs. In a stack (`TensorSpec.stack_axes`: the experts of a mixture) each matrix has its own radius and direction,
+  as if the experts were separate tensors.
 
-What contributions say of each other comes with the sums: the mean cosine between them, see `Merged`.
+The mean cosine between the contributions comes with the sums, see `Merged`.
 
-The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
+The norms are an argument: they are computed once, when a contribution arrives, and not while an outer step waits for the merge.
 
 Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every
 processor and with any number of threads.
@@ -38,8 +38,8 @@ from diloco.wording import plural
 Array = NDArray[np.float32]
 
 CANCELLATION: Final = 1e-3
-"""Directions cancel if their weighted mean is shorter than this; the weighted average is taken instead, because what is left of the
-direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
+"""Directions cancel if their weighted mean is shorter than this: what is left is rounding noise, and the weighted average is taken instead.
+The mean of n orthogonal directions has length 1/sqrt(n), so a million learners reach a thousandth."""
 _LARGEST_COEFFICIENT: Final = 1e30
 """Far below float32's largest number, 3e38."""
 
@@ -51,12 +51,12 @@ class Merged:
     delta: Array = field(repr=False)
     """float32 [size]."""
     cosine: float = math.nan
-    """The mean cosine between two contributions: over all pairs, by their weights, and over the matrices, by their sizes. NaN: there are
-    no two that move. Independent ones have 0, equal ones 1."""
+    """The mean cosine between two contributions, over all pairs by their weights and over the matrices by their sizes. Independent
+    contributions have 0, equal ones 1. NaN if no two contributions are nonzero."""
 
 
 def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
-    """Yield what is merged as one: each tensor, and where it lies in the flat vector; of a stack each matrix."""
+    """Yield each part that is merged by itself, with its place in the flat vector: each tensor, or each matrix of a stack."""
     for tensor, where in fragment.slices():
         size = tensor.size // tensor.matrices
         for start in range(where.start, where.stop, size):
@@ -64,7 +64,7 @@ def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
 
 
 def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
-    """Return the Euclidean norm of each of the fragment's `matrices`, in their order. `delta`: float32 [size], finite."""
+    """The Euclidean norm of each of the fragment's `matrices`, in their order. `delta`: float32 [size], finite."""
     return tuple(norm(delta[where]) for _, where in matrices(fragment))
 
 
@@ -77,11 +77,16 @@ def merge(
     embeddings: MergeMethod,
     out: Array | None = None,
 ) -> Merged:
-    """Return the merged outer gradient of a fragment, in `out` or a new array; one contribution alone is returned as it is.
+    """Return the merged outer gradient of a fragment, in `out` or a new array; a single contribution unchanged.
 
-    `gradients`: per contribution, of the fragment's size. `norms`: per contribution, what `norms()` says of its gradient. `weights`: per
-    contribution, positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest
-    is averaged. Raises ValueError without contributions, without the norms of one, or for a weight that is not positive and finite.
+    Raises ValueError if there are no contributions, norms are missing, or a weight is not positive and finite.
+
+    Args:
+        gradients: of each contribution, with the fragment's size.
+        norms: of each contribution, the `norms()` of its gradient.
+        weights: of each contribution, positive.
+        method: for tensors of at least two dimensions that are no embeddings. Tensors of fewer dimensions are averaged.
+        embeddings: for embedding tensors of at least two dimensions.
     """
     if not gradients or not len(gradients) == len(weights) == len(norms):
         raise ValueError(f"{len(gradients)} contributions with {len(norms)} lists of norms and {len(weights)} weights cannot be merged")
@@ -104,13 +109,14 @@ def merge(
 
 
 def mean_cosine(of_parts: Iterable[tuple[int, float]]) -> float:
-    """Return the mean of cosines, each by its size. NaN of none. `of_parts`: (size, cosine)."""
+    """The mean of cosines, weighted by size; NaN if there are none. `of_parts`: (size, cosine)."""
     known = list(of_parts)
     return math.fsum(n * cosine for n, cosine in known) / sum(n for n, _ in known) if known else math.nan
 
 
 def average(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float:
-    """`out = sum w d / sum w`. Relative to the largest weight: equal weights give exactly `sum d / M`."""
+    """Write `out = sum w d / sum w`."""
+    # Relative to the largest weight, so that equal weights give exactly `sum d / M`.
     largest = max(weights)
     relative = [w / largest for w in weights]
     squares = kernels.combine(gradients, relative, sum(relative), out, begin)
@@ -119,8 +125,10 @@ def average(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequen
 
 
 def _mean_of_pairs(lengths: Sequence[float], squares: float) -> float:
-    """Return the mean cosine of the pairs among vectors of these lengths whose sum has these squares, each pair by the product of its
-    lengths: the squares of a sum are those of its terms and twice the products of the pairs. NaN if no two have a length."""
+    """The mean cosine over all pairs of vectors, each pair weighted by the product of its lengths; NaN if no two have a length.
+
+    `lengths`: of the vectors. `squares`: the squared norm of their sum, which is the sum of their squares and twice their pairs' products.
+    """
     own = math.fsum(n * n for n in lengths)
     total = math.fsum(lengths)
     pairs = total * total - own
@@ -128,14 +136,14 @@ def _mean_of_pairs(lengths: Sequence[float], squares: float) -> float:
 
 
 def rda(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float:
-    """Write `out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0."""
+    """Write `out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average if the directions cancel; 0 if all are 0."""
     total = math.fsum(weights)
     moving = [(d, w / total, n) for d, w, n in zip(gradients, weights, norms, strict=True) if n > 0]
     if not moving:
         out[:] = 0
         return math.nan
     radius = math.fsum(w * n for _, w, n in moving)
-    # Scaled by the radius, the factors stay of order one however small the gradients are, as long as all are alike.
+    # The radius is in the factors so that they are of order one, however small the gradients are, if their norms are alike.
     factors = [w * radius / n for _, w, n in moving] if len(moving) > 1 else [radius / moving[0][2]]
     squares = _combine([d for d, _, _ in moving], factors, out, begin)
     if len(moving) == 1:
@@ -149,9 +157,9 @@ def rda(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[f
 
 
 class Rule(Protocol):
-    """Merges one matrix of at least two contributions into `out`, which is that of each of `gradients` from `begin` on. `norms`: of the
-    matrix in each. `weights`: positive. Equal arguments give equal bytes. Returns the mean cosine between two contributions, see
-    `Merged`."""
+    """Merges one matrix of at least two contributions into `out`, float32 [size of the matrix]. The matrix begins at `begin` in each of
+    `gradients`, and `norms` are its norms there. `weights` are positive. Equal arguments give equal bytes. Returns the mean cosine between
+    two contributions, see `Merged`."""
 
     def __call__(self, gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float: ...
 
@@ -160,13 +168,13 @@ RULES: Final[Mapping[MergeMethod, Rule]] = {"RDA": rda, "Average": average}
 
 
 def _combine(vectors: Sequence[Vector], factors: Sequence[float], out: Array, begin: int) -> float:
-    """Combine as `kernels.combine`, with factors that may exceed float32: beside a gradient that is smaller by more than its range. The
-    products do not."""
+    """Combine as `kernels.combine`, with factors that may exceed float32. They do if one gradient is smaller than the others by more than
+    float32's range. Factor times gradient does not exceed it."""
     terms = []
     for vector, factor in zip(vectors, factors, strict=True):
         if factor >= _LARGEST_COEFFICIENT:
             kernels.combine([vector], [1.0], 1.0, alone := np.empty_like(out), begin)
-            whole = np.zeros(begin + out.size, np.float32)  # the others are read from `begin`, too
+            whole = np.zeros(begin + out.size, np.float32)  # `combine` reads all vectors from `begin` on
             whole[begin:] = alone.astype(np.float64) * factor
             vector, factor = Vector.of_values(whole), 1.0
         terms.append((vector, factor))
@@ -174,5 +182,5 @@ def _combine(vectors: Sequence[Vector], factors: Sequence[float], out: Array, be
 
 
 def norm(x: Array) -> float:
-    """Return Euclidean norm, accumulated in float64, in which squares of float32 neither overflow nor vanish."""
+    """The Euclidean norm, accumulated in float64, where squares of float32 neither overflow nor vanish."""
     return math.sqrt(kernels.squares(x))

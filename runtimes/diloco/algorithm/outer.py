@@ -1,4 +1,4 @@
-"""The outer optimizer: SGD with Nesterov momentum on the merged outer gradient, state per fragment."""
+"""The outer optimizer: SGD with Nesterov momentum on the merged outer gradient. Each fragment has its own momentum."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _new(n: int) -> Array:
 def nesterov(
     delta: Array, momentum: Array, onto: Array | None, learning_rate: float, mu: float, take: Callable[[int], Array] = _new
 ) -> tuple[Array, Array] | None:
-    """Return (`onto` after one step, new momentum): `buf = mu*momentum + delta; onto - lr*(delta + mu*buf)`. Without `onto` the first is
-    the update alone, `-lr*(delta + mu*buf)`. None if one of them is not finite.
+    """Return (`onto` after one step, new momentum), or None if one of them is not finite.
 
-    All are contiguous float32 vectors of one size. `take`: gives the results' arrays, of any content.
+    `buf = mu*momentum + delta; onto - lr*(delta + mu*buf)`. If `onto` is None, the first is the update alone, `-lr*(delta + mu*buf)`.
+    All are contiguous float32 vectors of one size. `take(n)` gives the results' arrays, of any content.
     """
     after, buffer = take(delta.size), take(delta.size)
     status = kernels.nesterov(delta, momentum, onto, mu, learning_rate, buffer, after)

@@ -1,4 +1,4 @@
-"""Which rank of a unit owns what of that which several of them hold.
+"""Which rank of a unit owns which part of the pieces that several ranks hold.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -18,18 +18,18 @@ class Group:
 
     ranks: tuple[int, ...]
     owned: tuple[tuple[Piece, ...], ...]
-    """For each of the ranks: what it owns of these pieces, in one order on all of them."""
+    """What each of the ranks owns of these pieces, in the order of `ranks`. The pieces come in the same order on all ranks."""
 
     def of(self, rank: int) -> tuple[Piece, ...]:
-        """Return what `rank` owns of them; nothing if it does not hold them."""
+        """What `rank` owns of these pieces; nothing if it does not hold them."""
         return self.owned[self.ranks.index(rank)] if rank in self.ranks else ()
 
 
 def divide(held: Sequence[Iterable[Piece]]) -> list[Group]:
-    """Deal out what the ranks of a unit hold: `held[r]` are the pieces of rank r, those of one tensor disjoint.
+    """Divide what the ranks of a unit hold. `held[r]` are the pieces of rank r; those of one tensor are disjoint.
 
-    What one rank alone holds it owns; equal pieces of several ranks are cut evenly over them, so that none sends for the others.
-    Deterministic: every rank gets the same answer. Pieces that overlap without being equal stay so; see `pieces.check_cover`.
+    A rank owns what it alone holds. Equal pieces of several ranks are cut evenly among these ranks, so that none sends for the others.
+    Deterministic: every rank gets the same answer. Pieces that overlap without being equal stay so, which `pieces.check_cover` refuses.
     """
     holders: dict[Piece, list[int]] = {}
     for rank, pieces in enumerate(held):
@@ -44,9 +44,9 @@ def divide(held: Sequence[Iterable[Piece]]) -> list[Group]:
 def _dealt(pieces: Sequence[Piece], ranks: int) -> tuple[tuple[Piece, ...], ...]:
     if ranks == 1:
         return (tuple(pieces),)
-    of = {str(index): piece for index, piece in enumerate(pieces)}
-    dealt = deal([TensorSpec(name, piece.size) for name, piece in of.items()], ranks)
-    return tuple(tuple(_within(of[part.tensor], part) for part in parts) for parts in dealt)
+    by_name = {str(index): piece for index, piece in enumerate(pieces)}
+    dealt = deal([TensorSpec(name, piece.size) for name, piece in by_name.items()], ranks)
+    return tuple(tuple(_within(by_name[part.tensor], part) for part in parts) for parts in dealt)
 
 
 def _within(piece: Piece, part: Piece) -> Piece:

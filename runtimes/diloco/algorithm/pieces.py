@@ -1,7 +1,7 @@
-"""Pieces: rectangles of canonical tensors, by which the processes of one unit divide an exchange.
+"""Pieces: rectangles of canonical tensors. The processes of a unit divide an exchange by them.
 
-Every element of the model is owned by one process (rank) of the unit, so that each byte crosses between a unit and the syncer once.
-Units with other numbers of processes and other shardings train in one job.
+One process (rank) of the unit owns each element of the model, so that each byte crosses between unit and syncer once. Units with different
+numbers of processes and different shardings can train in one job.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from diloco.algorithm.layout import Layout, TensorSpec
 Array = NDArray[np.float32]
 
 MOST_VISITS = 1 << 20
-"""Steps that the check of one unit's pieces may take beyond one for each piece and dimension."""
+"""Steps that `check_cover` may take beyond one for each piece and dimension."""
 
 
 class PieceError(ValueError):
-    """Pieces that do not fit the layout, or do not cover it exactly once. The message is human-readable."""
+    """Pieces do not fit the layout, or do not cover it exactly once. The message is for people."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """The elements `start[d] <= index[d] < start[d] + size[d]` of a tensor in canonical form; `()` and `()` of a scalar."""
+    """The elements `start[d] <= index[d] < start[d] + size[d]` of a tensor in canonical form. For a scalar, both are `()`."""
 
     tensor: str
     start: tuple[int, ...]
@@ -42,9 +42,9 @@ class Piece:
         return math.prod(self.size)
 
     def of[T: np.generic](self, tensor: NDArray[T]) -> NDArray[T]:
-        """Return a view of the piece within a tensor of its name."""
+        """Return a view of the piece. `tensor`: the whole tensor that has the piece's name."""
         where: tuple[Any, ...] = tuple(slice(start, start + size) for start, size in zip(self.start, self.size, strict=True))
-        view: NDArray[T] = tensor[(*where, ...)]  # "...": a scalar gives a view, too
+        view: NDArray[T] = tensor[(*where, ...)]  # the "..." is for a scalar, which would give no view without it
         return view
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Piece:
 
 
 def common(one: Piece, other: Piece) -> Piece | None:
-    """Return what is in both pieces of one tensor; None: nothing."""
+    """Return the intersection of two pieces of one tensor; None if it is empty."""
     start = tuple(max(a, b) for a, b in zip(one.start, other.start, strict=True))
     ends = (min(a + n, b + m) for a, n, b, m in zip(one.start, one.size, other.start, other.size, strict=True))
     size = tuple(end - first for end, first in zip(ends, start, strict=True))
@@ -79,7 +79,7 @@ def within[T: np.generic](part: Piece, piece: Piece, values: NDArray[T]) -> NDAr
 
 
 def whole(spec: TensorSpec) -> Piece:
-    """Return all of a tensor."""
+    """The piece that is all of a tensor."""
     return Piece(spec.name, (0,) * len(spec.shape), spec.shape)
 
 
@@ -89,9 +89,9 @@ def wholes(specs: Iterable[TensorSpec]) -> list[Piece]:
 
 
 def deal(specs: Sequence[TensorSpec], ranks: int) -> list[list[Piece]]:
-    """Return owners for tensors that every one of `ranks` processes has as a whole: the pieces of each rank.
+    """Divide tensors that each of `ranks` processes holds as a whole. Returns the pieces that each rank owns.
 
-    Each tensor is cut along its longest axis into parts that differ by one row at most; the longer ones go to those who have least so
+    Each tensor is cut along its longest axis into parts that differ by at most one row. The longer parts go to the ranks that own least so
     far. Deterministic: every process gets the same answer.
     """
     if ranks < 1:
@@ -120,8 +120,8 @@ def deal(specs: Sequence[TensorSpec], ranks: int) -> list[list[Piece]]:
 def check_cover(layout: Layout, owned: Sequence[Sequence[Piece]]) -> None:
     """Check that the pieces of all ranks cover every tensor exactly once. `owned[r]`: the pieces of rank r.
 
-    Raises PieceError for the first piece that does not fit its tensor, and for the first gap or overlap, with the tensor, the place and
-    the ranks. Where the pieces of a tensor are no regular grid, takes no more than MOST_VISITS steps beyond what a grid would.
+    Raises PieceError for the first piece that does not fit its tensor, and for the first gap or overlap, naming tensor, place and ranks.
+    If the pieces are no regular grid, the check takes at most MOST_VISITS steps more than for a grid, and else raises PieceError.
     """
     of_tensor: dict[str, list[tuple[int, Piece]]] = {spec.name: [] for spec in layout.tensors}
     for rank, pieces in enumerate(owned):
@@ -129,12 +129,12 @@ def check_cover(layout: Layout, owned: Sequence[Sequence[Piece]]) -> None:
             if piece.tensor not in of_tensor:
                 raise PieceError(f"rank {rank} owns a piece of tensor {piece.tensor}, which the model does not have")
             of_tensor[piece.tensor].append((rank, piece))
-    # It begins below zero: what a regular grid takes is free, and only steps beyond it come to MOST_VISITS.
+    # The count begins below zero, so that the steps that a regular grid takes are free.
     visits = itertools.count(-sum(len(pieces) * len(spec.shape) for spec, pieces in zip(layout.tensors, of_tensor.values(), strict=True)))
     for spec in layout.tensors:
         of_one = of_tensor[spec.name]
         if not _is_grid(spec, [piece for _, piece in of_one]):
-            # Before the search, which relies on pieces that lie within the tensor.
+            # Before `_check_tensor`, which relies on pieces that lie within the tensor.
             for rank, piece in of_one:
                 _check_fits(rank, piece, spec)
             _check_tensor(spec, [_Owned(rank, piece) for rank, piece in of_one], (), visits)
@@ -146,13 +146,13 @@ class Portion:
 
     fragment: Fragment
     pieces: tuple[Piece, ...]
-    """In the order of the fragment's tensors, and of their starts within a tensor."""
+    """In the order of the fragment's tensors, and within a tensor in the order of their starts."""
     size: int
-    """Elements of the flat vector; 0: the rank owns nothing of this fragment."""
+    """Elements of the flat vector; 0 if the rank owns nothing of this fragment."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the fragment's own flat vector: all of it, each tensor as one piece."""
+        """Whether the portion is the fragment's whole flat vector, with each tensor as one piece."""
         return self.size == self.fragment.size and len(self.pieces) == len(self.fragment.tensors)
 
     def slices(self) -> Iterator[tuple[Piece, slice]]:
@@ -163,7 +163,7 @@ class Portion:
             start += piece.elements
 
     def cut[T: np.generic](self, values: NDArray[T]) -> NDArray[T]:
-        """Return the portion's values, a copy of [size], from the fragment's flat vector of any type."""
+        """Return a copy of the portion's values, [size], from the fragment's flat vector of any type."""
         part = np.empty(self.size, values.dtype)
         for (_, at), source in zip(self.slices(), self._views(values), strict=True):
             part[at].reshape(source.shape)[...] = source
@@ -186,19 +186,19 @@ class Portion:
 
 
 def portion(fragment: Fragment, pieces: Iterable[Piece]) -> Portion:
-    """Return the portion of a rank with these pieces, of which those of other fragments' tensors do not count."""
+    """Return the portion of a rank with these pieces. Pieces of other fragments' tensors are ignored."""
     order = {tensor.name: index for index, tensor in enumerate(fragment.tensors)}
     own = tuple(sorted((piece for piece in pieces if piece.tensor in order), key=lambda piece: (order[piece.tensor], piece.start)))
     return Portion(fragment, own, sum(piece.elements for piece in own))
 
 
 def _is_grid(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
-    """Return whether the pieces are the cells of a regular grid over the whole tensor, each once: so nearly every framework shards. False
-    for all others, good or bad."""
+    """Whether the pieces are the cells of a regular grid over the whole tensor, each once. Nearly every framework shards like this. False
+    for all other pieces, right or wrong."""
     try:
         starts = np.array([piece.start for piece in pieces], np.int64).reshape(-1, len(spec.shape))
         sizes = np.array([piece.size for piece in pieces], np.int64).reshape(-1, len(spec.shape))
-    except (ValueError, OverflowError):  # of unlike lengths, or beyond 64 bits
+    except (ValueError, OverflowError):  # pieces with different numbers of dimensions, or numbers beyond 64 bits
         return False
     if not len(starts) == len(sizes) == len(pieces) > 0:
         return False
@@ -208,7 +208,7 @@ def _is_grid(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
         if lows[0] != 0 or lows[-1] >= length or (sizes[:, axis] != np.diff(lows, append=length)[index]).any():
             return False
         cells *= len(lows)
-        # Also, the numbers of the cells stay within 64 bits.
+        # More cells than pieces: no grid. This also keeps the cells' numbers within 64 bits.
         if cells > len(pieces):
             return False
         cell_of = cell_of * len(lows) + index
@@ -237,8 +237,8 @@ def _check_fits(rank: int, piece: Piece, spec: TensorSpec) -> None:
 
 
 def _check_tensor(spec: TensorSpec, pieces: list[_Owned], before: tuple[tuple[int, int], ...], visits: Iterator[int]) -> None:
-    """Check that `pieces` cover, exactly once, the part of the tensor that the intervals `before` select along its first axes. Each of the
-    pieces covers all of these intervals."""
+    """Check that `pieces` cover exactly once the part of the tensor that the intervals `before` select along its first axes. Each piece
+    must cover all of these intervals."""
     axis = len(before)
     if axis == len(spec.shape):
         if len(pieces) != 1:
@@ -258,13 +258,13 @@ def _check_tensor(spec: TensorSpec, pieces: list[_Owned], before: tuple[tuple[in
 
 
 def _intervals(pieces: list[_Owned], axis: int, visits: Iterator[int]) -> Iterator[tuple[tuple[int, int], list[_Owned]]]:
-    """Cut an axis where a piece begins or ends: each interval that pieces cover, ascending, with the pieces that cover it."""
+    """Cut an axis where a piece begins or ends. Yields each interval that pieces cover, ascending, with these pieces."""
     groups: dict[tuple[int, int], list[_Owned]] = {}
     for owned in pieces:
         _count(visits, 1)
         groups.setdefault(owned.along(axis), []).append(owned)
     intervals = sorted(groups)
-    # Where no two overlap nothing is cut: a regular sharding costs one step for each piece.
+    # If no two intervals overlap, there is nothing to cut, and a regular sharding costs one step for each piece.
     if all(first[1] <= second[0] for first, second in itertools.pairwise(intervals)):
         for interval in intervals:
             yield interval, groups[interval]

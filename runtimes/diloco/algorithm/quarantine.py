@@ -1,8 +1,8 @@
-"""When a unit may no longer take part: the guards refuse what it sends again and again.
+"""When a unit may no longer take part, because the guards refuse its contributions again and again.
 
-After each refusal the unit takes the job's parameters anew. A fault that is over by then costs it nothing more. A unit that is refused
-again before it has contributed cleanly for some cycles is quarantined at last. As long as the guards accept nothing from others, the job
-itself may be the cause: then they learn anew first, and only a unit that they still refuse is quarantined, so that the failure shows.
+After each refusal the unit takes the job's parameters anew. If its fault is over by then, it costs nothing more. A unit that is refused
+again and again, without some clean cycles in between, is quarantined. As long as the guards accept nothing from other units, the job itself
+may be the cause. Then the guards first learn anew, and only a unit that they still refuse is quarantined, so that the failure shows.
 Pure. See docs/decisions/0153-guards.md.
 """
 
@@ -15,17 +15,17 @@ from typing import Final
 from diloco.algorithm.guards import FORGET_AFTER
 
 REFUSALS: Final = 3
-"""So many refusals quarantine a unit while contributions of others are accepted."""
+"""Refusals that quarantine a unit while contributions of other units are accepted."""
 REFUSALS_ALONE: Final = 3 * FORGET_AFTER
-"""So many do so in any case."""
+"""Refusals that quarantine a unit even if none of others was accepted."""
 CLEAN_CYCLES: Final = 4
-"""After so many accepted contributions per fragment without a refusal between them, earlier ones are forgotten. A defect may be in one
-fragment alone, so what counts is whole cycles."""
+"""Accepted contributions per fragment, without a refusal between them, after which earlier refusals are forgotten. Whole cycles count,
+because a defect may be in one fragment alone."""
 
 
 @dataclass(slots=True)
 class Record:
-    """The record of a unit that was refused lately."""
+    """The record of a unit that was refused recently."""
 
     refusals: int = 0
     clean: int = 0
@@ -42,13 +42,13 @@ class Quarantine:
     """The records of one job."""
 
     def __init__(self, fragments: int) -> None:
-        """Begin with `fragments`: P."""
+        """`fragments`: P."""
         self._forgotten_after = CLEAN_CYCLES * fragments
         self._records: dict[str, Record] = {}
 
     def judged(self, refused: Collection[str], accepted: Collection[str]) -> set[str]:
-        """Note that one merge was judged. Returns the units that must not take part any longer. Their records stay: the next refusal of a
-        later attempt quarantines that one too, until it has contributed cleanly for long enough."""
+        """One merge was judged. Returns the units that must no longer take part. Their records stay, so that one refusal quarantines a
+        later attempt too, unless it has contributed cleanly for long enough."""
         for unit in accepted:
             if (record := self._records.get(unit)) is not None:
                 record.clean += 1

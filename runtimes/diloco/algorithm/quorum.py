@@ -1,4 +1,4 @@
-"""Adaptive grace (the paper): how long to wait for more learners once the quorum is reached, and the moving averages that it needs.
+"""Adaptive grace (the paper): how long to wait for more learners once the quorum is reached. Also the moving averages that it needs.
 
 See docs/decisions/0060-outer-clock-and-quorum.md.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 STEP_ALPHA: Final = 0.02
-"""Weight of a learner's newest step in the moving average of their durations: about its last 100 steps."""
+"""Weight of a learner's newest step in the moving average of its step durations. The average covers about 100 steps."""
 QUORUM_ALPHA: Final = 0.1
-"""Weight of the newest outer step in the moving average of the time until a quorum was there."""
+"""Weight of the newest outer step in the moving average of the time until the quorum."""
 OUTER_ALPHA: Final = 0.05
-"""Weight of the newest outer step in the moving average of their durations."""
+"""Weight of the newest outer step in the moving average of outer steps' durations."""
 SYNC_ALPHA: Final = 0.2
 """Weight of the newest exchange in the moving average of the time from pull to merge: exchanges are rarer than steps."""
 
@@ -26,7 +26,7 @@ class MovingAverage:
     alpha: float
     value: float | None = None
     even: bool = False
-    """Average the first 1 / alpha values with equal weights: one of them is no better than the others."""
+    """Average the first 1 / alpha values with equal weights, so that the first one does not outweigh the others."""
     _values: int = 0
 
     def add(self, x: float) -> None:
@@ -38,7 +38,7 @@ class MovingAverage:
         self.value = x if self.value is None else self.value + alpha * (x - self.value)
 
     def add_or_raise(self, x: float) -> None:
-        """Take one more value; one above the average becomes the average. Raises ValueError if it is not finite."""
+        """Take one more value. If it is above the average, it becomes the average. Raises ValueError if it is not finite."""
         self.add(x)
         self.value = x if self.value is None else max(x, self.value)
 
@@ -46,7 +46,7 @@ class MovingAverage:
 def grace_seconds(
     step_seconds: float, quorum_seconds: float, sync_seconds: float, overlap_steps: int, safety_factor: float, max_steps: float
 ) -> float:
-    """Return length of the grace window, seconds (the paper):
+    """Return the length of the grace window in seconds (the paper):
 
     `min(gamma * (tau * step_time - (quorum_time + sync_time)), max_steps * step_time)`, at least 0. The times are moving averages in
     seconds, gamma is `safety_factor`, tau is `overlap_steps`.

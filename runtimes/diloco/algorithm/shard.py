@@ -1,10 +1,10 @@
-"""The arrays of the job's parameters: value, momentum and remainder of every fragment, and what is done to them.
+"""The arrays of the job's parameters: value, momentum and remainder of every fragment, and the arithmetic on them.
 
-No decisions are made here: a `Driver` says what is merged, when, and with which weights. The same seed, contributions and `Close` orders
-give the same bytes.
+A shard decides nothing: a `Driver` says what is merged, when, and with which weights. The same seed, contributions and `Close` orders give
+the same bytes.
 
-Arrays are never written to once they are in place; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot
-shares the arrays. The other methods are for one thread. New arrays lie in the memory of former ones that have no reference any more.
+An array in place is never written to; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot shares the
+arrays. The other methods are for one thread. New arrays reuse the memory of former ones that nothing refers to any more.
 
 See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0062-merge-numerics.md.
 """
@@ -37,11 +37,11 @@ Array = NDArray[np.float32]
 
 
 _EXCHANGES_IN_FLIGHT: Final = 2
-"""Contributions for which memory is kept, by units of the last merge: tau + 1 exchanges may be open, and rarely more than two are."""
+"""Exchanges for whose contributions memory is kept. tau + 1 exchanges may be open, but rarely more than two are."""
 _ARRAYS_OF_A_MERGE: Final = 4
-"""What a merge makes at most: outer gradient, value, momentum and remainder."""
+"""The most arrays that a merge makes: outer gradient, value, momentum and remainder."""
 _PAYLOADS_OF_A_MERGE: Final = 2
-"""One is made while the one before is sent."""
+"""A payload is made while the one before is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class CheckedPush:
     """A push that can be merged, if it is accepted."""
 
     gradient: Coded | InPortions
-    """As it came."""
+    """In the coding in which it came."""
     norms: tuple[float, ...]
-    """The norms of each tensor or matrix of a stack, see `merge.norms`."""
+    """The norm of each tensor, or of each matrix of a stack, see `merge.norms`."""
     anchor: int
-    """Version of the fragment that it was taken against."""
+    """The fragment's version when the push was decoded."""
 
     @property
     def norm(self) -> float:
-        """Return the norm of the whole outer gradient; may be infinite."""
+        """The norm of the whole outer gradient; may be infinite."""
         return math.hypot(*self.norms)
 
 
@@ -68,16 +68,16 @@ class Update:
     t: int
     fragment: int
     base: int
-    """Version of the fragment before."""
+    """The fragment's version before."""
     payload: memoryview = field(repr=False)
     """The update in the job's coding; the value itself for FLOAT32."""
     value: Array = field(repr=False)
     momentum: Array = field(repr=False)
     residual: Array | None = field(repr=False)
     gradient: Array = field(repr=False)
-    """The merged outer gradient: with it, `Shard.redo` makes the same update again."""
+    """The merged outer gradient. From it, `Shard.redo` makes the same update again."""
     cosine: float
-    """Between the contributions, see `merge.Merged`."""
+    """The mean cosine between the contributions, see `merge.Merged`."""
 
 
 class Shard:
@@ -93,27 +93,27 @@ class Shard:
         self._momentum: list[Array] = []
         self._residual: list[Array | None] = []
         self._accepted: defaultdict[int, dict[str, CheckedPush]] = defaultdict(dict)
-        """By outer step of the exchange and by unit: contributions that wait for their order."""
+        """Contributions that wait for their order, by outer step of the exchange and by unit."""
         self._held: dict[tuple[str, int], CheckedPush] = {}
-        """By unit and outer step: pushes that are neither accepted nor dropped."""
+        """Pushes that are neither accepted nor dropped yet, by unit and outer step."""
         self._computed: dict[int, Update | None] = {}
-        """By outer step: updates that are not installed."""
+        """Updates that are not installed yet, by outer step."""
         arrays = {4 * fragment.size for fragment in self.fragments}
         payloads = {codec.payload_bytes(self.coding, fragment.size) for fragment in self.fragments}
         self.memory = SpareMemory(arrays | payloads)
-        """For arrays and payloads of fragments."""
+        """Memory for arrays and payloads of fragments."""
         self._rooms = {self.memory.room(size) for size in arrays}, {self.memory.room(size) for size in payloads}
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def seeded(self) -> bool:
-        """Whether there are parameters."""
+        """Whether the job has parameters."""
         return self._values is not None
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Per fragment, outer step of its last merge; 0 after the seed."""
+        """The outer step of each fragment's last merge; 0 after the seed."""
         return tuple(self._versions)
 
     @property
@@ -123,41 +123,40 @@ class Shard:
 
     @property
     def momentum(self) -> tuple[Array, ...]:
-        """Per fragment, float32 [size], read-only: the outer optimizer's buffer."""
+        """The outer optimizer's buffer of each fragment, float32 [size], read-only."""
         return tuple(self._momentum)
 
     @property
     def residual(self) -> tuple[Array | None, ...]:
-        """Per fragment, float32 [size], read-only: what the coding of the last updates has left out; None: nothing."""
+        """For each fragment, what the coding of the last updates has left out, float32 [size], read-only; None if nothing."""
         return tuple(self._residual)
 
     def value(self, p: int) -> Array:
-        """Return fragment p as float32 [size], read-only. A later merge makes a new array and leaves this one as it is. Raises ValueError
-        before the seed."""
+        """Fragment p as float32 [size], read-only. A later merge makes a new array and leaves this one as it is. Raises ValueError before
+        the seed."""
         return self._seeded_values()[p]
 
     def whole(self, p: int) -> memoryview:
-        """Return the payload of fragment p in FLOAT32. It shares the value's memory; values of a shard are finite, so nothing is
-        searched."""
+        """The payload of fragment p in FLOAT32. It shares the value's memory. A shard's values are finite, so they need no check."""
         return memoryview(self.value(p).astype("<f4", copy=False)).cast("B")
 
     def value_norms(self) -> list[float]:
-        """Return per fragment the Euclidean norm of its value. Reads all of it. Raises ValueError before the seed."""
+        """The Euclidean norm of each fragment's value. Reads all values. Raises ValueError before the seed."""
         return [math.hypot(*norms(f, value)) for f, value in zip(self.fragments, self._seeded_values(), strict=True)]
 
     def restore(
         self, versions: Sequence[int], values: Sequence[Array], momentum: Sequence[Array], residual: Sequence[Array | None]
     ) -> None:
-        """Take a stored state, per fragment. The arrays are shared and must be read-only."""
+        """Take a stored state, with one entry for each fragment. The arrays are shared and must be read-only."""
         self._versions = list(versions)
         self._values = list(values)
         self._momentum = list(momentum)
         self._residual = list(residual)
 
     def seed(self, values: Sequence[Array]) -> Refusal | None:
-        """Take the job's first parameters: one float32 [size] per fragment, by index. The caller gives them away.
+        """Take the job's first parameters: one float32 [size] for each fragment, by index. The caller must not use the arrays any more.
 
-        Refused if there are parameters already (STALE), for a wrong number or shape (BAD_SIZE), for NaN or infinity (NON_FINITE).
+        Returns a refusal if there are parameters already (STALE), for a wrong number or shape (BAD_SIZE), for NaN or infinity (NON_FINITE).
         """
         if self.seeded:
             return Refusal(Reason.STALE, "the job has parameters already; only the first seed counts")
@@ -177,9 +176,10 @@ class Shard:
     # --- contributions ------------------------------------------------------------------------------------------------
 
     def decode(self, offer: Offer, payload: Buffer) -> CheckedPush:
-        """Find the norms of an answer that the coordinator has admitted, which is kept as it came. In any thread: changes nothing.
+        """Check an answer that the coordinator has admitted, and compute its norms. The payload is kept as it came. Changes nothing, so any
+        thread may call it.
 
-        Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
+        Raises codec.NonFiniteError for NaN or infinity, codec.CodecError if the payload has not the fragment's size in this coding.
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
         coded = codec.payload_of(offer.coding, payload, anchor.size)
@@ -188,7 +188,7 @@ class Shard:
         return CheckedPush(Coded(offer.coding, coded, anchor), tuple(np.sqrt(squares).tolist()), version)
 
     def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> CheckedPush:
-        """Do as `decode` with an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
+        """As `decode`, for an answer in portions that cover the fragment exactly once, each coded as its own vector."""
         fragment = self.fragments[offer.fragment]
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
         coded = [(portion, codec.payload_of(offer.coding, payload, portion.size)) for portion, payload in parts]
@@ -204,9 +204,9 @@ class Shard:
         self._held.pop((unit, offer.t), None)
 
     def accept(self, unit: str, offer: Offer) -> None:
-        """Keep a push, which is held, for the order that merges it.
+        """Keep a held push for the order that merges it.
 
-        Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
+        Raises ValueError if the fragment has changed since the push was decoded, which the coordinator rules out.
         """
         push = self._held.pop((unit, offer.t))
         if push.anchor != self._versions[offer.fragment]:
@@ -217,7 +217,7 @@ class Shard:
         self._accepted[offer.t][unit] = push
 
     def discard(self, t: int, unit: str) -> None:
-        """Forget a contribution that is not to be merged. Idempotent."""
+        """Forget an accepted contribution that must not be merged. Idempotent."""
         waiting = self._accepted.get(t, {})
         waiting.pop(unit, None)
         if not waiting:
@@ -226,9 +226,9 @@ class Shard:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def compute(self, close: Close) -> Update | None:
-        """Merge as ordered and take the outer step; None if the result is not finite. In any thread: changes nothing.
+        """Merge as ordered and compute the outer step; None if the result is not finite. Changes nothing, so any thread may call it.
 
-        Raises ValueError if the fragment is not at the version that the order is about, KeyError for a contribution that is not here.
+        Raises ValueError if the fragment is not at version `close.base`, KeyError if a contribution is missing.
         """
         p = close.fragment
         if self._versions[p] != close.base:
@@ -238,13 +238,13 @@ class Shard:
         given = [self._accepted[close.t][unit] for unit in close.units]
         how = self._merge
         fragment, take = self.fragments[p], self.memory.floats
-        vectors, norms = [each.gradient.vector(take) for each in given], [each.norms for each in given]
+        vectors, norms = [push.gradient.vector(take) for push in given], [push.norms for push in given]
         merged = merge(fragment, vectors, norms, close.weights, how.method, how.embeddings, take(fragment.size))
         return self._step(close.t, p, merged)
 
     def redo(self, t: int, p: int, gradient: Array) -> Array | None:
-        """Take the outer step of a former merge again, which made version t of fragment p of this merged outer gradient: the value, with
-        the same bytes as then. None: it is not finite. Raises ValueError before the seed."""
+        """Repeat the outer step of a former merge, which made version t of fragment p from this merged outer gradient. Returns the value,
+        with the same bytes as then; None if it is not finite. Raises ValueError before the seed."""
         update = self._step(t, p, Merged(gradient))
         if update is None:
             return None
@@ -252,7 +252,7 @@ class Shard:
         return update.value
 
     def _step(self, t: int, p: int, merged: Merged) -> Update | None:
-        """Return the outer step with a merged outer gradient; None if the result is not finite. Changes nothing."""
+        """Compute the outer step for a merged outer gradient; None if the result is not finite. Changes nothing."""
         optimizer, take = self._optimizer, self.memory.floats
         onto = self._residual[p] if self.coding.delta else self.value(p)
         stepped = nesterov(merged.delta, self._momentum[p], onto, optimizer.learning_rate, optimizer.momentum, take)
@@ -266,8 +266,8 @@ class Shard:
         self._computed[close.t] = update
 
     def install(self, close: Close) -> memoryview | None:
-        """Put the update in place, which is held, and forget the contributions. The update in the job's coding; None: there is none, it was
-        not finite. Instant."""
+        """Put the held update in place, and forget the contributions. Returns the update in the job's coding, None if it was not finite.
+        Takes no time."""
         update = self._computed.pop(close.t)
         self._accepted.pop(close.t, None)
         self._keep_memory(len(close.units))
@@ -282,8 +282,8 @@ class Shard:
         self._versions[p] = update.t
 
     def _code(self, p: int, stepped: Array) -> tuple[memoryview, Array, Array | None] | None:
-        """Return (payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else
-        the update with what the coding of former ones has left out."""
+        """Return (payload, new value, new residual) of fragment p; None if one is not finite. `stepped`: the new value for FLOAT32, else
+        the update plus what the coding of former updates has left out."""
         try:
             payload = codec.encode(self.coding, stepped, take=self.memory.take)
             if not self.coding.delta:
@@ -291,14 +291,14 @@ class Shard:
             if self.coding is not Coding.INT4_DELTA:
                 return payload, _frozen(codec.value_of(self.coding, payload, self.value(p), stepped)), None
             value = _frozen(codec.value_of(self.coding, payload, self.value(p), self.memory.floats(stepped.size)))
-            # Levels are coarse: without the residual, updates below half a level would be lost each time.
+            # The levels of Int4 are coarse: without the residual, an update below half a level would be lost each time.
             codec.leave_rounding_error(self.coding, payload, stepped)
             return payload, value, _frozen(stepped)
         except codec.NonFiniteError:
             return None
 
     def _keep_memory(self, units: int) -> None:
-        """Keep memory for so many contributions to an exchange; and a payload of each may be under way."""
+        """Keep memory for exchanges with `units` contributions each, and for one more payload of each unit that is on its way."""
         arrays, payloads = self._rooms
         for room in arrays | payloads:  # in FLOAT32 payloads are as large as arrays
             of_payloads = (_EXCHANGES_IN_FLIGHT + 1) * units + _PAYLOADS_OF_A_MERGE if room in payloads else 0

@@ -1,8 +1,8 @@
-"""Memory of large arrays that is used again. The kernel clears every page that it gives to a process, which takes as long as decoding into
-it; so the arrays of one merge are those of the next.
+"""Reuse of the memory of large arrays: each merge uses the memory of former merges. The kernel clears every page that it gives to a
+process, which takes as long as decoding into the page.
 
-No code gives memory back: it is spare again when the last array or memoryview that lies in it is gone, held by a thread, a queue
-or a snapshot. So memory is never used again too early.
+No caller gives memory back. It is spare again when nothing (a thread, a queue, a snapshot) refers to an array or memoryview in it any more.
+So memory is never reused too early.
 
 See docs/decisions/0062-merge-numerics.md.
 """
@@ -19,15 +19,18 @@ Array = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 _MUCH_SMALLER: Final = 2
-"""What is smaller than the smallest size with room for it by this factor gets memory of its own, which is not kept."""
+"""If the smallest fitting piece is this many times too large, memory is allocated instead, and not kept."""
 
 
 class SpareMemory:
-    """Memory to write to, in pieces of few sizes. From any thread."""
+    """Memory to write to, in pieces of few sizes. Any thread may call it."""
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        """Begin with `sizes`: bytes of what will be wanted. Pieces of some of them are kept, such that each size has one that is not too
-        large for it; so all that are kept together are at most twice as large as the largest. None are kept before `keep`."""
+        """`sizes`: bytes of the arrays that will be needed.
+
+        Only some of the sizes have pieces, so that every size has a piece that is not much too large for it. One piece of each together is
+        at most twice as large as the largest. No pieces are kept before `keep` is called.
+        """
         kept: list[int] = []
         for size in sorted(set(sizes), reverse=True):
             if not kept or kept[-1] >= _MUCH_SMALLER * size:
@@ -36,12 +39,12 @@ class SpareMemory:
         self._limits: dict[int, int] = {}
 
     def room(self, size: int) -> int:
-        """Return the bytes of the smallest piece with room for `size`; 0: there is none that is not much larger."""
-        room = next((one for one in self._spare if one >= size), 0)
+        """Return the bytes of the smallest piece with room for `size`; 0 if all are too small or much too large."""
+        room = next((piece for piece in self._spare if piece >= size), 0)
         return room if room < _MUCH_SMALLER * size else 0
 
     def keep(self, size: int, limit: int) -> None:
-        """Keep as many spare pieces of this size, which `room` gives, as `limit`, from now on."""
+        """From now on keep at most `limit` spare pieces of this size, which must be a result of `room`."""
         self._limits[size] = limit
         del self._spare[size][limit:]
 
@@ -59,15 +62,15 @@ class SpareMemory:
         return np.asarray(_Lent(whole, self._back))[:size]
 
     def _back(self, whole: Bytes) -> None:
-        """Take a piece back in whatever thread let the last reference go, at any moment: so there is no lock, and threads at once may
-        exceed the limit by one piece each."""
+        """Take a piece back. Runs in whatever thread dropped the last reference, at any moment, so it must not take a lock. Threads that
+        run it at the same time may exceed the limit by one piece each."""
         spare = self._spare.get(whole.nbytes)
         if spare is not None and len(spare) < self._limits.get(whole.nbytes, 0):
             spare.append(whole)
 
 
 class _Lent:
-    """A piece of memory while it is in use: every array that lies in it refers to this object."""
+    """A piece of memory in use. Every array in it refers to this object, so `__del__` runs when the last one is gone."""
 
     __slots__ = ("__array_interface__", "_back", "_whole")
 

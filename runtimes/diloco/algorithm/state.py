@@ -1,7 +1,7 @@
-"""What must survive the syncer's process: parameters, outer-optimizer state, clock and statistics of contributions.
+"""What survives the syncer's process: parameters, outer-optimizer state, clock and statistics of contributions.
 
-Timings, memberships and exchanges in progress end with the process. After a restore the learners join anew and take all parameters, and
-the core accepts no answer to an earlier exchange.
+Timings, memberships and open exchanges end with the process. After a restore the learners join anew and take all parameters, and the core
+accepts no answer to an earlier exchange.
 
 See docs/decisions/0152-snapshots.md.
 """
@@ -24,7 +24,7 @@ FORMAT: Final = 1
 
 
 class StateError(ValueError):
-    """A stored state cannot be used. The message says why."""
+    """A stored state cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class ContributionStats:
 
     contributions: int = 0
     last: int = 0
-    """Outer step of the last contribution; 0: none yet."""
+    """Outer step of the last contribution; 0 if there is none."""
     share: float = 0.0
-    """Its share of the weights in the recent merges of the job, 0..1, see `weights.Shares`."""
+    """The unit's share of the weights in the job's recent merges, 0..1, see `weights.Shares`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreState:
-    """Consistent at outer step `t`. The arrays are shared with the core, which never writes to them: it makes new ones."""
+    """The state at outer step `t`. The arrays are shared with the core, which never writes to them: it makes new ones."""
 
     layout: Layout
     t: int
     versions: tuple[int, ...]
-    """Per fragment, outer step of its last merge; 0 after the seed."""
+    """The outer step of each fragment's last merge; 0 after the seed."""
     values: tuple[Array, ...]
-    """Per fragment, float32 [size]."""
+    """Each fragment's value, float32 [size]."""
     momentum: tuple[Array, ...]
-    """Per fragment, float32 [size]: the outer optimizer's buffer."""
+    """The outer optimizer's buffer of each fragment, float32 [size]."""
     residual: tuple[Array | None, ...]
-    """Per fragment, float32 [size]: what the coding of the last updates has left out; None: nothing."""
+    """For each fragment, what the coding of the last updates has left out, float32 [size]; None if nothing."""
     contributions: Mapping[str, ContributionStats] = field(default_factory=dict)
     guard: Mapping[str, Any] = field(default_factory=dict)
     """See `guards.Guard.to_json`."""
@@ -62,7 +62,7 @@ class CoreState:
         return make_fragments(self.layout, len(self.versions))
 
     def restored_guard(self) -> Guard:
-        """Return the guards with their stored levels. Raises StateError if these are malformed."""
+        """The guards with their stored levels. Raises StateError if these are malformed."""
         guard = Guard([fragment.size for fragment in self.fragments])
         try:
             guard.restore(self.guard)
@@ -71,11 +71,11 @@ class CoreState:
         return guard
 
     def parts(self) -> list[dict[str, Array]]:
-        """Return the arrays of one fragment after the other: views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in
-        the shape of the tensor. A snapshot can be read as a model without knowing the fragments.
+        """Return the arrays of one fragment after the other: views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>`, in
+        the tensor's shape, so that a snapshot can be read as a model without knowing the fragments.
 
-        The fragment that was merged longest ago comes first, because it is merged next: what is written in this order is rarely replaced
-        before it is written.
+        The fragment that was merged longest ago comes first, because it will be merged next. Written in this order, an array is rarely
+        replaced in the core before it is on disk.
         """
         parts = []
         for fragment in sorted(self.fragments, key=lambda x: (self.versions[x.index], x.index)):
@@ -86,7 +86,7 @@ class CoreState:
         return parts
 
     def meta(self) -> dict[str, Any]:
-        """Return everything but the arrays, as JSON."""
+        """Everything but the arrays, as JSON."""
         return {
             "format": FORMAT,
             "t": self.t,
@@ -100,8 +100,8 @@ class CoreState:
 
     @classmethod
     def allocate(cls, meta: Mapping[str, Any]) -> CoreState:
-        """Return a state with this meta and arrays of any values, to be filled through `parts` and then given to `checked`. So a stored
-        state is in memory once. Raises StateError for a meta that cannot be used."""
+        """Return a state with this meta and uninitialized arrays. The caller fills them through `parts` and then calls `checked`, so that a
+        stored state is in memory only once. Raises StateError for a meta that cannot be used."""
         if meta.get("format") != FORMAT:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:
@@ -124,7 +124,7 @@ class CoreState:
         return cls(layout, t, versions, values, momentum, residual, contributions, guard)
 
     def checked(self) -> CoreState:
-        """Return this state, filled and from now on read-only. Raises StateError for NaN and infinity."""
+        """Return this state, which must be filled, and make it read-only. Raises StateError for NaN and infinity."""
         arrays = [x for x in (*self.values, *self.momentum, *self.residual) if x is not None]
         if not all(finite(x) for x in arrays):
             raise StateError("the state holds NaN or infinity")

@@ -13,8 +13,8 @@ SHARE_ALPHA: Final = 0.1
 
 
 def weight(tokens: float, steps: int) -> float:
-    """Return `tokens * (tokens / steps)`, quantity times quality (the paper), of the work since the learner last adopted the fragment; 0
-    without steps. Twice as many steps with the same batch size give twice the weight; half the batch size with equal steps gives a quarter.
+    """Return `tokens * (tokens / steps)`, quantity times quality (the paper), for the work since the learner last adopted the fragment; 0
+    without steps. Twice as many steps with the same batch size give twice the weight; equal steps with half the batch size give a quarter.
 
     Raises ValueError for a negative counter.
     """
@@ -24,8 +24,8 @@ def weight(tokens: float, steps: int) -> float:
 
 
 class Shares:
-    """The share of each unit in the recent merges of the job: the mean over the first 10 merges, then a moving average in which the newest
-    one counts a tenth. A merge without the unit counts 0, so the shares of all units that ever took part sum to 1.
+    """Each unit's share in the recent merges of the job: the mean over the first 10 merges, then a moving average in which the newest merge
+    counts a tenth. A merge without the unit counts 0, so the shares of all units that ever took part sum to 1.
 
     `known`: shares from before a restart.
     """
@@ -35,11 +35,11 @@ class Shares:
         self._merges = round(1 / SHARE_ALPHA) if known else 0
 
     def of(self, unit: str) -> float:
-        """Return 0 to 1; 0 for a unit that never took part."""
+        """The unit's share, 0..1; 0 for a unit that never took part."""
         return self._shares.get(unit, 0.0)
 
     def merged(self, weights: Mapping[str, float]) -> None:
-        """Take one more merge. One whose weights are all 0 has no shares and counts nothing."""
+        """Take one more merge. A merge whose weights are all 0 has no shares and is left out."""
         new = shares(weights)
         if not any(new.values()):
             return
@@ -51,6 +51,6 @@ class Shares:
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, float]:
-    """Return each weight over their sum; all 0 if that is 0."""
+    """Each weight divided by their sum; all 0 if the sum is 0."""
     total = sum(weights.values())
     return {unit: w / total if total else 0.0 for unit, w in weights.items()}
