@@ -10,8 +10,8 @@
         optimizer.zero_grad()
         session.step(tokens=batch.numel(), loss=loss.item())
 
-`join` has put the job's current parameters into the model before it returns; `session.step` overwrites a fragment of them now and then,
-in place, so that optimizers and compiled modules keep their references. That leaves the optimizer's state alone.
+When `join` returns, the model has the job's current parameters. Now and then `session.step` overwrites a fragment of them in place, so that
+optimizers and compiled modules keep their references. This does not change the optimizer's state.
 """
 
 from __future__ import annotations
@@ -60,26 +60,36 @@ def join(
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
 
-    `optimizer`, one or several, must train the exchanged parameters of `model` that require gradients, no others, and each in one
-    optimizer only. Create it before `join`, and move the model to its device before both. A process that begins while other units train
-    gets the parameters and the optimizer's state of one of them; adoptions do not touch that state. `state`: what else then comes from
-    there, anything with `state_dict` and `load_state_dict` (a learning-rate schedule over local steps, a gradient scaler), and generators
-    of random numbers; a schedule that follows the job needs it not.
-    `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` says by name
-    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`), `stacks` how many leading axes of a
-    parameter count matrices that are merged each by itself, such as experts (default: none), `trained` which are exchanged (default:
-    those that require a gradient); the others are frozen and must be the same in every unit. `on_adopt` is called with the names of
-    the parameters that were overwritten just now, in `join` and in `step`: for a program that keeps copies of them (an average,
-    float32 masters). Masters in the state of an optimizer are overwritten already.
+    A process that begins while other units train gets the parameters and the optimizer's state of one of them. Later adoptions overwrite
+    parameters, and leave the optimizer's state as it is, except for float32 masters in it.
 
-    A unit of several processes joins after `torch.distributed.init_process_group`, on every rank, with the model as it trains:
-    DistributedDataParallel, `fully_shard`, tensor parallel, or all replicas alike. `data_parallel` is (index, count): which part of the
-    unit's batch this rank trains, of how many (default: its rank, of all ranks). Ranks of one tensor-parallel group have the same index.
-    Buffers (running statistics) are each rank's own; with `buffers="leader"` all ranks get those of rank 0 whenever parameters are
-    adopted, so also at the end of the job. Buffers are never exchanged between units.
+    A unit of several processes calls `join` on every rank, after `torch.distributed.init_process_group`, with the model as it trains:
+    DistributedDataParallel, `fully_shard`, tensor parallel, or all replicas alike.
 
     Raises SystemExit with a `contract.Exit`: outside of a job, for a model that cannot be exchanged, and when the syncer refuses it.
     Raises ValueError or TypeError for an optimizer that does not train the model, TypeError for state that cannot be handed over.
+
+    Args:
+        model: move it to its device before you create the optimizer and call `join`.
+        optimizer: one or several. Together they must train exactly the exchanged parameters of `model` that require gradients, each in one
+            optimizer only.
+        canonical: parameters whose canonical form differs, by name (see `ModuleStore`).
+        embeddings: which parameters are embeddings, by name; default: those of `torch.nn.Embedding` and `EmbeddingBag`.
+        stacks: how many leading axes of a parameter count separate matrices, such as experts, each merged by itself; default: none.
+        trained: which parameters are exchanged, by name; default: those that require a gradient. The others are frozen and must be the same
+            in every unit.
+        on_adopt: called in `join` and in `step` with the names of parameters that have just been overwritten, for a program that keeps
+            copies of them (an average, float32 masters). Masters in an optimizer's state are overwritten already.
+        state: what else a beginning process gets from a peer: objects with `state_dict` and `load_state_dict` (a learning-rate schedule
+        over
+            local steps, a gradient scaler) and generators of random numbers. A schedule that follows the job does not need it.
+        data_parallel: (index, count), the part of the unit's batch that this rank trains, and the number of parts; default: its rank, and
+        the
+            number of ranks. Ranks of one tensor-parallel group have the same index.
+        buffers: "own": each rank keeps its own buffers (running statistics). "leader": all ranks get those of rank 0 whenever parameters
+        are
+            adopted, so also at the end of the job. Buffers are never exchanged between units.
+        environment: the contract's variables; default: the process's own environment.
     """
     if buffers not in ("own", "leader"):
         raise ValueError(f"buffers must be 'own' or 'leader', not {buffers!r}")

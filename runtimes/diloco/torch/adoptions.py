@@ -1,6 +1,6 @@
-"""Whether the values that a torch program adopts last. Masters in its optimizers' states are overwritten with them.
+"""Checks that adopted values stay in a torch program, and overwrites the masters in its optimizers' states with them.
 
-Where a program computes the next parameters from copies of its own, a sample of what was adopted tells.
+A program that computes the next parameters from its own copies would undo every adoption. A sample of the adopted values shows it.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -19,34 +19,35 @@ from diloco.torch.places import Place
 
 @dataclass(slots=True)
 class _Sample:
-    """Elements of one parameter, around an adoption."""
+    """Some elements of one parameter, before and after an adoption."""
 
     name: str
     elements: int
-    """The elements of the parameter."""
+    """Number of elements of the parameter."""
     read: Callable[[], torch.Tensor]
     before: torch.Tensor
     adopted: torch.Tensor
     later: list[torch.Tensor]
-    """After the next steps of the program."""
+    """The values after each of the program's next steps."""
 
 
 class Adoptions:
-    """Watches the parameters of one model. `apply` of its store calls it around each adoption, the session before each step."""
+    """Watches the parameters of one model. The store's `apply` calls `begin` and `adopted` around each adoption; the session calls
+    `stepped` in each step."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._masters = Masters(optimizers)
         self._open: list[_Sample] = []
         self._candidates: list[_Sample] = []
-        """The candidates of the fragment that is adopted now."""
+        """Samples of the fragment that is being adopted."""
         self._overwrites = OverwriteDetector()
 
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
-        """Prepare to overwrite `target`, a place in a parameter's memory. Call the result afterwards."""
+        """Prepare to overwrite `target`, a place in a parameter's memory. The caller calls the result afterwards."""
         masters = self._masters.at(name, parameter, place)
-        looked_at = self._overwrites.looks  # each costs the host a wait for the device
-        where = some_of(target) if looked_at else ()
-        before = target[where].float() if looked_at else None
+        sampled = self._overwrites.looks  # not every time: each sample costs the host a wait for the device
+        where = some_of(target) if sampled else ()
+        before = target[where].float() if sampled else None
 
         def finish() -> None:
             for master in masters:
@@ -58,7 +59,7 @@ class Adoptions:
         return finish
 
     def adopted(self) -> None:
-        """Look at the largest parameter of a fragment again, of which all were overwritten."""
+        """A fragment is overwritten: watch its largest parameter."""
         self._overwrites.adopted()
         if self._candidates:
             self._open.append(max(self._candidates, key=lambda sample: sample.elements))
@@ -66,8 +67,7 @@ class Adoptions:
 
     @torch.no_grad()
     def stepped(self) -> None:
-        """Check the parameters after a step of the program. Raises LoopError when its parameters are as if nothing had been adopted,
-        several times running."""
+        """Check the parameters after a step of the program. Raises LoopError if several adoptions in a row had no effect on them."""
         for sample in self._open:
             sample.later.append(sample.read())
         done = [sample for sample in self._open if len(sample.later) == 2]

@@ -1,4 +1,4 @@
-"""Calls of a framework that keep a program from its next step for long, announced as pauses.
+"""Slow calls of a framework between two steps, announced to the session as pauses.
 
 See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -13,11 +13,11 @@ from diloco.learner.heartbeat_state import check_pause
 from diloco.session.session import Session
 
 LONGEST_PAUSE: Final = 3600.0
-"""Seconds. What a framework does between two steps may take so long, unless its program says another time."""
+"""Seconds that a framework's call between two steps may take, unless the program says otherwise."""
 
 
 def announced[**P, R](call: Callable[P, R], session: Session, reason: str, at_most: float) -> Callable[P, R]:
-    """Return `call` inside of `session.paused(reason, at_most)`. Raises ValueError for a time that cannot be."""
+    """Wrap `call` in `session.paused(reason, at_most)`. Raises ValueError if reason or time are not allowed."""
     check_pause(reason, at_most)
 
     @functools.wraps(call)

@@ -1,6 +1,6 @@
-"""Whether a program makes its first update from what `join` gave it, and not from a file that it loaded afterwards.
+"""Checks that a program makes its first update from what `join` gave it, not from a file that it loaded afterwards.
 
-A trainer that resumes from a checkpoint of its own puts old parameters and moments in the place of the job's.
+A trainer that resumes from its own checkpoint would replace the job's parameters and moments by old ones.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -29,24 +29,24 @@ class FirstUpdate:
     """Some elements of the trained parameters as `join` left them, until the first update."""
 
     def __init__(self, parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer], *, rank: int) -> None:
-        """`rank`: of this process in its unit. A trainer that wraps the model after `join` gives all ranks the values of rank 0, so only
-        there parameters must stay as they are."""
+        """`rank`: this process's rank in its unit. A trainer that wraps the model after `join` gives all ranks the values of rank 0, so
+        parameters must stay as they are on rank 0 only."""
         self._parameters = parameters.trained
         self._compares = rank == 0
         self._over = False
         self._kept: dict[str, torch.Tensor] = {}
         self.adopted(self._parameters)
-        for one in map(innermost, optimizers):
-            one.register_step_pre_hook(self._steps)
-            one.register_load_state_dict_pre_hook(self._loads)
+        for optimizer in map(innermost, optimizers):
+            optimizer.register_step_pre_hook(self._steps)
+            optimizer.register_load_state_dict_pre_hook(self._loads)
 
     def adopted(self, names: Iterable[str]) -> None:
-        """Note that these parameters were overwritten with the job's."""
+        """The store has overwritten these parameters with the job's."""
         if self._compares and not self._over:
             self._kept |= {name: _sample(self._parameters[name]) for name in names}
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise LoopError before the first update of parameters most of which are not those of join. Some may have changed: a layer with
+        """Raise LoopError at the first update if most parameters are no longer those of `join`. A few may have changed: a layer with
         `max_norm` scales rows of its weight when it computes."""
         if torch.compiler.is_compiling() or self._over:
             return
@@ -60,24 +60,25 @@ class FirstUpdate:
             )
 
     def _loads(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-        """Raise LoopError for another state than the optimizer's own, which accelerate loads to move it."""
+        """Raise LoopError if the program loads another state than the optimizer's own. accelerate loads the own one to move it."""
         if not self._over and not _is_same(optimizer.state_dict()["state"], state["state"]):
             raise LoopError(f"the program loads a state into its optimizer between join and the first update. {_WHAT_TO_DO}")
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    held = local(tensor)
-    return held[some_of(held)].cpu() if held.numel() else torch.empty(0, dtype=held.dtype)
+    stored = local(tensor)
+    return stored[some_of(stored)].cpu() if stored.numel() else torch.empty(0, dtype=stored.dtype)
 
 
 def _differs(before: torch.Tensor, now: torch.Tensor) -> bool:
-    """Return whether most elements do. What was cast since is not compared."""
+    """Whether most elements differ. A parameter that was cast to another type since is not compared."""
     return before.dtype == now.dtype and 2 * int((before != now).sum()) > before.numel()
 
 
 def _is_same(own: Mapping[Any, Mapping[str, Any]], other: Mapping[Any, Mapping[str, Any]]) -> bool:
     return own.keys() == other.keys() and all(
-        of.keys() == other[key].keys() and all(_equal(value, other[key][name]) for name, value in of.items()) for key, of in own.items()
+        state.keys() == other[key].keys() and all(_equal(value, other[key][name]) for name, value in state.items())
+        for key, state in own.items()
     )
 
 

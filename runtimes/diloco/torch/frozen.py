@@ -12,7 +12,7 @@ from diloco.algorithm.frozen import FIRST, MASK, PLACE, SECOND, blocks, strides
 
 @torch.no_grad()
 def digest(shape: tuple[int, ...], start: tuple[int, ...], values: torch.Tensor) -> int:
-    """Return what `algorithm.frozen.digest` gives for these values, block by block: the memory that it takes does not grow with the
+    """Return the result of `algorithm.frozen.digest` for these values. It is computed block by block, so its memory does not grow with the
     tensor."""
     total = 0
     for first, size in blocks((0,) * values.dim(), tuple(values.shape)):
@@ -24,7 +24,7 @@ def digest(shape: tuple[int, ...], start: tuple[int, ...], values: torch.Tensor)
 
 
 def _digest(shape: tuple[int, ...], start: tuple[int, ...], values: torch.Tensor) -> int:
-    # Signed arithmetic: it wraps as that of uint64 does, and torch knows no other of 64 bits.
+    # In int64, because torch has no arithmetic for uint64. It wraps in the same way.
     places = torch.zeros(values.shape, dtype=torch.int64, device=values.device)
     for axis, stride in enumerate(strides(shape)):
         along = (torch.arange(values.shape[axis], device=values.device) + start[axis]) * stride
@@ -42,7 +42,7 @@ def _bits(values: torch.Tensor) -> torch.Tensor:
 
 
 def _right(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift to the right, with zeros from the left."""
+    """Shift to the right, filling with zeros: torch's shift of a signed integer fills with the sign."""
     return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 

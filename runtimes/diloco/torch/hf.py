@@ -6,7 +6,7 @@
     trainer.train()
     session.close()
 
-Wants the packages of the extra `hf`.
+Needs the packages of the extra `hf`.
 
 See docs/decisions/0167-batches.md. See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -28,21 +28,21 @@ from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
 
 with packages_of("hf", __name__):
-    import accelerate  # noqa: F401 - the Trainer asks for it only once it is made
+    import accelerate  # noqa: F401 - else the program would learn only when it makes a Trainer that it is missing
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 _NO_LABEL = -100
-"""What transformers writes in place of a label where a token has none."""
+"""transformers' label of a token that has none."""
 _ENDLESS = 1 << 40
-"""Updates of a training that ends when its job does. The Trainer wants a number."""
+"""Number of updates for the Trainer, which needs one. The training ends with its job, long before."""
 
 _PAUSES = {"evaluation": ("evaluate",), "prediction": ("predict",), "checkpoint": ("save_model", "_save_checkpoint")}
-"""Methods of the Trainer that take long, by what the session says of them. `_save_checkpoint` saves the optimizer, too."""
+"""Slow methods of the Trainer, by the reason of the pause that they are announced with. `_save_checkpoint` saves the optimizer, too."""
 
 
 def labelled_tokens(batch: Mapping[str, Any]) -> int:
-    """Return the tokens of a batch that have a label, else those that are no padding, else all. Raises ValueError for a batch without
-    tokens."""
+    """Count the tokens of a batch that have a label. Without labels count those that are no padding, without a mask count all. Raises
+    ValueError for a batch without tokens."""
     if isinstance(labels := batch.get("labels"), torch.Tensor):
         return int((labels != _NO_LABEL).sum())
     if isinstance(mask := batch.get("attention_mask"), torch.Tensor):
@@ -60,14 +60,17 @@ def attach(
     tokens: Callable[[Mapping[str, Any]], int] = labelled_tokens,
     longest_pause: float = LONGEST_PAUSE,
 ) -> None:
-    """Let `trainer` train on what the syncer leases to this unit, until the job is done or the unit drains, and tell the session of each
-    update. Call it once, before `trainer.train`.
+    """Let `trainer` train on the samples that the syncer leases to this unit, until the job is done or the unit drains, and report each
+    update to the session. Call it once, before `trainer.train`.
 
-    The trainer's data set is read by index, see `Session.numbers`: the same one, with the same `seed`, in every unit. Its collator and the
-    dataloader_… arguments hold, its sampler does not. `tokens` counts those of a batch. Without a schedule of the program, the one of the
-    trainer's arguments follows the job. An epoch in its logs is one of the job. Its evaluations, predictions and saves are announced
-    as pauses of at most `longest_pause` seconds each.
+    The trainer's data set is read by index, see `Session.numbers`. Data set and `seed` must be the same in every unit. The trainer's
+    collator and its dataloader_… arguments are used, its sampler is not. If the program has no schedule, the one in the trainer's arguments
+    follows the job. An epoch in the trainer's logs is an epoch of the job. Evaluations, predictions and saves are announced as pauses.
     Raises ValueError for arguments that would do something else in a job than they say, TypeError for a stream.
+
+    Args:
+        tokens: counts the tokens of a batch.
+        longest_pause: seconds that an evaluation, a prediction or a save may take.
     """
     if isinstance(trainer.train_dataset, IterableDataset) or not hasattr(trainer.train_dataset, "__len__"):
         raise TypeError(
@@ -93,7 +96,7 @@ def attach(
         for name in calls:
             setattr(trainer, name, announced(getattr(trainer, name), session, reason, longest_pause))
     trainer.args.max_steps = _ENDLESS
-    # What the Trainer makes of its data set, its collator and its arguments; only the sampler is another.
+    # The Trainer's own loader has its data set, its collator and its arguments; only the sampler is replaced.
     usual = trainer.get_train_dataloader()
     loader = _LeasedLoader(trainer, session, usual, seed, tokens)
     trainer.get_train_dataloader = lambda: loader
@@ -101,7 +104,7 @@ def attach(
 
 
 def _check_arguments(args: TrainingArguments) -> None:
-    """Raise ValueError for what means something else in a job."""
+    """Raise ValueError for arguments that would mean something else in a job."""
     if args.fsdp or args.deepspeed:
         raise ValueError(
             f"{'fsdp' if args.fsdp else 'deepspeed'} would shard the model after it has joined: leave it out, and ranks train with "
@@ -119,15 +122,15 @@ def _check_arguments(args: TrainingArguments) -> None:
         )
     for what in ("logging", "eval", "save"):
         strategy, every = getattr(args, f"{what}_strategy"), getattr(args, f"{what}_steps")
-        instead = f"say {what}_strategy='steps' and {what}_steps=N, in updates of this unit"
+        remedy = f"say {what}_strategy='steps' and {what}_steps=N, in updates of this unit"
         if strategy == "epoch":
-            raise ValueError(f"{what}_strategy='epoch' would wait for the end of the job, as units have no epochs of their own: {instead}")
+            raise ValueError(f"{what}_strategy='epoch' would wait for the end of the job, as units have no epochs of their own: {remedy}")
         if strategy == "steps" and every is not None and 0 < every < 1:
-            raise ValueError(f"{what}_steps={every} is a share of this unit's updates, of which there is no fixed number: {instead}")
+            raise ValueError(f"{what}_steps={every} is a share of this unit's updates, of which there is no fixed number: {remedy}")
 
 
 class _LeasedLoader(DataLoader[Any]):
-    """Its batches are the session's. Keeps the tokens of those that the Trainer has taken since its last update."""
+    """A loader of the session's batches. `taken` has the tokens of each batch that the Trainer has taken since its last update."""
 
     def __init__(
         self, trainer: Trainer, session: Session, usual: DataLoader[Any], seed: int, tokens: Callable[[Mapping[str, Any]], int]
@@ -153,7 +156,7 @@ class _LeasedLoader(DataLoader[Any]):
         for batch in super().__iter__():
             self.taken.append(self._tokens(batch))
             yield batch
-        # In the middle of an update: there is no next one.
+        # The loader may end in the middle of an update. The Trainer would go on with the next epoch, which has no batches.
         self._trainer.control.should_training_stop = True
 
 
@@ -166,7 +169,7 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not type
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
-        """Read the loss from the device when the Trainer does, now and then; a step of ours never makes it."""
+        """Keep the loss that the Trainer has read from the device. `on_step_end` never waits for the device itself."""
         loss = (logs or {}).get("loss")
         if loss is not None and math.isfinite(float(loss)):  # an evaluation at the same step logs after it, without one
             self._loss = float(loss)
@@ -174,47 +177,48 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not type
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, lr_scheduler: object = None, **_: Any
     ) -> None:
-        """Count an update, which was made from all batches taken since the last one."""
+        """Report an update, which used all batches taken since the last one."""
         self._session.step(tokens=sum(self._loader.taken), batches=len(self._loader.taken), loss=self._loss)
         self._loader.taken.clear()
         self._loss = None
         state.epoch = self._loader.leased.epoch
         if isinstance(lr_scheduler, ProgressLR):
-            lr_scheduler.step()  # the Trainer calls it before the session knows of the step
+            lr_scheduler.step()  # again: the Trainer has called it before the session knew of the step
         control.should_training_stop = control.should_training_stop or self._session.over
 
 
 # --- The learning rate that the arguments of transformers' Trainer describe, over a job -------------------------------
 class TrainerShape:
-    """The share of the highest rate. Warm-up follows the optimizer's steps, and the decay the job's progress, as in `diloco.schedules`.
+    """A schedule of transformers, as a share of the highest rate. Its warm-up follows the optimizer's steps, and its decay the job's
+    progress, as in `diloco.schedules`.
 
-    transformers' shapes are functions of a number of steps: those of the warm-up first, and then those of the decay, which are here the
-    outer steps of the job.
+    transformers' schedules are functions of a number of steps: first those of the warm-up, then those of the decay. Here the outer steps of
+    the job stand for the latter.
     """
 
     def __init__(self, args: TrainingArguments, optimizer: torch.optim.Optimizer, steps: int) -> None:
-        """Follow the Trainer's schedule; `steps`: outer steps of the job, of which a `warmup_steps` below 1 is a share. Raises ValueError
-        for a schedule that follows something else than steps."""
+        """`steps`: outer steps of the job. A `warmup_steps` below 1 is a share of them. Raises ValueError for a schedule that follows
+        something else than steps."""
         self._warmup = args.get_warmup_steps(steps)
         self._steps = steps
-        made = get_scheduler(
+        scheduler = get_scheduler(
             args.lr_scheduler_type,
-            # One of its own: a scheduler writes rates as soon as it is made. Some shapes read the highest rate.
+            # Not the Trainer's optimizer: a scheduler writes rates as soon as it is made. But with its rate, which some schedules read.
             optimizer=torch.optim.SGD([torch.zeros(1)], lr=optimizer.param_groups[0]["lr"]),
             num_warmup_steps=self._warmup,
             num_training_steps=self._warmup + steps,
             scheduler_specific_kwargs=args.lr_scheduler_kwargs,
         )
-        if not isinstance(made, torch.optim.lr_scheduler.LambdaLR):
+        if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
             raise ValueError(
                 f"lr_scheduler_type={str(args.lr_scheduler_type.value)!r} follows what this unit alone has measured, so that units would "
                 "train at different rates. Pass a schedule that follows the job:\n"
                 '    rate = diloco.torch.schedule(optimizer, session, "cosine", warmup=200)\n'
                 "    trainer = Trainer(…, optimizers=(optimizer, rate))"
             )
-        self._share = made.lr_lambdas[0]
+        self._share = scheduler.lr_lambdas[0]
 
     def next_share(self, clock: Clock) -> float:
-        """Return the share of the step that comes next."""
+        """Return the share for the next step."""
         warm = self._share(min(clock.optimizer_steps, self._warmup))
         return float(warm * self._share(self._warmup + clock.progress * self._steps))

@@ -1,7 +1,7 @@
-"""The state of torch's optimizers, and what else a program hands over, for a peer.
+"""The state of torch's optimizers, and of other objects that a program hands over, for a peer.
 
-What an optimizer keeps in the shape of a parameter (`exp_avg`) goes by pieces, as the parameter does; what else it keeps (`step`), the
-options of its groups (the rate) and the `state_dict` of what the program hands over are the small rest.
+Tensors that an optimizer keeps in the shape of a parameter (`exp_avg`) travel in pieces, as the parameter does. The rest is small and
+travels as one: what else the optimizer keeps (`step`), the options of its groups (the rate), and the `state_dict` of the other objects.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -34,12 +34,12 @@ from diloco.torch.store import ModuleStore
 _AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
 """Types whose values float32 holds exactly."""
 _MOST_NAMES = 8
-"""Arrays of a parameter's shape that a copy may have where it is not known before the first step what the optimizer keeps."""
+"""The most arrays of a parameter's shape that a copy may have if it is not known what the optimizer will keep."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What a program may hand over: schedulers, scalers, samplers, its own objects."""
+    """An object that a program may hand over: a scheduler, a scaler, a sampler, one of its own."""
 
     def state_dict(self) -> Mapping[str, Any]: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
@@ -50,12 +50,12 @@ type HandedOver = Stateful | torch.Generator
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a copy makes of this program's objects."""
+    """The states that a copy gives to this program's objects."""
 
     states: Sequence[dict[torch.Tensor, dict[str, Any]]]
     """State of each optimizer, by parameter."""
     masters: Sequence[Mapping[str, Sequence[str]]]
-    """Places of masters in these, by name of the parameter."""
+    """For each optimizer, the keys of masters in its state, by the parameter's name."""
     groups: Sequence[Sequence[Mapping[str, Any]]]
     """Options of each group of each optimizer."""
     handed_over: Sequence[Any]
@@ -64,12 +64,12 @@ class _Read:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Raise StateError where a copy has another structure than this program's state."""
+    """Any error within this context becomes a StateError: the copy has another structure than this program's state."""
     try:
         yield
     except StateError:
         raise
-    except Exception as error:  # what a stranger sends is read by torch
+    except Exception as error:  # any: torch reads here what another process sent
         raise StateError(f"the donor's state does not fit this program: {type(error).__name__}: {error}") from error
 
 
@@ -77,27 +77,27 @@ class OptimizerState:
     """A `CountedState` of the optimizers of a `ModuleStore`'s parameters."""
 
     def __init__(self, store: ModuleStore, optimizers: Sequence[torch.optim.Optimizer], handed_over: Sequence[HandedOver] = ()) -> None:
-        """Raise TypeError for what has no state that can be handed over."""
+        """Raises TypeError for an object in `handed_over` whose state cannot be handed over."""
         self.steps = 0
         """See `CountedState`."""
         self._store = store
         self._optimizers = [*map(innermost, optimizers)]
-        self._handed_over = [one for one in handed_over if not isinstance(one, ProgressLR)]  # these follow the job
-        for one in self._handed_over:
-            _check(one)
+        self._handed_over = [item for item in handed_over if not isinstance(item, ProgressLR)]  # a ProgressLR follows the job
+        for item in self._handed_over:
+            _check(item)
         self._names = {id(parameter): name for name, parameter in store.parameters.trained.items()}
         self._masters = Masters(self._optimizers)
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in store.parameters.trained.values()))
         self._new: dict[str, dict[str, torch.Tensor]] = {}
-        """By parameter what was put of a copy."""
+        """Arrays of a copy that have come, by parameter and name."""
         self._elements: Counter[tuple[str, str]] = Counter()
-        """By tensor and array how many elements that was."""
+        """How many elements have come, by tensor and array."""
         self._kept: dict[torch.Tensor, Mapping[str, Any]] | None = None
-        """By parameter what its optimizer will keep, as far as that is known; None: no copy has begun to come yet."""
+        """What the optimizer will keep of each parameter, as far as that is known; None before a copy begins to come."""
 
     @property
     def kind(self) -> str:
-        return "torch " + ", ".join(type(one).__name__ for one in (*self._optimizers, *self._handed_over))
+        return "torch " + ", ".join(type(item).__name__ for item in (*self._optimizers, *self._handed_over))
 
     @property
     def lent(self) -> bool:
@@ -111,23 +111,23 @@ class OptimizerState:
         """Do nothing: nothing is compiled."""
 
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
-        found = []
+        arrays = []
         for piece in pieces:
             parameter = self._store.parameter(piece.tensor)
-            found.append(PieceArray(piece, "", _name(parameter.dtype)))
+            arrays.append(PieceArray(piece, "", _name(parameter.dtype)))
             for key, value in sorted(state_of(self._optimizers, parameter).items()):
                 if not _is_shaped(value, parameter):
                     continue
                 if value.dtype not in _AS_FLOAT32:
                     raise StateError(f"the optimizer's {key} of {piece.tensor} is {value.dtype}, which does not travel as float32")
-                found.append(PieceArray(piece, key, _name(value.dtype)))
-        return found
+                arrays.append(PieceArray(piece, key, _name(value.dtype)))
+        return arrays
 
     def stage(self, arrays: Sequence[PieceArray]) -> StagedTensors:
         places, tensors = [], []
-        for one in arrays:
-            place, parameter = self._store.placed(one.piece)
-            source = state_of(self._optimizers, parameter)[one.name] if one.name else parameter
+        for array in arrays:
+            place, parameter = self._store.placed(array.piece)
+            source = state_of(self._optimizers, parameter)[array.name] if array.name else parameter
             places.append(place)
             tensors.append(_at(source, place))
         return self._stager.stage(places, tensors)
@@ -137,7 +137,7 @@ class OptimizerState:
         keep = _Keeper(events)
         optimizers = []
         for optimizer in self._optimizers:
-            # Without the tensors of this process: names stand for them.
+            # Parameters are tensors of this process only; in the copy, their names stand for them.
             groups = [{key: keep(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
             states, masters = {}, {}
             for parameter, state in optimizer.state.items():
@@ -145,7 +145,7 @@ class OptimizerState:
                     states[name] = {key: keep(value) for key, value in state.items() if not _is_shaped(value, parameter)}
                     masters[name] = self._masters.keys(name, parameter)
             optimizers.append({"groups": groups, "state": states, "masters": {name: keys for name, keys in masters.items() if keys}})
-        handed_over = [keep(_state_of(one)) for one in self._handed_over]
+        handed_over = [keep(_state_of(item)) for item in self._handed_over]
         arrays = arrays_of(self.arrays([whole(spec) for spec in self._store.specs()]))
         return _Rest({"optimizers": optimizers, "handed over": handed_over, STEPS: self.steps, ARRAYS: arrays}, events)
 
@@ -167,13 +167,14 @@ class OptimizerState:
             self._elements[array.piece.tensor, array.name] += array.piece.elements
             target = _at(of_parameter[array.name], place)
         else:
-            # At once, unlike moments: if the copy breaks off, the next one or the syncer overwrites it.
+            # Parameters are overwritten at once, unlike moments: if the copy breaks off, the next copy or the syncer overwrites them.
             target = _at(parameter, place)
         value = values.reshape(array.piece.size)
         target.copy_(torch.from_numpy(np.array(value if place.axes is None else value.transpose(np.argsort(place.axes)))))
 
     def _dtype_of(self, array: PieceArray, parameter: torch.Tensor, names: int) -> torch.dtype:
-        """Return the type in which an array of a copy is kept here. `names`: how many of this parameter have come. Raises StateError."""
+        """Return the type in which this process keeps an array of a copy. `names`: how many arrays of this parameter have come. Raises
+        StateError."""
         if (dtype := _dtype(array.dtype)) not in _AS_FLOAT32:
             raise StateError(f"the donor keeps {array.name} of {array.piece.tensor} as {array.dtype}, which does not travel as float32")
         if (expected := self._expected(parameter)) is None:
@@ -186,15 +187,15 @@ class OptimizerState:
         return own.dtype
 
     def _expected(self, parameter: torch.Tensor) -> Mapping[str, Any] | None:
-        """Return what the optimizer will keep of a parameter after its first step; None: that is not known."""
+        """Return what the optimizer will keep of a parameter after its first step; None if that is not known."""
         if self._kept is None:
-            self._kept = {parameter: found for one in self._optimizers for parameter, found in kept(one).items()}
+            self._kept = {parameter: state for optimizer in self._optimizers for parameter, state in kept(optimizer).items()}
         return self._kept.get(parameter)
 
     def check(self, rest: Any) -> None:
         with _fitting():
             read = self._read(rest)
-        # Only they know whether they take it: they do, and get back what they had.
+        # Only the objects themselves know whether they accept the state. So they load it, and then get back what they had.
         self._give_back(self._hand_over(read.handed_over))
 
     @torch.no_grad()
@@ -202,11 +203,11 @@ class OptimizerState:
         with _fitting():
             read = self._read(rest)
         self._hand_over(read.handed_over)
-        # Nothing refuses its state from here on.
+        # From here on nothing can fail, so the state is never half replaced.
         for optimizer, groups, state in zip(self._optimizers, read.groups, read.states, strict=True):
             for group, options in zip(optimizer.param_groups, groups, strict=True):
                 group.update(options)
-            # What the donor does not have would stay, from a training that the copy replaces.
+            # Cleared first: keys that the donor does not have come from a training that the copy replaces.
             optimizer.state.clear()
             optimizer.state.update(state)
         for masters, state in zip(read.masters, read.states, strict=True):
@@ -215,18 +216,18 @@ class OptimizerState:
                     if isinstance(value := values.get(key), torch.Tensor) and _is_shaped(value, parameter):
                         follow(value, parameter)
         self.steps = read.steps
-        self._new = {}  # its tensors are the optimizers' now
+        self._new = {}  # not clear(): its inner dicts are the optimizers' now
         self._elements.clear()
 
     def _read(self, rest: Any) -> _Read:
-        """Return what a copy whose arrays were put makes of this program's objects. Raises for one that does not fit."""
+        """Return the states that a copy gives to this program's objects, once its arrays were put. Raises if the copy does not fit."""
         steps = steps_behind(rest)
         self._check_arrays(names_of(rest))
         read = _Reader(self._store.device)
         optimizers = rest["optimizers"]
         states = [self._state(one, read(saved["state"])) for one, saved in zip(self._optimizers, optimizers, strict=True)]
         groups = [_options(one, read(saved["groups"])) for one, saved in zip(self._optimizers, optimizers, strict=True)]
-        # A version that did not say which they are may have stored it.
+        # A stored state may be from a version that did not name the masters.
         masters = [saved.get("masters", {}) for saved in optimizers]
         if without := self._new.keys() - {self._names[id(parameter)] for state in states for parameter in state}:
             raise ValueError(f"arrays of {min(without)} came, and no optimizer has a state of it")
@@ -234,7 +235,7 @@ class OptimizerState:
         return _Read(states, masters, groups, objects, steps)
 
     def _check_arrays(self, names: Mapping[str, frozenset[str]] | None) -> None:
-        """Raise ValueError unless all of each array came. `names`: by tensor which ones the optimizer had; None: the donor does not say."""
+        """Raise ValueError unless all arrays came, and each as a whole. `names`: the donor's arrays, by tensor; None if it does not say."""
         for piece in self.held():
             place, _ = self._store.placed(piece)
             came = self._new.get(place.part.parameter, {}).keys()
@@ -245,13 +246,13 @@ class OptimizerState:
                     raise ValueError(f"{self._elements[piece.tensor, name]} of {piece.elements} elements of {name} of {piece.tensor} came")
 
     def _state(self, optimizer: torch.optim.Optimizer, saved: Mapping[str, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
-        """Return the state of one optimizer. `saved`: what the copy has of it beside arrays. Raises ValueError."""
+        """Return the state of one optimizer. `saved`: its state in the copy, without the arrays. Raises ValueError."""
         own = {self._names.get(id(parameter)): parameter for group in optimizer.param_groups for parameter in group["params"]}
-        found = {}
+        states = {}
         for name, small in saved.items():
             state = {**small, **self._new.get(name, {})}
             if not state:
-                continue  # it had no gradient yet
+                continue  # the parameter had no gradient yet
             if name not in own:
                 raise ValueError(f"{name} is of no {type(optimizer).__name__} here")
             expected = self._expected(own[name])
@@ -259,11 +260,12 @@ class OptimizerState:
                 raise ValueError(f"{min(map(str, differing))} of {name} is in one of the two states only")
             if wrong := [key for key in small if expected is not None and not _is_alike(expected[key], small[key])]:
                 raise ValueError(f"{wrong[0]} of {name} is not what {type(optimizer).__name__} keeps")
-            found[own[name]] = state
-        return found
+            states[own[name]] = state
+        return states
 
     def _hand_over(self, objects: Sequence[Any]) -> Sequence[Any]:
-        """Give each object its state of a copy, and return what all had before. Raises StateError, once they have that again."""
+        """Give each object its state of a copy, and return their former states. If one refuses, all get these back, and it raises
+        StateError."""
         before = [copy.deepcopy(_state_of(one)) for one in self._handed_over]
         for number, (one, state) in enumerate(zip(self._handed_over, objects, strict=True), 1):
             try:
@@ -279,7 +281,7 @@ class OptimizerState:
 
 
 class _Rest:
-    """A `StagedRest`: its tensors are copies, on their way to the host until the events have come."""
+    """A `StagedRest`. Its tensors are copies, which are in host memory once the events have come."""
 
     def __init__(self, tree: Any, events: Sequence[torch.cuda.Event]) -> None:
         self._tree = tree
@@ -292,7 +294,7 @@ class _Rest:
 
 
 class _Keeper:
-    """Copies what may change with the next step. Of what is on a CUDA device the host does not wait for the copy."""
+    """Copies everything that may change with the next step. The host does not wait for copies from a CUDA device."""
 
     def __init__(self, events: list[torch.cuda.Event]) -> None:
         self._events = events
@@ -301,9 +303,9 @@ class _Keeper:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, Mapping):
-            return {key: self(one) for key, one in value.items()}
+            return {key: self(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self(one) for one in value) if type(value) in (list, tuple) else value
+            return type(value)(self(item) for item in value) if type(value) in (list, tuple) else value
         return value
 
     def _tensor(self, value: torch.Tensor) -> tuple[str, torch.Tensor, bool]:
@@ -325,11 +327,11 @@ class _Keeper:
 
 
 _TENSOR = "a tensor of this process"
-"""Marks what `_Keeper` has made of a tensor."""
+"""Marks a tuple that `_Keeper` has made from a tensor."""
 
 
 def _leaves(tree: Any) -> Any:
-    """Tensors as `Leaf`s."""
+    """The tree with its tensors as `Leaf`s."""
     if isinstance(tree, tuple) and len(tree) == 3 and tree[0] is _TENSOR:
         _, value, on_host = tree
         data = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -346,7 +348,7 @@ def _leaves(tree: Any) -> Any:
 
 
 class _Reader:
-    """`Leaf`s as tensors, on the device where the donor's kind of place is here."""
+    """Turns `Leaf`s into tensors: on the host if they were on the donor's host, else on this process's device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -367,7 +369,7 @@ def _check(one: HandedOver) -> None:
     if not isinstance(one, torch.Generator | Stateful):
         raise TypeError(f"state must hold objects with state_dict and load_state_dict, or torch.Generators, not {type(one).__name__}")
     try:
-        # When the program begins: else it would be found out by the first peer that needs it.
+        # Tried when the program begins. Else the first peer that needs the state would find out.
         encode(_leaves(_Keeper([])(_state_of(one))))
     except StateError as error:
         raise TypeError(f"the state of {type(one).__name__} cannot be handed over to another process: {error}") from error
@@ -385,12 +387,12 @@ def _load(one: HandedOver, state: Any) -> None:
 
 
 def _is_shaped(value: object, parameter: torch.Tensor) -> bool:
-    """Whether it goes by pieces. A step count is none, also of a parameter that is a number."""
+    """Whether the value travels in pieces. A step count does not, even for a parameter that is a scalar like it."""
     return isinstance(value, torch.Tensor) and value.ndim > 0 and value.shape == parameter.shape
 
 
 def _options(optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return a copy's options of an optimizer's groups. Raises ValueError for such as this one cannot have."""
+    """Return a copy's options for an optimizer's groups. Raises ValueError if this optimizer cannot have them."""
     name = type(optimizer).__name__
     if len(saved) != len(optimizer.param_groups):
         raise ValueError(f"the donor's {name} has {len(saved)} groups")
@@ -402,7 +404,7 @@ def _options(optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[str, Any]
 
 
 def _is_alike(own: Any, other: Any) -> bool:
-    """Whether a value may take the place of another one. None may be in the place of any."""
+    """Whether one value may replace the other. None may replace anything, and anything None."""
     if own is None or other is None:
         return True
     if isinstance(own, torch.Tensor):
@@ -423,7 +425,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise StateError(f"the donor keeps values as {name}, which this version of torch does not know")
-    return found
+    return dtype

@@ -6,7 +6,7 @@
     lightning.Trainer(max_epochs=-1, use_distributed_sampler=False, callbacks=[steps]).fit(module, loader)
     session.close()
 
-Wants the package of the extra `lightning`.
+Needs the package of the extra `lightning`.
 
 See docs/decisions/0167-batches.md. See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -32,11 +32,15 @@ with packages_of("lightning", __name__):
 
 
 class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
-    """Tells the session of each update of the optimizer, with the batches that it was made from, and ends the training with the job."""
+    """Reports each update of the optimizer to the session, with the batches that it used, and ends the training with the job."""
 
     def __init__(self, session: Session, *, tokens: Callable[[Any], int], longest_pause: float = LONGEST_PAUSE) -> None:
-        """Connect Lightning to the session; `tokens`: the real tokens of a batch, without padding. Validations, tests, predictions and
-        checkpoints are announced as pauses of at most `longest_pause` seconds each. Raises ValueError for a time that cannot be."""
+        """Raises ValueError if `longest_pause` is not allowed.
+
+        Args:
+            tokens: counts the real tokens of a batch, without padding.
+            longest_pause: seconds that a validation, a test, a prediction or a checkpoint may take. They are announced as pauses.
+        """
         check_pause("validation", longest_pause)
         self._session = session
         self._count = tokens
@@ -48,8 +52,8 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         self._loss: torch.Tensor | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise ValueError for what would train before the first step, to look for a learning rate or a batch size."""
-        finders = [one for one in trainer.callbacks if isinstance(one, BatchSizeFinder | LearningRateFinder)]
+        """Raise ValueError for callbacks that would train before the first step, to find a learning rate or a batch size."""
+        finders = [callback for callback in trainer.callbacks if isinstance(callback, BatchSizeFinder | LearningRateFinder)]
         if stage == "fit" and finders:
             raise ValueError(
                 f"{type(finders[0]).__name__} would train on the job's samples and put the model back, which no step counts: find the "
@@ -57,7 +61,7 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise ValueError for what would end this unit before the job, do nothing before the end of the job, or replace its final
+        """Raise ValueError for settings that would end this unit before the job, do nothing until the job ends, or replace the job's final
         parameters."""
         for name, bound in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
             if bound is not None and bound != -1:
@@ -67,7 +71,7 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
                 f"{type(trainer.strategy).__name__} would cut the model after it has joined: give Trainer strategy='ddp', or write the "
                 "loop yourself, with fully_shard before join"
             )
-        if averaging := [one for one in trainer.callbacks if isinstance(one, StochasticWeightAveraging | WeightAveraging)]:
+        if averaging := [x for x in trainer.callbacks if isinstance(x, StochasticWeightAveraging | WeightAveraging)]:
             raise ValueError(
                 f"{type(averaging[0]).__name__} would put an average of this unit's weights in the place of the job's final parameters, "
                 "another one in each unit: leave it out. The outer steps of the job average already"
@@ -87,22 +91,22 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
             trainer.save_checkpoint = announced(trainer.save_checkpoint, self._session, "checkpoint", self._longest_pause)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count updates from here."""
+        """Count updates from here on."""
         self._updates = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Count the last batch of an update: `global_step` counts the optimizer's."""
+        """Count a batch. After the last batch of an update, when `global_step` has grown, report the step."""
         self._tokens += self._count(batch)
         self._batches += 1
         if trainer.global_step != self._updates:
-            # That of the update before: the device has computed it, so that nothing waits.
+            # The loss of the update before: the device has computed it, so the host does not wait.
             loss = None if self._loss is None else self._loss.item()
             self._session.step(tokens=self._tokens, batches=self._batches, loss=loss)
             self._updates, self._tokens, self._batches = trainer.global_step, 0, 0
             self._loss = outputs.get("loss") if isinstance(outputs, dict) else None
             for config in trainer.lr_scheduler_configs:
                 if isinstance(config.scheduler, ProgressLR):
-                    config.scheduler.step()  # Lightning calls it before the session knows of the step
+                    config.scheduler.step()  # again: Lightning has called it before the session knew of the step
         trainer.should_stop = trainer.should_stop or self._session.over
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -110,7 +114,7 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         trainer.should_stop = trainer.should_stop or self._session.over
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a pause, also of the check before the first step."""
+        """Begin a pause, also for the validation that Lightning runs before the first step."""
         self._begin_pause("validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

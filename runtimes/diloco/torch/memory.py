@@ -1,4 +1,5 @@
-"""Whether each element of the trained parameters has memory of its own. Where two share some, an adoption of one overwrites the other.
+"""Checks that each element of the trained parameters has its own memory. If two shared memory, an adoption of one would overwrite the
+other.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -27,13 +28,13 @@ class _Span(NamedTuple):
 
 
 def check_memory(trained: Mapping[str, torch.Tensor], frozen: Mapping[str, torch.Tensor]) -> None:
-    """Raise LayoutError, naming the parameters, for trained ones that share memory within themselves or with others. Tied parameters are
-    one object, which is there once."""
+    """Raise LayoutError, naming the parameters, if a trained parameter shares memory within itself or with another parameter. Tied
+    parameters are one object and have one name, so they pass."""
     by_device: dict[torch.device, list[_Span]] = {}
     for name, parameter in {**trained, **frozen}.items():
         values = local(parameter)
         if type(values) is not torch.Tensor or values.layout is not torch.strided or values.device.type not in _ADDRESSED:
-            continue  # of a quantised tensor there is more than one address, or none
+            continue  # a quantised tensor has several addresses, or none
         if name in trained and _is_expanded(values):
             raise LayoutError(
                 f"parameter {name!r} is expanded: several of its elements share memory, so it cannot be overwritten in place. Make it "
@@ -44,8 +45,8 @@ def check_memory(trained: Mapping[str, torch.Tensor], frozen: Mapping[str, torch
             by_device.setdefault(values.device, []).append(_Span(start, start + _reach(values) * values.element_size(), name, values))
     for spans in by_device.values():
         before: list[_Span] = []
-        for span in sorted(spans, key=lambda one: one[:3]):
-            before = [one for one in before if one.end > span.start]
+        for span in sorted(spans, key=lambda x: x[:3]):
+            before = [x for x in before if x.end > span.start]
             for other in before:
                 owner, guest = (span, other) if span.name in trained else (other, span)
                 if owner.name in trained and _meet(owner, guest):
@@ -57,7 +58,7 @@ def check_memory(trained: Mapping[str, torch.Tensor], frozen: Mapping[str, torch
 
 
 def _reach(values: torch.Tensor) -> int:
-    """Return the elements of memory from the first one to the last one."""
+    """The distance in memory from the first element to the end of the last one, in elements."""
     return 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
 
 
@@ -66,7 +67,7 @@ def _is_expanded(values: torch.Tensor) -> bool:
 
 
 def _meet(owner: _Span, guest: _Span) -> bool:
-    """Return whether two whose spans overlap share an element. Columns of one matrix do not."""
+    """Whether two parameters whose spans overlap share an element. Columns of one matrix overlap and share none."""
     size, first = owner.values.element_size(), min(owner.start, guest.start)
     if guest.values.element_size() != size or (owner.start - guest.start) % size:
         return True

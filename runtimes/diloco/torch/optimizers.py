@@ -1,4 +1,4 @@
-"""Whether an optimizer trains the model that it is joined with.
+"""Checks that an optimizer trains the model that it joins with, and counts its updates.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -14,12 +14,12 @@ from diloco.torch.parameters import Parameters
 from diloco.wording import plural
 
 _NAMED = 5
-"""An error names so many parameters at most."""
+"""The most parameters that an error names."""
 
 
 def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Raise ValueError unless the optimizers train each exchanged parameter that requires a gradient exactly once, and nothing else;
-    TypeError for another object. A parameter that requires no gradient may be in an optimizer, which passes over it.
+    TypeError if one is no optimizer. A parameter that requires no gradient may be in an optimizer, which ignores it.
 
     An optimizer of other tensors (of a copy of the model, or of the model before its parameters were made anew) would train something
     that is never exchanged, and the job would go on as if this unit had learnt nothing.
@@ -55,7 +55,7 @@ def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Op
 
 
 def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the real optimizer, which accelerate's holds."""
+    """Return the real optimizer inside accelerate's, or `optimizer` itself."""
     inner = getattr(optimizer, "optimizer", None)
     return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
 
@@ -73,13 +73,13 @@ class UpdateCounts:
 
     def _hook(self, index: int) -> Callable[[torch.optim.Optimizer, tuple[Any, ...], dict[str, Any]], None]:
         def count(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not torch.compiler.is_compiling():  # a compiled step would be compiled anew for each count
+            if not torch.compiler.is_compiling():  # in a compiled step the count would be a constant: each one would compile it anew
                 self._counts[index] += 1
 
         return count
 
 
 def some(items: Sequence[str]) -> str:
-    """Return the first of the items, and how many more there are."""
+    """Join the first items to a text that also says how many more there are."""
     more = len(items) - _NAMED
     return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")

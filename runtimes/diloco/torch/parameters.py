@@ -1,4 +1,4 @@
-"""Which parameters of a torch module are exchanged, and what they are called.
+"""Which parameters of a torch module are exchanged, and their names.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -17,27 +17,26 @@ from diloco.algorithm.layout import LayoutError
 from diloco.torch.memory import check_memory
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
-"""What torch.compile and activation checkpointing put into the names of parameters."""
+"""Parts that torch.compile and activation checkpointing insert into the names of parameters."""
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """A module's parameters by name, without the names of wrappers. Tied parameters are there once, under the name that the module
-    registered first."""
+    """A module's parameters by name, without the names of wrappers. A tied parameter occurs once, under the name that the module registered
+    first."""
 
     trained: Mapping[str, torch.nn.Parameter]
-    """Those that units exchange."""
+    """Parameters that units exchange."""
     frozen: Mapping[str, torch.nn.Parameter]
-    """Those that are equal in all units, and stay as they are."""
+    """Parameters that are equal in all units, and stay as they are."""
 
     def all(self) -> dict[str, torch.nn.Parameter]:
-        """Return both."""
         return {**self.trained, **self.frozen}
 
 
 def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None = None) -> Parameters:
-    """Select by name with `trained`; default: what requires a gradient.
+    """`trained` selects by name the parameters that are exchanged; default: those that require a gradient.
 
     Raises LayoutError, naming the parameter, for a module that cannot be exchanged.
     """
@@ -45,19 +44,19 @@ def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None
     named = named_parameters(module)
     for name, parameter in named.items():
         _check_exists(name, parameter)
-    exchanged = {name: one for name, one in named.items() if (one.requires_grad if trained is None else trained(name))}
+    exchanged = {name: x for name, x in named.items() if (x.requires_grad if trained is None else trained(name))}
     if not exchanged:
         why = "none requires a gradient" if trained is None else "`trained` selects none"
         raise LayoutError(f"the model has no parameter to exchange: of its {len(named)} parameters {why}")
     for name, parameter in exchanged.items():
         _check_exchangeable(name, parameter)
-    found = Parameters(exchanged, {name: parameter for name, parameter in named.items() if name not in exchanged})
-    check_memory(found.trained, found.frozen)
-    return found
+    parameters = Parameters(exchanged, {name: parameter for name, parameter in named.items() if name not in exchanged})
+    check_memory(parameters.trained, parameters.frozen)
+    return parameters
 
 
 def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Return all parameters by name, without the names of wrappers."""
+    """All parameters by name, without the names of wrappers."""
     inner = {
         f"{path}.module" if path else "module"
         for path, child in module.named_modules(remove_duplicate=False)
@@ -67,13 +66,13 @@ def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def _plain(name: str, inner: set[str]) -> str:
-    """Return the name without the parts that wrappers put in. `inner`: paths of the modules inside DistributedDataParallel."""
+    """Return the name without the parts that wrappers insert. `inner`: paths of the modules that data-parallel wrappers hold."""
     parts = name.split(".")
     return ".".join(part for end, part in enumerate(parts, 1) if part not in _WRAPPERS and ".".join(parts[:end]) not in inner)
 
 
 def _refuse_fsdp1(module: torch.nn.Module) -> None:
-    if (loaded := sys.modules.get(_FSDP1)) is None:  # torch does not load it by itself, and it takes a second
+    if (loaded := sys.modules.get(_FSDP1)) is None:  # not imported here: that takes a second, and a model can have it only if it is loaded
         return
     if any(isinstance(child, loaded.FullyShardedDataParallel) for child in module.modules()):
         raise LayoutError(

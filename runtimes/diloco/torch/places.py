@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A piece of a canonical tensor, and where this process has it."""
+    """A piece of a canonical tensor, and where this process stores it."""
 
     piece: Piece
     part: Part
     where: tuple[int | slice, ...]
-    """Index into the parameter's local memory; the axes of what it selects are the parameter's own."""
+    """Index into the parameter's local memory. The result has the parameter's order of axes."""
 
     @property
     def axes(self) -> tuple[int, ...] | None:
-        """As `Part.axes`."""
         return self.part.axes
 
     def inner(self, piece: Piece) -> Place:
-        """Return the place of a piece of this piece."""
+        """Return the place of `piece`, which must lie within this place's piece."""
         offset = [a - b for a, b in zip(piece.start, self.piece.start, strict=True)]
         slices = self.where[self.part.layer is not None :]
         inner = list(slices)
@@ -46,7 +45,7 @@ class Place:
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
-    """Return what this process stores of a parameter, without its gradient."""
+    """Return the part of a parameter that this process stores, without its gradient."""
     if (sharded := _sharded(parameter)) is None:
         return parameter.detach()
     with torch.no_grad():
@@ -55,9 +54,9 @@ def local(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def held(name: str, parameter: torch.Tensor, part: Part) -> Place | None:
-    """Return the place of that part of a canonical tensor which this process stores; None: nothing of it. `name`: the parameter's.
+    """Return the place of the part of a canonical tensor that this process stores; None if it stores nothing of it.
 
-    Raises LayoutError for a sharding whose local part is no rectangle.
+    `name`: the parameter's, for errors. Raises LayoutError for a sharding whose local part is no rectangle.
     """
     start, size = _rectangle(name, parameter)
     where: tuple[int | slice, ...] = ()
@@ -77,7 +76,7 @@ def _sharded(parameter: torch.Tensor) -> DTensor | None:
 
 
 def _rectangle(name: str, parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Start and size of what this process stores, in the parameter's own order of axes."""
+    """Start and size of the part that this process stores, in the parameter's order of axes."""
     shape = tuple(parameter.shape)
     sharded = _sharded(parameter)
     if sharded is None:
@@ -91,7 +90,8 @@ def _rectangle(name: str, parameter: torch.Tensor) -> tuple[tuple[int, ...], tup
         if isinstance(placement, Partial):
             raise LayoutError(f"parameter {name!r} is a sum over the processes ({placement}): reduce it before joining")
         if isinstance(placement, _StridedShard):
-            # fully_shard over tensor parallel: rows are cut by the later dimension first, so that this one's parts are in one piece.
+            # fully_shard over tensor parallel. Rows are cut by the later mesh dimensions first. If those cut into `split_factor` parts, the
+            # part of this process is still one piece.
             later = [
                 mesh.size(other)
                 for other in range(dimension + 1, mesh.ndim)

@@ -1,4 +1,4 @@
-"""A fragment's way from a torch module to the host: a copy on the device at the step boundary, everything else beside the training.
+"""A fragment's way from a torch module to the host. The step boundary waits only for a copy on the device; the rest is done meanwhile.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -16,37 +16,38 @@ from diloco.torch.places import Place
 
 
 class Stager:
-    """Stages tensors of a module. Called on the training thread; its buffers come back from any thread."""
+    """Stages tensors of a module, on the training thread. Any thread may release what was staged."""
 
     def __init__(self, *, pinned: bool) -> None:
-        """Stage values; `pinned`: page-lock the host memory, so that CUDA copies into it without stopping the host."""
+        """`pinned`: page-lock the host memory, so that the host does not wait while CUDA copies into it."""
         self._buffers: HostBuffers[torch.Tensor] = HostBuffers(
             lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True) if pinned else torch.zeros(size, dtype=torch.uint8)
         )
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def stage(self, places: Sequence[Place], tensors: Sequence[torch.Tensor]) -> StagedTensors:
-        """Keep the values that `tensors` have now. Those on the CPU are copied at once, those on a CUDA device are copied there by the
-        current stream, and from there to the host by a stream of its own. Of any other device the host waits for the copy."""
+        """Keep the present values of `tensors`. Tensors on a CUDA device are copied there by the current stream, and then to the host by
+        another stream. For other devices the host waits until the copy to its memory is done."""
         size, buffer = self._buffers.take(sum(_room(tensor.nbytes) for tensor in tensors))
         host: dict[int, torch.Tensor] = {}
         finished = []
         start = 0
         for device in dict.fromkeys(tensor.device for tensor in tensors):
             of_device = [index for index, tensor in enumerate(tensors) if tensor.device == device]
-            its = [tensors[index] for index in of_device]
-            end = start + sum(tensor.nbytes for tensor in its)
+            on_device = [tensors[index] for index in of_device]
+            end = start + sum(tensor.nbytes for tensor in on_device)
             region, start = buffer[start:end], _room(end)
-            host.update(zip(of_device, _views(region, its), strict=True))
+            host.update(zip(of_device, _views(region, on_device), strict=True))
             if device.type == "cuda":
-                finished.append(self._from_cuda(device, its, region))
+                finished.append(self._from_cuda(device, on_device, region))
             else:
                 for index in of_device:
                     host[index].copy_(tensors[index])
         return StagedTensors(places, [host[index] for index in range(len(tensors))], finished, size, buffer, self._buffers)
 
     def _from_cuda(self, device: torch.device, tensors: Sequence[torch.Tensor], host: torch.Tensor) -> torch.cuda.Event:
-        """Copy on the device in the current stream's order, and from there to pinned memory on a side stream. The event that follows."""
+        """Copy on the device in the current stream's order, and from there to pinned memory on a side stream. Returns the event that marks
+        the end of the second copy."""
         side = self._streams.get(device)
         if side is None:
             side = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -64,7 +65,7 @@ class Stager:
 
 
 class StagedTensors:
-    """A `Staged` of a module's tensors, in host memory as soon as the events have come."""
+    """A `Staged` of a module's tensors. They are in host memory once the events have come."""
 
     def __init__(
         self,
@@ -99,14 +100,14 @@ class StagedTensors:
         return np.asarray(flat.numpy())
 
     def release(self) -> None:
-        """Release the memory and never wait: while the transfer is under way it is not reused, but left to torch, which frees it
+        """Give the memory back, without waiting. While a transfer into it is under way, the memory is left to torch instead, which frees it
         afterwards."""
         held, self._held = self._held, None
         if held is not None and all(event.query() for event in self._finished):  # type: ignore[no-untyped-call]
             self._buffers.give(*held)
 
     def _is_canonical(self) -> bool:
-        # Whether the host memory is the answer as it lies.
+        # Whether the host memory already is the flat canonical vector, so that `wait` need not copy.
         start = self._host[0].data_ptr() if self._host else 0
         for place, value in self._pairs():
             if place.axes is not None or value.dtype is not torch.float32 or not value.is_contiguous() or value.data_ptr() != start:
@@ -119,13 +120,13 @@ class StagedTensors:
 
 
 def _room(size: int) -> int:
-    # Every device's region begins where any type may begin.
+    # Rounded up, so that the next device's region is aligned for any type.
     return -(-size // 16) * 16
 
 
 def _views(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Give each tensor a place in the buffer, of its type and with its order of elements, so that the copy is one move of memory. The
-    longest types come first, hence each place is aligned."""
+    """Return a view into the buffer for each tensor, with its type and its order of elements, so that the copy is one move of memory. The
+    longest types come first, so that each view is aligned."""
     places: dict[int, torch.Tensor] = {}
     start = 0
     for index in sorted(range(len(tensors)), key=lambda index: -tensors[index].element_size()):
@@ -137,7 +138,7 @@ def _views(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor's elements fill a block of memory, in whatever order of its axes."""
+    """Whether the tensor's elements fill a block of memory without gaps, in any order of its axes."""
     expected = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1 and stride != expected:

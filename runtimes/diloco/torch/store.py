@@ -33,18 +33,18 @@ class _Fill(NamedTuple):
 
     dtype: torch.dtype
     sizes: list[int]
-    """Elements that each of the ranks gives."""
+    """Elements that each rank of the group sends."""
     places: list[list[Place]]
-    """What each of them gives."""
+    """Places that each rank of the group sends."""
 
 
 class ModuleStore:
     """A `ParameterStore` over a module's trained parameters, on any device and of any floating type.
 
-    Tied parameters count once, under the name that the module registered first. What torch.compile, DistributedDataParallel and
-    activation checkpointing put into names is left out. Buffers (running statistics) are the unit's own and are not exchanged.
-    Canonical values are float32; a parameter of a shorter type is rounded to it when a fragment is adopted, so a model trained in
-    bfloat16 should keep float32 parameters and compute in autocast where it can.
+    A tied parameter counts once, under the name that the module registered first. Names lack the parts that torch.compile,
+    DistributedDataParallel and activation checkpointing insert. Buffers (running statistics) are the unit's own and are not exchanged.
+    Canonical values are float32. An adopted value is rounded to the parameter's type, so a model trained in bfloat16 should keep float32
+    parameters and compute in autocast if it can.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class ModuleStore:
         stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
     ) -> None:
-        """Begin with `canonical`: for parameters whose canonical form differs, by name in the module; the others keep name and shape.
-        `embeddings`: by name in the module; default: the weights of `Embedding` and `EmbeddingBag`, also where they are tied. `stacks`: by
-        name in the module, how many leading axes of the canonical tensor count matrices that are merged each by itself (experts); default:
-        none. `trained`: by name in the module, which parameters are exchanged; default: those that require a gradient. The others are
-        frozen.
-
-        Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, without storage, sharded in a way
+        """Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, without storage, sharded in a way
         that leaves no rectangles) and for a mapping that does not fit.
+
+        Args, all by the parameter's name in the module:
+            canonical: the canonical form of parameters where it differs. The others keep name and shape.
+            embeddings: which parameters are embeddings; default: the weights of `Embedding` and `EmbeddingBag`, also if they are tied.
+            stacks: how many leading axes of the canonical tensor count separate matrices (experts), each merged by itself; default: none.
+            trained: which parameters are exchanged; default: those that require a gradient. The others are frozen.
         """
         self.parameters = parameters_of(module, trained)
         self._parameters = self.parameters.all()
@@ -72,25 +72,25 @@ class ModuleStore:
         self._parts = {name: part for name, part in parts.items() if part.parameter in self.parameters.trained}
         self._frozen = [part for part in parts.values() if part.parameter in self.parameters.frozen]
         self._held = self._places_of(self._parts.values())
-        """By canonical name what this process stores of a tensor, one rectangle."""
+        """What this process stores of each tensor, one rectangle, by canonical name."""
         self._frozen_held = self._places_of(self._frozen)
         self._owned, self._owned_frozen = self._held, self._frozen_held
         self._replicas: list[Replicas] | None = None
-        """Copies of this rank's parts. None: the model is not divided."""
+        """Groups of ranks that hold the same pieces as this one. None if the model is not divided."""
         self._fills: dict[tuple[int, tuple[str, ...]], list[_Fill]] = {}
-        """By the index of replicas and names of tensors: what is worked out once."""
+        """Collectives of `fill`, by the index of the group and the names of tensors. They are planned once."""
         self.device = local(next(iter(self.parameters.trained.values()))).device
         self._module = module
         self._buffers: LeadersBuffers | None = None
         self.adoptions: Adoptions | None = None
-        """Told of each adoption."""
+        """Is called around each adoption; None if nothing watches."""
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
     def divide(self, *, leaders_buffers: bool = False) -> None:
-        """Agree with the other ranks of torch.distributed, which all call it, on who owns what. Without it this process owns what it holds.
-        `leaders_buffers`: `fill` brings all ranks the buffers of rank 0, too.
+        """Agree with the other ranks of torch.distributed on who owns what. Every rank must call this. Before it, this process owns all
+        that it holds. `leaders_buffers`: `fill` also gives all ranks the buffers of rank 0.
 
-        Raises LayoutError when the ranks have different models, or do not hold all of one between them.
+        Raises LayoutError if the ranks have different models, or do not hold the whole model together.
         """
         self._buffers = LeadersBuffers(self._module, self.device) if leaders_buffers else None
         self._fills.clear()
@@ -98,29 +98,29 @@ class ModuleStore:
 
     @property
     def sharded(self) -> str | None:
-        """The name of a parameter of which this process holds a part only; None: it holds all that is exchanged."""
+        """The name of a parameter that this process holds only in part; None if it holds every exchanged parameter as a whole."""
         apart = (part.parameter for name, part in self._parts.items() if name not in self._held or not self._is_whole(self._held[name]))
         return next(apart, None)
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Return every canonical tensor that is exchanged, sorted by canonical name."""
+        """Every exchanged tensor, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def dtypes(self) -> Mapping[str, str]:
-        """Return the types of the parameters, by canonical name."""
+        """The types of the parameters, by canonical name."""
         return {name: str(self._parameters[part.parameter].dtype).removeprefix("torch.") for name, part in self._parts.items()}
 
     def owned(self) -> Sequence[Piece]:
-        """Return what this process stages and applies: after `divide` its share, before it all that it holds. One piece a tensor at
-        most."""
+        """What this process stages and applies: all that it holds, or its share after `divide`. At most one piece of each tensor."""
         return [place.piece for place in self._owned.values()]
 
     def parameter(self, tensor: str) -> torch.nn.Parameter:
-        """Return the parameter with a tensor, of which this process may hold nothing. Raises KeyError for one that is not exchanged."""
+        """The parameter that has a tensor, even if this process stores nothing of it. Raises KeyError for a tensor that is not
+        exchanged."""
         return self._parameters[self._parts[tensor].parameter]
 
     def held(self) -> Sequence[Piece]:
-        """Return what this process stores. One piece a tensor at most."""
+        """What this process stores: at most one piece of each tensor."""
         return [place.piece for place in self._held.values()]
 
     def placed(self, piece: Piece) -> tuple[Place, torch.nn.Parameter]:
@@ -129,8 +129,8 @@ class ModuleStore:
         return place, self._parameters[place.part.parameter]
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Return every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two. Once
-        the model is divided every rank must call it."""
+        """Every canonical tensor of the frozen parameters, sorted by canonical name. The shape of a complex one ends with an axis of two.
+        Once the model is divided, every rank must call this."""
         sums = {name: self._digest(place) for name, place in self._owned_frozen.items()}
         shapes = {part.spec.name: part.spec.shape for part in self._frozen}
         complex_ones = {part.spec.name for part in self._frozen if self._parameters[part.parameter].is_complex()}
@@ -155,8 +155,8 @@ class ModuleStore:
             staged.release()
 
     def stage(self, names: Sequence[str]) -> StagedTensors:
-        """Keep the values that this rank's pieces of the named tensors have now. On CUDA the host does not wait: the copies follow in the
-        current stream."""
+        """Keep the present values of this rank's pieces of the named tensors. On CUDA the host does not wait: the current stream copies
+        them."""
         places = self._places(names)
         return self._stager.stage(places, [self._tensor(place) for place in places])
 
@@ -166,7 +166,7 @@ class ModuleStore:
 
     @torch.no_grad()
     def apply(self, ready: Ready) -> None:
-        """Overwrite the parameters in place. On CUDA the host does not wait: the copies follow in the current stream."""
+        """Overwrite the parameters in place. On CUDA the host does not wait: the current stream copies the values."""
         for place, value in zip(self._places(ready.names), ready.native, strict=True):
             target, name = self._tensor(place), place.part.parameter
             done = self.adoptions.begin(name, self._parameters[name], place, target) if self.adoptions is not None else None
@@ -178,8 +178,8 @@ class ModuleStore:
 
     @torch.no_grad()
     def fill(self, names: Sequence[str]) -> None:
-        """Bring what other ranks own of the named tensors, and this one holds too, from them: one collective for each set of ranks that
-        hold the same, and each type of parameters. Every rank calls it for the same names."""
+        """Get the pieces of the named tensors that this rank holds and other ranks own. There is one collective for each group of ranks
+        that hold the same pieces, and each type of parameters. Every rank must call this for the same names."""
         for index, replicas in enumerate(self._replicas or ()):
             key = index, tuple(names)
             if key not in self._fills:
@@ -190,7 +190,7 @@ class ModuleStore:
             self._buffers.take()
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """Return `values` as the parameters keep them; `values` itself if all parameters are float32."""
+        """Return `values` rounded to the parameters' types; `values` itself if all parameters are float32."""
         places = self._cut(names, values)
         if all(self._tensor(place).dtype in (torch.float32, torch.float64) for place, _ in places):
             return values
@@ -199,15 +199,17 @@ class ModuleStore:
         return kept
 
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """Copy the named tensors to host memory, float32 in canonical shape, for use outside of a job. Waits for the device. Raises
-        KeyError for an unknown name, ValueError for a tensor that is sharded over processes."""
+        """Copy the named tensors to host memory, float32 in canonical shape, for use outside of a job. Waits for the device.
+
+        Raises KeyError for an unknown name, ValueError for a tensor that is sharded over processes.
+        """
         places = [self._whole(name) for name in names]
         values = self._stager.stage(places, [self._tensor(place) for place in places]).wait()
         return {place.piece.tensor: value for place, value in _slices(places, values)}
 
     def write(self, values: Mapping[str, Float32Array]) -> None:
-        """Overwrite the named tensors with values in canonical shape, for use outside of a job; of a tensor that is sharded over processes
-        what this one holds. Raises KeyError for an unknown name, ValueError for another shape."""
+        """Overwrite the named tensors with values in canonical shape, for use outside of a job. If a tensor is sharded over processes, this
+        one overwrites its part. Raises KeyError for an unknown name, ValueError for another shape."""
         for name, value in values.items():
             spec = self._parts[name].spec
             if value.shape != spec.shape:
@@ -217,20 +219,20 @@ class ModuleStore:
                     self._tensor(place).copy_(self._native(place, place.piece.of(value)))
 
     def parameter_names(self, names: Sequence[str]) -> list[str]:
-        """Return the module's names of the parameters that hold these tensors, each once."""
+        """Return the names of the parameters that hold these tensors, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for name in names))
 
     def _plan_fill(self, replicas: Replicas, names: set[str]) -> list[_Fill]:
-        """Return the collectives that bring these tensors."""
-        # In the order of the parts, which all ranks share: collectives in different orders would wait for each other for ever.
+        """Return the collectives that fill these tensors."""
+        # In the order of the parts, which is the same on all ranks: collectives in different orders would wait for each other for ever.
         types = dict.fromkeys((self._parameters[part.parameter].dtype for name, part in self._parts.items() if name in names))
         fills = []
         for dtype in types:
             pieces = [
-                [one for one in owned if one.tensor in names and self._parameters[self._parts[one.tensor].parameter].dtype == dtype]
+                [x for x in owned if x.tensor in names and self._parameters[self._parts[x.tensor].parameter].dtype == dtype]
                 for owned in replicas.group.owned
             ]
-            # Each rank knows all sizes: none enters a collective that another leaves out.
+            # Every rank knows the sizes of all, so either all leave an empty collective out, or none does.
             if sum(sizes := [sum(piece.elements for piece in of_rank) for of_rank in pieces]):
                 fills.append(_Fill(dtype, sizes, [[self._held[piece.tensor].inner(piece) for piece in of_rank] for of_rank in pieces]))
         return fills
@@ -254,17 +256,17 @@ class ModuleStore:
         return digest(shape, start, value)
 
     def _native(self, place: Place, value: Float32Array) -> torch.Tensor:
-        # float32 [canonical shape] -> the parameter's type and order of axes. It may share memory with `value`.
+        # float32 in canonical shape becomes a tensor of the parameter's type and order of axes. It may share memory with `value`.
         target = self._tensor(place)
-        turned = value if place.axes is None else value.transpose(np.argsort(place.axes))
-        source = torch.from_numpy(_writable(turned))
+        native = value if place.axes is None else value.transpose(np.argsort(place.axes))
+        source = torch.from_numpy(_writable(native))
         on_cuda = target.device.type == "cuda"
         if not on_cuda and (source.dtype, source.stride()) == (target.dtype, target.stride()):
             return source
         return torch.empty_like(target, device="cpu", pin_memory=on_cuda).copy_(source)
 
     def _places(self, names: Sequence[str]) -> list[Place]:
-        """Return this rank's pieces of the named tensors."""
+        """This rank's own pieces of the named tensors."""
         if unknown := [name for name in names if name not in self._parts]:
             raise KeyError(unknown[0])
         return [self._owned[name] for name in names if name in self._owned]
@@ -290,8 +292,8 @@ class ModuleStore:
         return self._tensor(place) if place.axes is None else self._tensor(place).permute(place.axes)
 
     def _places_of(self, parts: Iterable[Part]) -> dict[str, Place]:
-        found = {part.spec.name: held(part.parameter, self._parameters[part.parameter], part) for part in parts}
-        return {name: place for name, place in found.items() if place is not None}
+        places = {part.spec.name: held(part.parameter, self._parameters[part.parameter], part) for part in parts}
+        return {name: place for name, place in places.items() if place is not None}
 
     def _embedding_rule(self, module: torch.nn.Module) -> Callable[[str], bool]:
         tables = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -305,36 +307,36 @@ def _slices(places: Sequence[Place], values: Float32Array) -> list[tuple[Place, 
 
 
 def _writable(value: Float32Array) -> Float32Array:
-    # torch.from_numpy refuses to promise not to write.
+    # torch.from_numpy warns about a read-only array, because a tensor could be written to.
     return value if value.flags.writeable else value.copy(order="K")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The buffers of a unit's ranks, such as the running statistics of BatchNorm: each rank's own, or those of rank 0 on request.
 class LeadersBuffers:
-    """The buffers of one module that its `state_dict` has: all ranks get those of rank 0."""
+    """The buffers in one module's `state_dict`. All ranks get those of rank 0."""
 
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
-        """Keep the buffers equal on every rank. `device`: one that the default process group can send from. Raises LayoutError when the
-        ranks have different buffers, or one is sharded."""
+        """`device`: one that the default process group can send from. Raises LayoutError if the ranks have different buffers, or one is
+        sharded."""
         kept = module.state_dict(keep_vars=True).keys()
         self._module = module
         self._device = device
         self._names = [name for name, _ in module.named_buffers() if name in kept]
-        held = dict(module.named_buffers())
+        buffers = dict(module.named_buffers())
         for name in self._names:
-            if any(not placement.is_replicate() for placement in getattr(held[name], "placements", ())):
+            if any(not placement.is_replicate() for placement in getattr(buffers[name], "placements", ())):
                 raise LayoutError(f"buffer {name!r} is sharded over the ranks: there is no leader's copy of it to take (buffers='leader')")
-        said = json.dumps([[name, list(held[name].shape), str(held[name].dtype)] for name in self._names]).encode()
-        for rank, one in enumerate(gather_bytes(said, device)):
-            if one != said:
+        own = json.dumps([[name, list(buffers[name].shape), str(buffers[name].dtype)] for name in self._names]).encode()
+        for rank, other in enumerate(gather_bytes(own, device)):
+            if other != own:
                 raise LayoutError(f"rank {rank} has other buffers than this one: with buffers='leader' all ranks join with the same model")
 
     @torch.no_grad()
     def take(self) -> None:
-        """Overwrite them in place with those of rank 0: one collective for each type. Every rank calls it."""
-        held = dict(self._module.named_buffers())  # a program may have put another tensor in its place
-        buffers = [local(held[name]) for name in self._names]
+        """Overwrite the buffers in place with those of rank 0, in one collective for each type. Every rank must call this."""
+        by_name = dict(self._module.named_buffers())  # looked up again, as the program may have replaced a buffer
+        buffers = [local(by_name[name]) for name in self._names]
         for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
             same = [buffer for buffer in buffers if buffer.dtype == dtype]
             flat = torch.cat([buffer.reshape(-1).to(self._device) for buffer in same])

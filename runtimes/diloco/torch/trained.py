@@ -1,7 +1,7 @@
-"""Whether the program still trains the parameters that it joined with.
+"""Checks that the program still trains the parameters that it joined with.
 
-What it trains beside them is exchanged with no unit, and what it has put others in the place of is exchanged for nothing: the job would
-be complete, and units would end with different models.
+Parameters that it trains beside them would never be exchanged, and those that it has replaced by others would be exchanged in vain. The job
+would complete, and units would end with different models.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -27,7 +27,8 @@ _FSDP = "torch.distributed.fsdp"
 
 
 class TrainedParameters:
-    """Those of a module and its optimizers, as they joined. `check` compares identities, so it costs microseconds and waits for nothing."""
+    """The parameters of a module and its optimizers as they joined. `check` compares identities, so it takes microseconds and never waits
+    for the device."""
 
     def __init__(self, module: torch.nn.Module, parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._module = module
@@ -38,32 +39,33 @@ class TrainedParameters:
         self._remember()
 
     def check(self) -> None:
-        """Raise LoopError, with the names, when the program trains others than it joined with."""
+        """Raise LoopError, with the names, if the program trains other parameters than it joined with."""
         if self._is_as_before():
             return
+        # After an evaluation FSDP leaves gathered parameters in the model; the sharded ones, which joined, are only put away.
         _shard_again(self._module)
         if self._is_as_before():
             return
-        if found := self._found():
+        if differences := self._found():
             raise LoopError(
-                f"the program trains other parameters than it joined with: {'; '.join(found)}. Units would end with different models. "
+                f"the program trains other parameters than it joined with: {'; '.join(differences)}. Units would end with different models. "
                 "Make every layer and every optimizer before join, which gets them; for layers that are frozen at first and trained "
                 "later, join with trained=lambda name: True"
             )
-        self._remember()  # a layer without gradients, or another place for the same parameters
+        self._remember()  # no harm: a layer without gradients came, or the same parameters moved within the model
 
     def _remember(self) -> None:
         self._dicts: list[dict[str, Any]] = [
-            one
+            x
             for child in self._module.modules()
-            for one in (child._modules, child._parameters)  # noqa: SLF001 - no other view is as fast
+            for x in (child._modules, child._parameters)  # noqa: SLF001 - no other view is as fast
         ]
-        self._sizes = [len(one) for one in self._dicts]
-        self._values = [value for one in self._dicts for value in one.values()]
+        self._sizes = [len(x) for x in self._dicts]
+        self._values = [value for x in self._dicts for value in x.values()]
         self._given = self._in_optimizers()
         given = {id(parameter) for parameter in self._given}
-        self._resting = [one for one in self._parameters.frozen.values() if id(one) in given]
-        """Frozen parameters that an optimizer passes over, as they require no gradient."""
+        self._resting = [x for x in self._parameters.frozen.values() if id(x) in given]
+        """Frozen parameters in an optimizer, which ignores them as long as they require no gradient."""
 
     def _is_as_before(self) -> bool:
         given = self._in_optimizers()
@@ -77,18 +79,18 @@ class TrainedParameters:
         )
 
     def _found(self) -> list[str]:
-        """Return what is another than in `join`, in sentences."""
+        """Return the differences from `join`, as sentences."""
         joined, now = self._parameters.all(), named_parameters(self._module)
-        others = {name: one for name, one in now.items() if id(one) not in self._names}
+        others = {name: x for name, x in now.items() if id(x) not in self._names}
         replaced = [name for name in others if name in joined]
-        added = [name for name, one in others.items() if one.requires_grad and name not in joined]
-        held = {id(one) for one in now.values()}
-        gone = [name for name, one in self._parameters.trained.items() if id(one) not in held and name not in replaced]
-        trained = {id(one): one for one in self._in_optimizers()}
-        unfrozen = [name for name, one in self._parameters.frozen.items() if one.requires_grad and id(one) in trained]
-        named = {id(one) for one in others.values()}
-        strangers = [f"one of shape {list(one.shape)}" for key, one in trained.items() if key not in self._names and key not in named]
-        found = {
+        added = [name for name, x in others.items() if x.requires_grad and name not in joined]
+        in_module = {id(x) for x in now.values()}
+        gone = [name for name, x in self._parameters.trained.items() if id(x) not in in_module and name not in replaced]
+        trained = {id(x): x for x in self._in_optimizers()}
+        unfrozen = [name for name, x in self._parameters.frozen.items() if x.requires_grad and id(x) in trained]
+        named = {id(x) for x in others.values()}
+        strangers = [f"one of shape {list(x.shape)}" for key, x in trained.items() if key not in self._names and key not in named]
+        names_by_sentence = {
             "there are others in the place of {}, which joined": replaced,
             "{} came after join": added,
             "{} joined, and the model has them no more": gone,
@@ -96,20 +98,20 @@ class TrainedParameters:
             "an optimizer trains what the model does not have ({})": strangers,
             "an optimizer that did not join trains {}": list(self._others.trained),
         }
-        return [sentence.format(some(names)) for sentence, names in found.items() if names]
+        return [sentence.format(some(names)) for sentence, names in names_by_sentence.items() if names]
 
     def _in_optimizers(self) -> list[torch.Tensor]:
-        return [one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]]
+        return [parameter for optimizer in self._optimizers for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class _OtherOptimizers:
-    """Watches the steps of all optimizers of the process. One that did not join has its own moments, which no unit that begins gets."""
+    """Watches the steps of all optimizers of the process, for optimizers that did not join: no beginning unit would get their moments."""
 
     def __init__(self, names: Mapping[int, str], joined: Sequence[torch.optim.Optimizer]) -> None:
-        """`names`: of the model's parameters, by identity. Optimizers inside of those that joined, such as SAM's base, are theirs."""
+        """`names`: of the model's parameters, by identity. An optimizer inside a joined one, such as SAM's base, counts as joined."""
         inside = (value for optimizer in joined for value in vars(optimizer).values() if isinstance(value, torch.optim.Optimizer))
         self.trained: dict[str, None] = {}
-        """Names of parameters that an optimizer which did not join has updated."""
+        """Names of parameters that other optimizers have updated, in the order in which that was seen."""
         known = weakref.WeakSet([*joined, *inside])
         trained = self.trained
 
@@ -117,15 +119,15 @@ class _OtherOptimizers:
             if torch.compiler.is_compiling() or optimizer in known:
                 return
             trained.update({names[id(one)]: None for group in optimizer.param_groups for one in group["params"] if id(one) in names})
-            known.add(optimizer)  # each is looked at once: hooks of all steps must cost nothing
+            known.add(optimizer)  # checked once: this hook runs at every step of every optimizer, and must cost nothing
 
         handle = register_optimizer_step_post_hook(stepped)
         weakref.finalize(self, handle.remove)
 
 
 def _shard_again(module: torch.nn.Module) -> None:
-    """Let FSDP put its sharded parameters back, which joined: after an evaluation it leaves the gathered ones in the model."""
-    if (loaded := sys.modules.get(_FSDP)) is None:  # torch does not load it by itself, and it takes a second
+    """Let FSDP put its sharded parameters back into the model."""
+    if (loaded := sys.modules.get(_FSDP)) is None:  # not imported here: that takes a second, and a model can have it only if it is loaded
         return
     for child in module.modules():
         if isinstance(child, loaded.FSDPModule):
