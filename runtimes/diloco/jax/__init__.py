@@ -9,8 +9,8 @@
         params, opt_state = session.step(params, opt_state, tokens=batch.size, loss=loss)
     params = session.params
 
-`session.params` after `join` are the job's current parameters; `session.step` returns the parameters to go on with, of which now and
-then a fragment was replaced, and the optimizer's state. Structure, types and placement stay the same, so nothing is compiled again.
+After `join`, `session.params` are the job's current parameters. `session.step` returns the parameters and the optimizer's state to go on
+with; now and then it has replaced a fragment. Structure, types and placement stay the same, so nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -55,22 +55,30 @@ def join[Tree, State](
 ) -> Session[Tree, State]:
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 
-    `params`: any pytree of floating arrays; leaves that `trained`, by path, leaves out of the exchange may be of any type, are frozen and
-    must be the same in every unit. `opt_state`: the inner optimizer's state, any pytree, with what else belongs to it, such as keys of
-    random numbers; the session hands it on as it is. A process that begins while other units train gets the parameters and the state of
-    one of them, in a unit of one process: go on from `session.opt_state`.
-    `canonical` maps paths of parameters ("blocks/query") to the job's canonical form where the two differ, above all for stacked layers
-    (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path); `stacks` by path how many
-    leading axes count matrices that are merged each by itself, such as experts (default: none). `on_adopt(paths, params, opt_state)`
-    is called when parameters were replaced, with the paths of those, in `join` and in `step`, and returns the optimizer's state to go
-    on with: for a state that holds copies of parameters (an average). Float32 masters of shorter parameters that lie in `opt_state` as the
-    parameters do in theirs are overwritten already.
+    In a unit of one process, a process that begins while other units train gets the parameters and the optimizer's state of one of them: go
+    on from `session.opt_state`.
 
-    A unit of several processes joins after `initialize`, in every process, with arrays that are sharded over all of them or the same in
-    each. `data_parallel` is (index, count): which part of the unit's batch this process feeds, of how many (default: its index, of all
-    processes); processes that hold the same part of the batch have the same index.
+    A unit of several processes calls `join` in every process, after `initialize`, with arrays that are sharded over all of them or the same
+    in each.
 
     Raises SystemExit with a `contract.Exit`: outside of a job, for parameters that cannot be exchanged, and when the syncer refuses them.
+
+    Args:
+        params: any pytree of floating arrays. Leaves that are not exchanged may have any type.
+        opt_state: the inner optimizer's state, any pytree, with what belongs to it, such as keys of random numbers.
+        canonical: the job's canonical form of parameters where it differs, by path ("blocks/query"), above all for stacked layers (see
+            `TreeStore`).
+        embeddings: which parameters are embeddings, by path; default: those with "embed" in the path.
+        stacks: how many leading axes of a parameter count separate matrices, such as experts, each merged by itself; default: none.
+        trained: which leaves are exchanged, by path; default: all. The others are frozen and must be the same in every unit.
+        on_adopt: called as `on_adopt(paths, params, opt_state)` in `join` and in `step` when parameters at these paths were replaced.
+        Returns
+            the optimizer's state to go on with, if that holds copies of parameters (an average). Float32 masters of shorter parameters are
+            overwritten already, if `opt_state` has them in the structure of `params`.
+        data_parallel: (index, count), the part of the unit's batch that this process feeds, and the number of parts; default: its index,
+        and
+            the number of processes. Processes that hold the same part of the batch have the same index.
+        environment: the contract's variables; default: the process's own environment.
     """
     try:
         kind = TreeStore if jax.process_count() == 1 else UnitStore

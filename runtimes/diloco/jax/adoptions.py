@@ -1,7 +1,7 @@
-"""Whether the values that a JAX program adopts last.
+"""Checks that adopted values stay in a JAX program.
 
-The program gets a tree with adopted values, and gives the next one back. Where it computes that from copies of its own, a sample of what
-was adopted tells.
+The program gets a tree with adopted values, and gives the next tree back. If it computes that from its own copies, it undoes every
+adoption. A sample of the adopted values shows it.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -20,12 +20,12 @@ from diloco.jax.own_mesh import beside_the_mesh
 from diloco.learner.overwrite_detector import OverwriteDetector
 
 SAMPLE = 4096
-"""Elements of an adopted leaf that are looked at. One that stacks layers may have adopted one of them."""
+"""Elements of an adopted leaf that are compared: many, because a leaf that stacks layers may have adopted one of them only."""
 
 
 @dataclass(slots=True)
 class _Sample:
-    """Elements of one leaf, around an adoption: before, adopted, and after the next steps of the program."""
+    """Some elements of one leaf: before an adoption, after it, and after each of the program's next steps."""
 
     path: str
     values: list[jax.Array] = field(default_factory=list)
@@ -37,12 +37,12 @@ class _Sample:
 
 
 class Adoptions:
-    """Watches the leaves of one tree. Nothing waits for the devices."""
+    """Watches the leaves of one tree. It never waits for the devices."""
 
     @beside_the_mesh
     def __init__(self, leaves: Collection[jax.Array]) -> None:
-        """Compile what it runs for leaves of these shapes and types."""
-        for leaf in {(one.shape, str(one.dtype), one.sharding): one for one in leaves}.values():
+        """Compiles `_some` for leaves of these shapes and types, so that no step has to wait for it."""
+        for leaf in {(x.shape, str(x.dtype), x.sharding): x for x in leaves}.values():
             _some(leaf.addressable_shards[0].data, np.uint8(0))
         self._overwrites = OverwriteDetector()
         self._open: list[_Sample] = []
@@ -50,7 +50,7 @@ class Adoptions:
 
     @beside_the_mesh
     def adopted(self, before: Mapping[str, jax.Array], adopted: Mapping[str, jax.Array]) -> None:
-        """Note that leaves are overwritten: by path what they were, and what they are. The largest of them is looked at."""
+        """Leaves were overwritten. Watch the largest of them. `before` and `adopted`: old and new leaves, by path."""
         if self._overwrites.looks and adopted:
             path = max(adopted, key=lambda path: adopted[path].size)
             sample = _Sample(path)
@@ -61,8 +61,7 @@ class Adoptions:
 
     @beside_the_mesh
     def stepped(self, leaves: Mapping[str, jax.Array]) -> None:
-        """Check what a step of the program gives back. Raises LoopError when its leaves are as if nothing had been adopted, several times
-        running."""
+        """Check the leaves that a step of the program gave back. Raises LoopError if several adoptions in a row had no effect on them."""
         for sample in self._open:
             sample.take(leaves[sample.path])
         self._done += [sample for sample in self._open if len(sample.values) == 4]
@@ -74,8 +73,7 @@ class Adoptions:
 
 @jax.jit
 def _some(data: jax.Array, nothing: jax.Array) -> jax.Array:
-    """Return SAMPLE elements of an array, float32, evenly over it. `nothing` is 0: with arithmetic on a value that the compiler does not
-    know, XLA's CPU client computes it on a thread of its own."""
+    """Return at most SAMPLE elements of an array, float32, evenly over it. `nothing` is 0, see `rectangles.same`."""
     count = min(SAMPLE, data.size)
     flat = np.arange(count, dtype=np.int64) * data.size // max(1, count)
     return data[np.unravel_index(flat, data.shape)].astype(jnp.float32) + nothing

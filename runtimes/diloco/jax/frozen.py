@@ -22,41 +22,41 @@ type _Array = np.ndarray[Any, Any]
 
 
 def frozen_tensors(parts: Sequence[Part], leaves: Mapping[str, Any]) -> list[FrozenTensor]:
-    """Return the canonical tensors of those leaves that are arrays or numbers; keys of random numbers count as their data, and complex
-    numbers end with an axis of two. Of an array on a device no more than one shard or layer is on the host at a time."""
-    found = []
+    """Return the canonical tensors of the leaves that are arrays or numbers. A key of random numbers counts as its data. The shape of
+    complex numbers ends with an axis of two. At most one shard or layer of an array is copied to the host at a time."""
+    tensors = []
     for part in parts:
         leaf = leaves[part.parameter]
         if isinstance(leaf, (bool, int, float, complex)):
             leaf = np.asarray(leaf)
         if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
-            found.append(_tensor(part, leaf))
-    return found
+            tensors.append(_tensor(part, leaf))
+    return tensors
 
 
 def _tensor(part: Part, leaf: Any) -> FrozenTensor:
     total = 0
     shape = (*part.spec.shape, 2) if np.iscomplexobj(leaf) else part.spec.shape
     for start, value in _pieces(part, leaf):
-        turned = value if part.axes is None else value.transpose((*part.axes, *range(len(part.axes), value.ndim)))
+        canonical = value if part.axes is None else value.transpose((*part.axes, *range(len(part.axes), value.ndim)))
         first = start if part.axes is None else (*(start[axis] for axis in part.axes), *start[len(part.axes) :])
         shape = (*part.spec.shape, *value.shape[len(part.spec.shape) :])
-        for at, size in blocks((0,) * turned.ndim, turned.shape):
+        for at, size in blocks((0,) * canonical.ndim, canonical.shape):
             where = tuple(slice(low, low + length) for low, length in zip(at, size, strict=True))
-            block = np.asarray(turned[where])
+            block = np.asarray(canonical[where])
             total += digest(shape, tuple(a + b for a, b in zip(first, at, strict=True)), block)
     return FrozenTensor(part.spec.name, shape, total & MASK)
 
 
 def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
-    """Yield where pieces begin in the parameter's own order of axes, and their values on the host."""
+    """Yield the start of each piece, in the parameter's order of axes, and its values on the host."""
     if not isinstance(leaf, jax.Array):
         value = _numbers(np.asarray(leaf))
         value = value if part.layer is None else value[part.layer]
         yield (0,) * value.ndim, value
         return
     for shard in with_shards(leaf).addressable_shards:
-        if shard.replica_id != 0:
+        if shard.replica_id != 0:  # each element counts once, over all processes
             continue
         start = tuple(index.start or 0 for index in shard.index)
         data = shard.data
@@ -72,5 +72,5 @@ def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
 
 
 def _numbers(value: _Array) -> _Array:
-    """Return complex numbers as pairs of real ones."""
+    """Complex numbers as pairs of real ones; other numbers as they are."""
     return np.stack([value.real, value.imag], axis=-1) if value.dtype.kind == "c" else value

@@ -1,7 +1,7 @@
 """The state of optimizers in JAX, for a peer and for the syncer's volume: any pytree, such as one of optax.
 
-Below one place of the state (`0.mu`) what lies as the parameters do, in their shapes, goes by pieces, as they do; all other leaves (counts,
-rates, keys of random numbers) are the small rest.
+Where a part of the state (`0.mu`) has the structure and shapes of the parameters, its leaves travel in pieces, as the parameters do. All
+other leaves (counts, rates, keys of random numbers) are the small rest, which travels as one.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -32,25 +32,25 @@ from diloco.protocol.state_values import MOST_BYTES, Leaf
 _AS_FLOAT32 = ("float32", "bfloat16", "float16")
 """Types whose values float32 holds exactly."""
 _MOST_NAME = 56
-"""Characters of an array's name before what tells it from another one."""
+"""The most characters of an array's name, without the number that distinguishes equal names."""
 
 type _Array = np.ndarray[Any, Any]
 
 
 class _OfParameter(NamedTuple):
-    """A parameter of a copy: it is written when the copy is whole, unless a newer one was adopted meanwhile."""
+    """A piece of a parameter in a copy. It is written when the copy is whole, unless the tensor adopted newer values meanwhile."""
 
     place: Rectangle
     values: Float32Array
     after: Ready | None
-    """What was applied last to its tensor when it came."""
+    """What was applied last to its tensor when the piece came."""
 
 
 class TreeState[State]:
     """A `CountedState` of the optimizer of a `TreeStore`'s leaves."""
 
     def __init__(self, store: TreeStore[Any], opt_state: State) -> None:
-        """Begin with the state as the program made it. Its structure, shapes and types stay."""
+        """`opt_state`: the state as the program made it. Structure, shapes and types must stay the same."""
         self.steps = 0
         """See `CountedState`."""
         self._store = store
@@ -58,37 +58,37 @@ class TreeState[State]:
         params = store.held()
         named, self._structure = jax.tree_util.tree_flatten_with_path(opt_state)
         self.kind = f"jax {', '.join(_classes(opt_state, params)) or 'pytree'}"
-        """What it is, such as "jax ScaleByAdamState". Only states of one kind go from process to process."""
+        """The kind of state, such as "jax ScaleByAdamState". Only states of the same kind are copied between processes."""
         self._shaped: dict[str, dict[str, int]] = {}
-        """By path of the parameter, by name of the array: which leaf it is."""
+        """Index of the leaf, by path of the parameter and name of the array."""
         self._rest: dict[str, int] = {}
-        """By path: the other leaves."""
+        """Index of each other leaf, by its path."""
         names = _Names()
         of_params = {
             _keys(path): (_joined(path), leaf)
             for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
-            # Not frozen ones: they are not exchanged, and what lies as they do is of the small rest.
+            # Without frozen leaves: they are not exchanged, so what the state has in their shapes belongs to the small rest.
             if _joined(path) in store.paths
         }
         for index, (path, leaf) in enumerate(named):
-            if (found := _parameter_of(path, leaf, of_params)) is not None:
-                above, parameter = found
+            if (shaped := _parameter_of(path, leaf, of_params)) is not None:
+                above, parameter = shaped
                 self._shaped.setdefault(parameter, {})[names.of(above)] = index
             else:
                 self._rest[_joined(path)] = index
         self._expected: Counter[str] = Counter()
-        """By path of the parameter how many of its elements this process stores."""
+        """How many elements of each parameter this process stores, by path."""
         for piece in store.pieces():
             self._expected[store.placed(piece.tensor)[0].parameter] += piece.elements
         self._new: dict[int, _Array] = {}
-        """By leaf what was put of a copy."""
+        """Values of a copy that have come, by index of the leaf."""
         self._elements: Counter[int] = Counter()
-        """By leaf how many elements that was."""
+        """How many elements have come, by index of the leaf."""
         self._of_parameters: list[_OfParameter] = []
 
     @property
     def opt_state(self) -> State:
-        """The newest one: the session's and the program's."""
+        """The newest state, which session and program share."""
         return self._opt_state
 
     @opt_state.setter
@@ -98,7 +98,7 @@ class TreeState[State]:
 
     @property
     def lent(self) -> bool:
-        """The program has donated the state to a step whose result it has not given yet."""
+        """The program has donated the state to a step and not given the result back yet."""
         return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in self._leaves())
 
     def held(self) -> Sequence[Piece]:
@@ -106,8 +106,8 @@ class TreeState[State]:
 
     @beside_the_mesh
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
-        """Compile what `stage` and `stage_rest` run for these parts. State that cannot be given is said when it is wanted."""
-        # Not at the first copy: compiling would hold up a step of this unit, while a peer waits.
+        """Compile what `stage` and `stage_rest` run for these parts. A state that cannot be copied raises only when a peer asks for it."""
+        # Now, not at the first copy: compiling would hold up a step of this unit while a peer waits.
         with contextlib.suppress(StateError):
             self._compile(parts)
 
@@ -124,21 +124,21 @@ class TreeState[State]:
         self._keep_rest()
 
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
-        found = []
+        arrays = []
         for piece in pieces:
             part, parameter = self._store.placed(piece.tensor)
-            found.append(PieceArray(piece, "", parameter.dtype.name))
+            arrays.append(PieceArray(piece, "", parameter.dtype.name))
             for name, index in sorted(self._shaped.get(part.parameter, {}).items()):
-                found.append(PieceArray(piece, name, self._leaf(index).dtype.name))
-        return found
+                arrays.append(PieceArray(piece, name, self._leaf(index).dtype.name))
+        return arrays
 
     @beside_the_mesh
     def stage(self, arrays: Sequence[PieceArray]) -> StagedRectangles:
         staged = []
-        for one in arrays:
-            part, parameter = self._store.placed(one.piece.tensor)
-            place = rectangle(part, one.piece)
-            staged.append((place, cut(self._leaf(self._shaped[part.parameter][one.name]) if one.name else parameter, place)))
+        for array in arrays:
+            part, parameter = self._store.placed(array.piece.tensor)
+            place = rectangle(part, array.piece)
+            staged.append((place, cut(self._leaf(self._shaped[part.parameter][array.name]) if array.name else parameter, place)))
         return StagedRectangles(staged)
 
     def stage_rest(self) -> _Rest:
@@ -175,14 +175,14 @@ class TreeState[State]:
         for of_parameter in self._shaped.values():
             for index in of_parameter.values():
                 leaves[index] = _placed(self._new[index], leaves[index])
-        # Only now, when nothing can be refused any more: a copy that does not fit must change nothing.
+        # Only here, after the last check: a copy that does not fit must change nothing.
         self._put_parameters()
         self.opt_state = jax.tree_util.tree_unflatten(self._structure, leaves)
         self.steps = steps_behind(rest)
         self.begin()
 
     def _checked(self, rest: Any) -> list[Any]:
-        """Return the leaves of a copy that is whole; what goes by pieces is not in its place yet. Raises StateError."""
+        """Check that the copy is whole and fits, and return the state's leaves with those of the small rest replaced. Raises StateError."""
         leaves = list(self._leaves())
         try:
             steps_behind(rest)
@@ -202,7 +202,7 @@ class TreeState[State]:
         return leaves
 
     def _put_parameters(self) -> None:
-        """Write the parameters of a copy, but for tensors that were adopted since they came."""
+        """Write the parameters of a copy, except for tensors that have adopted newer values since."""
         values: dict[str, tuple[jax.Array, _Array]] = {}
         for place, value, after in self._of_parameters:
             part, leaf = self._store.placed(place.piece.tensor)
@@ -214,7 +214,7 @@ class TreeState[State]:
 
     @beside_the_mesh
     def _keep_rest(self) -> dict[str, Any]:
-        """Copy the small rest, as it may change or be donated with the next step."""
+        """Copy the small rest, because the next step may change or donate it."""
         leaves = self._leaves()
         if (size := sum(getattr(leaves[index], "nbytes", 0) for index in self._rest.values())) > MOST_BYTES:
             largest = max(self._rest, key=lambda path: getattr(leaves[self._rest[path]], "nbytes", 0))
@@ -236,7 +236,7 @@ class TreeState[State]:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """A `StagedRest` of copies on the devices, which are on their way to the host."""
+    """A `StagedRest`: copies on the devices that are on their way to the host."""
 
     kept: Mapping[str, Any]
     steps: int
@@ -247,27 +247,27 @@ class _Rest:
 
 @jax.jit
 def _copy(leaf: jax.Array, nothing: jax.Array) -> jax.Array:
-    # Of any type; with arithmetic, see `same`.
+    # `where` copies any type. For why it depends on `nothing`, see `rectangles.same`.
     return jnp.where(nothing == 0, leaf, jnp.zeros_like(leaf))
 
 
 def _kept(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
-        # The next step may write to it while this copy is on its way.
+        # The next step may write to the array while it is on its way.
         return leaf.copy()
     if not isinstance(leaf, jax.Array):
         return leaf
     numbers = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     if not (numbers.is_fully_replicated or numbers.is_fully_addressable):
         raise StateError(f"the optimizer keeps an array of shape {list(leaf.shape)} sharded over processes that has no parameter's shape")
-    # Of one device where each has all of it: no other has to take part.
+    # If every device has all of it, copy from one device: no other process has to take part then.
     copy: jax.Array = _copy(with_shards(numbers).addressable_shards[0].data if numbers.is_fully_replicated else numbers, RUNTIME_ZERO)
     copy.copy_to_host_async()
     return copy
 
 
 def _written(value: Any) -> Any:
-    """Return what was kept for `state_values.encode`. Waits for the transfer."""
+    """Turn a result of `_kept` into a value for `state_values.encode`. Waits for the transfer."""
     if isinstance(value, jax.Array | np.ndarray):
         array = np.asarray(value)
         return Leaf(array.dtype.name, array.shape, array.tobytes())
@@ -275,7 +275,7 @@ def _written(value: Any) -> Any:
 
 
 def _read(path: str, saved: Any, leaf: Any) -> Any:
-    """Return what was written as `leaf` is. Raises ValueError where that was something else."""
+    """Turn a result of `_written` into a value like `leaf`. Raises ValueError if type or shape are not those of `leaf`."""
     if not isinstance(leaf, jax.Array | np.ndarray):
         if type(saved) is not type(leaf.item() if isinstance(leaf, np.generic) else leaf):
             raise ValueError(f"{path} is {type(leaf).__name__} here and {type(saved).__name__} there")
@@ -294,7 +294,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _placed(value: Any, leaf: Any) -> Any:
-    """Return a value where `leaf` is. A committed one in place of an uncommitted one would compile the program's step anew."""
+    """Place a value as `leaf` is placed. Committed only if `leaf` is: otherwise the program's step would be compiled anew."""
     if not isinstance(leaf, jax.Array):
         return np.array(value)
     if not leaf.is_fully_addressable:
@@ -317,11 +317,12 @@ def _joined(path: _Path, separator: str = "/") -> str:
 
 
 def _parameter_of(path: _Path, leaf: Any, of_params: Mapping[tuple[str, ...], tuple[str, Any]]) -> tuple[_Path, str] | None:
-    """Return the place of the state below which a leaf lies as a parameter does, and that parameter's path; None: it goes otherwise."""
+    """Split a leaf's path into the path of a tree with the parameters' structure, and the parameter's path in it. None if the leaf is not
+    shaped like a parameter, and so belongs to the small rest."""
     if getattr(getattr(leaf, "dtype", None), "name", "") not in _AS_FLOAT32:
         return None
     keys = _keys(path)
-    # The longest end of the path first: a shorter one may be that of another parameter.
+    # The longest end of the path first: a shorter end may be the path of another parameter.
     for above in range(len(path) + 1):
         parameter, of_parameter = of_params.get(keys[above:], ("", None))
         if of_parameter is not None and leaf.shape == of_parameter.shape:
@@ -330,7 +331,7 @@ def _parameter_of(path: _Path, leaf: Any, of_params: Mapping[tuple[str, ...], tu
 
 
 class _Names:
-    """Names of arrays, from places in the state: the same in every process whose state has the same structure."""
+    """Names of arrays by their place in the state. They are equal in all processes whose states have the same structure."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, ...], str] = {}
@@ -340,7 +341,7 @@ class _Names:
         if (found := self._of.get(_keys(place))) is None:
             words = re.sub(r"[^A-Za-z0-9_.-]", "_", _joined(place, "."))[:_MOST_NAME]
             found = words if words[:1].isalnum() else f"_{words}"
-            # Two places may be alike once they are cut: with one name the values of one would be written to the other.
+            # Names of two places may be equal after the cut. With one name, the values of one would be written to the other.
             if found in self._of.values():
                 found = f"{found}-{len(self._of)}"
             self._of[_keys(place)] = found
@@ -348,7 +349,7 @@ class _Names:
 
 
 def _classes(opt_state: object, params: object) -> list[str]:
-    """Return the names of the state's classes that hold something, each once, above what lies as the parameters do."""
+    """Return the names of the state's classes, each once, except for empty ones and those inside of trees like the parameters."""
     of_params = jax.tree_util.tree_structure(params)
 
     def walk(structure: Any) -> Iterator[str]:

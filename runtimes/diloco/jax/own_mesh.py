@@ -1,7 +1,7 @@
-"""Computations of the session's own, apart from the mesh that a program has set.
+"""The session's own computations run outside of the mesh that a program has set.
 
-Under `with jax.set_mesh(mesh)` every jitted function wants arguments on all devices of the mesh. The session computes on the shards of
-single devices, and where it wants more it says so by their shardings.
+Under `with jax.set_mesh(mesh)` every jitted function needs arguments on all devices of the mesh. The session computes on the shards of
+single devices; where it computes on more, their shardings say so.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -18,7 +18,7 @@ _NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 
 def beside_the_mesh[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Return `call` with no mesh in its context, on whatever thread it runs."""
+    """Wrap `call` so that it runs without a mesh in its context, on any thread."""
 
     @functools.wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

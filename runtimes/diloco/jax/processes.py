@@ -14,12 +14,12 @@ from diloco.ranks.samples import DataRank
 from diloco.ranks.world import World
 
 _HEARTBEAT_SECONDS = 30
-"""Interval of JAX's own heartbeats; a session notices the loss of a process within 5 s."""
+"""Timeout of JAX's own heartbeats. It may be long, because the session notices the loss of a process within 5 s."""
 
 
 def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 300) -> None:
-    """Call `jax.distributed.initialize` with what the pod's environment says, which JAX itself does not read: JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID, beside JAX_COORDINATOR_ADDRESS. Does nothing in a unit of one process. Call it before anything else of JAX.
+    """Call `jax.distributed.initialize` with JAX_COORDINATOR_ADDRESS, and with JAX_NUM_PROCESSES and JAX_PROCESS_ID, which JAX itself does
+    not read. Does nothing in a unit of one process. Call it before anything else of JAX.
 
     `timeout`: seconds to wait for the other processes. Raises ContractError, a ValueError, that names the variable.
     """
@@ -38,7 +38,8 @@ def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 3
 
 
 def world_of(data_parallel: tuple[int, int] | None) -> World | None:
-    """Return the processes of `jax.distributed`; None: there is one. `data_parallel`: as of `join`. Raises ValueError if that cannot be."""
+    """Return the processes of `jax.distributed`; None if there is only one. `data_parallel`: the argument of `join`. Raises ValueError if
+    it cannot be."""
     if jax.process_count() == 1:
         return None
     data = None if data_parallel is None else DataRank(*data_parallel)
@@ -46,7 +47,7 @@ def world_of(data_parallel: tuple[int, int] | None) -> World | None:
 
 
 def gather_bytes(data: bytes) -> list[bytes]:
-    """Return what each process has given, in the order of processes."""
+    """Return the data of each process, in the order of processes. Every process must call this."""
     own = np.frombuffer(data, np.uint8)
     sizes = np.asarray(multihost_utils.process_allgather(np.array([own.size], np.int32))).reshape(-1)
     padded = np.zeros(int(sizes.max()), np.uint8)

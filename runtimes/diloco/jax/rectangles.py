@@ -1,5 +1,5 @@
-"""Rectangles of arrays on their way to the host: copies on the devices, so that the program may donate the arrays. And what brings values
-to and from their types.
+"""Rectangles of arrays on their way to the host. They are copied on the devices first, so that the program may donate the arrays. Also
+conversions of types.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -27,7 +27,7 @@ from diloco.protocol.state_parts import StateError
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Where a piece of a canonical tensor lies in a leaf, in the leaf's own order of axes, the axis of layers included."""
+    """Where a piece of a canonical tensor lies in a leaf, in the leaf's order of axes, with its axis of layers."""
 
     piece: Piece
     part: Part
@@ -36,39 +36,38 @@ class Rectangle:
 
     @property
     def where(self) -> tuple[slice, ...]:
-        """As an index of the leaf."""
+        """The rectangle as an index into the leaf."""
         return tuple(slice(low, low + length) for low, length in zip(self.start, self.size, strict=True))
 
     def native(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the piece's values, in canonical order, as they lie in the leaf: a view."""
+        """Return a view of the piece's values, which are in canonical order, in the leaf's order of axes."""
         value = values.reshape(self.piece.size)
         return (value if self.part.axes is None else value.transpose(np.argsort(self.part.axes))).reshape(self.size)
 
     def canonical(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the values of the leaf's rectangle in canonical order: a view."""
+        """Return a view of the rectangle's values, which are in the leaf's order of axes, in canonical order."""
         own = value.reshape(self.size if self.part.layer is None else self.size[1:])
         return own if self.part.axes is None else own.transpose(self.part.axes)
 
 
 def rectangle(part: Part, piece: Piece) -> Rectangle:
-    """Return where the piece of this tensor lies."""
     order = range(len(piece.size)) if part.axes is None else [int(axis) for axis in np.argsort(part.axes)]
     start, size = tuple(piece.start[axis] for axis in order), tuple(piece.size[axis] for axis in order)
     return Rectangle(piece, part, start, size) if part.layer is None else Rectangle(piece, part, (part.layer, *start), (1, *size))
 
 
 type Shares = Sequence[tuple[tuple[slice, ...], jax.Array]]
-"""What each device has of a rectangle, and where within it."""
+"""The parts of a rectangle on each device, with their places within the rectangle."""
 _ALL = (slice(None),)
 
 
 def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
-    """Copy a rectangle of a leaf, all of which this process holds, and begin to bring it to the host. The host does not wait. Raises
-    StateError where the process holds a part only."""
+    """Copy a rectangle of a leaf on its devices, and begin the transfer to the host, without waiting. Raises StateError if this process
+    holds only a part of the rectangle."""
     if len(leaf.sharding.device_set) == 1:
         return [copied(leaf, wanted.start, wanted.size)]
-    found = []
-    # Replicas are equal: each element comes to the host once.
+    shares = []
+    # One shard of each index: replicas are equal, and each element must come to the host once.
     for shard in {str(shard.index): shard for shard in with_shards(leaf).addressable_shards}.values():
         bounds = [index.indices(length)[:2] for index, length in zip(shard.index, leaf.shape, strict=True)]
         lows = [max(low, start) for (low, _), start in zip(bounds, wanted.start, strict=True)]
@@ -78,14 +77,14 @@ def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
             size = tuple(high - low for low, high in zip(lows, highs, strict=True))
             _, copy = copied(shard.data, inside, size)
             where = tuple(slice(low - start, high - start) for low, high, start in zip(lows, highs, wanted.start, strict=True))
-            found.append((where, copy))
-    if sum(copy.size for _, copy in found) != wanted.piece.elements:
+            shares.append((where, copy))
+    if sum(copy.size for _, copy in shares) != wanted.piece.elements:
         raise StateError(f"the optimizer keeps what belongs to {wanted.piece} otherwise sharded than the parameter itself")
-    return found
+    return shares
 
 
 def copied(data: jax.Array, start: tuple[int, ...], size: tuple[int, ...]) -> tuple[tuple[slice, ...], jax.Array]:
-    """Copy what an array of one device has there, and begin to bring it to the host: the whole share of a rectangle."""
+    """Copy a rectangle of an array on one device, and begin the transfer to the host. Returns it as the only part of a `Shares`."""
     copy = _slice_of(data, np.array(start, np.int32), RUNTIME_ZERO, size=size)
     copy.copy_to_host_async()
     return _ALL, copy
@@ -117,13 +116,13 @@ class StagedRectangles:
 
 @partial(jax.jit, static_argnames="size")
 def _slice_of(data: jax.Array, start: NDArray[np.int32], nothing: jax.Array, *, size: tuple[int, ...]) -> jax.Array:
-    """Return a rectangle of an array on one device. `nothing`: see `same`."""
+    """A rectangle of an array on one device. `nothing`: see `same`."""
     return same(jax.lax.dynamic_slice(data, [start[axis] for axis in range(len(size))], size), nothing)
 
 
 def parted(names: Sequence[str], shapes: Sequence[tuple[int, ...]], values: Float32Array) -> list[Float32Array]:
-    """Return views of `values`, float32 [sum of sizes], in these shapes, one after the other. Raises ValueError for another size, which
-    names the tensors."""
+    """Cut `values`, float32 [sum of sizes], into views of these shapes, one after the other. Raises ValueError, naming the tensors, for
+    another size."""
     sizes = [math.prod(shape) for shape in shapes]
     check_size(names, sum(sizes), values)
     ends = itertools.accumulate(sizes)
@@ -131,10 +130,10 @@ def parted(names: Sequence[str], shapes: Sequence[tuple[int, ...]], values: Floa
 
 
 def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return a C-contiguous array as another floating type; the array itself if it has it.
+    """Convert a C-contiguous array to another floating type. Returns the array itself if it has this type.
 
-    Piece by piece: numpy converts the types that it does not know itself, as bfloat16, under Python's lock, and the training thread
-    must not wait for a whole fragment.
+    Piece by piece, because numpy holds Python's lock while it converts types that it does not know itself, such as bfloat16. The training
+    thread must not wait for a whole fragment.
     """
     if value.dtype == dtype:
         return value
@@ -148,11 +147,14 @@ _CAST_ELEMENTS = 1 << 16
 
 
 RUNTIME_ZERO = np.uint8(0)
-"""A 0 that the compiler does not know: see `same`."""
+"""A 0 that the compiler does not know, see `same`."""
 
 
 def same(value: jax.Array, nothing: jax.Array) -> jax.Array:
-    """Return `value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic
-    XLA's CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
+    """Return `value`, bit by bit, computed by an xor with `nothing`, a 0 that the compiler does not know.
+
+    A copy without arithmetic counts as small for XLA's CPU client, which would run it at once on the calling thread, here for 10 ms. With
+    arithmetic it uses another thread.
+    """
     bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(value, bits) ^ nothing.astype(bits), value.dtype)

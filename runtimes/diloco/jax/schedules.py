@@ -1,7 +1,7 @@
 """Learning rates for optax that follow the job.
 
-A schedule of optax is a function of the optimizer's own count of steps, which knows nothing of the job. So the rate goes in from
-outside, as a value of the optimizer's state: nothing is compiled again.
+A schedule of optax is a function of the optimizer's own count of steps, and knows nothing of the job. So the program puts the rate into the
+optimizer's state, as a value, and nothing is compiled again.
 
 See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -18,21 +18,20 @@ from diloco.schedules import Clock, Decay, Schedule
 
 
 class ProgressRate:
-    """The learning rate of the step that the program takes next."""
+    """The learning rate for the program's next step."""
 
     def __init__(self, session: Clock, peak: float, schedule: Schedule) -> None:
-        """Begin with `peak`: the highest rate."""
+        """`peak`: the highest rate."""
         self._session = session
         self._peak = peak
         self._schedule = schedule
 
     def __call__(self) -> float:
-        """Return the rate, for a program that hands it to its own compiled step."""
+        """The rate, for a program that passes it to its own compiled step."""
         return self._peak * self._schedule.next_share(self._session)
 
     def into[State](self, opt_state: State) -> State:
-        """Return `opt_state` with this rate as its `learning_rate`, wherever `optax.inject_hyperparams` keeps one in it. Raises ValueError
-        if it does so nowhere."""
+        """Return `opt_state` with this rate in every `learning_rate` of `optax.inject_hyperparams`. Raises ValueError if there is none."""
         rate, found = self(), 0
 
         def one(path: tuple[Any, ...], leaf: Any) -> Any:
@@ -56,9 +55,14 @@ def schedule(
 ) -> ProgressRate:
     """Return a rate whose decay follows `session.progress`, so that fast, slow and late units anneal together.
 
-    `peak`: the highest rate. `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps over which the rate rises from 0,
-    of those behind the optimizer's state: not again in a unit that came back with the state of a peer. `final`: the rate at the end of
-    the job, as a share of the highest. `tail`: of "wsd", the last share of the job, in which the rate falls. Raises ValueError for values
-    that cannot be.
+    Raises ValueError for values that cannot be.
+
+    Args:
+        peak: the highest rate.
+        decay: "constant", "linear", "cosine" or "wsd".
+        warmup: local steps over which the rate rises from 0. They count from an optimizer state of zeros, so a unit that came back with the
+            state of a peer does not warm up again.
+        final: the rate at the end of the job, as a share of the highest.
+        tail: for "wsd", the last share of the job, in which the rate falls.
     """
     return ProgressRate(session, peak, Schedule(decay, warmup, final, tail))

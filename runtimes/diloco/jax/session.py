@@ -1,4 +1,4 @@
-"""The functional face of a session: parameters and optimizer state go in, parameters and optimizer state come out.
+"""The session of a JAX program: `step` takes parameters and optimizer state, and returns those to go on with.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -18,7 +18,7 @@ from diloco.session.session import JobSession, SessionParts
 
 
 class TreeSession[Tree, State](ABC):
-    """What a session is to a program whose parameters are a pytree. Used from the main thread only."""
+    """The part of a session that hands a pytree of parameters to the program and takes it back. For the main thread only."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TreeSession[Tree, State](ABC):
         masters: Masters | None,
         on_adopt: Callable[[Sequence[str], Tree, State], State] | None,
     ) -> None:
-        """Begin with `state`: the optimizer's. `masters`: those in it, which follow adoptions; None: there are none."""
+        """`state`: the optimizer's. `masters`: the masters in it, which follow adoptions; None if there are none."""
         self._store = store
         self._state = state
         self._forms = _forms(state.opt_state)
@@ -37,21 +37,21 @@ class TreeSession[Tree, State](ABC):
 
     @abstractmethod
     def _count_step(self, tokens: int, loss: float | None, batches: int) -> None:
-        """Count a step, and adopt what has come."""
+        """See `JobSession`, which counts the step and adopts what has come."""
 
     @property
     def params(self) -> Tree:
-        """The current parameters: after `join` the job's, after `step` what it returned, after the loop the final ones when `done`. Raises
-        LoopError where the program has donated them to a step whose result `step` has not got."""
+        """The current parameters: after `join` the job's, after `step` those that it returned, and once `done` the final ones. Raises
+        LoopError if the program has donated them to a step and not given the result to `session.step`."""
         self._hand_out_once()
         params = self._store.held()
-        if _is_deleted(params):  # at the end of the job those that are frozen still may be: the store has no copy
+        if _is_deleted(params):  # at the end of the job too: the store cannot restore frozen leaves that the program has donated
             raise _donated("session.params", "the parameters")
         return params
 
     @property
     def opt_state(self) -> State:
-        """The optimizer's state that belongs to `params`. Raises LoopError where the program has donated it."""
+        """The optimizer's state that belongs to `params`. Raises LoopError if the program has donated it."""
         self._hand_out_once()
         if _is_deleted(self._state.opt_state):
             raise _donated("session.opt_state", "the optimizer's state")
@@ -60,13 +60,19 @@ class TreeSession[Tree, State](ABC):
     def step(
         self, params: Tree, opt_state: State, *, tokens: int, loss: float | jax.Array | None = None, batches: int = 1
     ) -> tuple[Tree, State]:
-        """Call after every update of the optimizer, with its parameters, the optimizer's state, the number of real tokens of its batches
-        and, where cheap, its loss. `batches`: how many of the session's batches the update was made from; they are settled, the oldest
-        first. Train on with the parameters and the state that it returns. Once the job is done, these are the final parameters.
+        """Call this after every update of the optimizer, and train on with the parameters and the state that it returns. Once the job is
+        done, these are the final parameters.
 
-        Raises LoopError when the numbers cannot be true. Never waits for the network. A `loss` that is still being computed is not waited
-        for either: it is reported one step later, so that the host stays at most one step ahead of the device. Raises ValueError when
-        `params` or `opt_state` changed structure, shape or type.
+        Never waits for the network. Raises LoopError if the numbers cannot be true, and ValueError if `params` or `opt_state` changed
+        structure, shape or type.
+
+        Args:
+            params: the updated parameters.
+            opt_state: the optimizer's state after the update.
+            tokens: real tokens of the batches of the update, without padding.
+            loss: loss of the update, if it is cheap to have. An array is reported one step later, so that the host does not wait for it and
+                is at most one step ahead of the device.
+            batches: how many of the session's batches the update used. They are settled, the oldest first.
         """
         if (forms := _forms(opt_state)) != self._forms:
             raise ValueError(f"the optimizer's state changed its form {_difference(self._forms, forms)}")
@@ -85,7 +91,7 @@ class TreeSession[Tree, State](ABC):
         return self._hand_out(), self._state.opt_state
 
     def _hand_out_once(self) -> None:
-        """Hand what is adopted while the program holds its parameters out with its next step: it goes on with those that it holds."""
+        """Hand the tree out, unless the program holds it. What is adopted while it does is handed out by its next `step`."""
         if not self._store.handed_out:
             self._hand_out()
 
@@ -115,7 +121,7 @@ class Session[Tree, State](JobSession, TreeSession[Tree, State]):
         masters: Masters | None = None,
         on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
     ) -> None:
-        """Use `diloco.jax.join`."""
+        """Call `diloco.jax.join` instead."""
         JobSession.__init__(self, parts)
         TreeSession.__init__(self, store, state, masters, on_adopt)
 
@@ -135,7 +141,7 @@ type _Forms = tuple[object, list[tuple[object, object]]]
 
 
 def _forms(tree: object) -> _Forms:
-    """Return the structure of a tree, and shape and type of each leaf; of a leaf that is no array, its type."""
+    """The structure of a tree, and shape and type of each leaf. A leaf that is no array has shape () and its Python type."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     return structure, [(getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
 

@@ -1,4 +1,4 @@
-"""Shards of arrays that every process holds whole.
+"""Shards of arrays that every process holds as a whole.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -9,10 +9,10 @@ import jax
 
 
 def with_shards(array: jax.Array) -> jax.Array:
-    """Return `array`, or one of the same values and memory whose shards can be asked for.
+    """Return `array`, or an array with the same values and memory whose `addressable_shards` do not raise.
 
-    `jax.device_put` of an array of this process to all processes, each of which has one device, makes one that JAX 0.12 takes for
-    its own only shard: `addressable_shards` raises ValueError, while `addressable_data` knows what this process has.
+    If every process has one device, `jax.device_put` of a local array to all processes makes an array that JAX 0.12 takes for its own only
+    shard: `addressable_shards` raises ValueError, while `addressable_data` returns this process's data.
     """
     if array.is_fully_addressable or not array.is_fully_replicated or array.is_deleted():
         return array

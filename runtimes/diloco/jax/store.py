@@ -28,9 +28,9 @@ from diloco.learner.store import Float32Array, Ready
 class TreeStore[Tree]:
     """A `ParameterStore` over the trained leaves of a pytree, on any devices of this process.
 
-    The store holds the current leaves: `hand_out` gives the tree, `take_back` takes the next one. A write makes new arrays for
-    the leaves that it touches, with the type and placement of the old ones, and leaves every other leaf the same object. Leaves
-    are named by their path, joined with "/": `{"blocks": {"query": …}}` has "blocks/query".
+    The store holds the current leaves: `hand_out` gives the tree to the program, `take_back` takes the program's next tree. A write makes
+    new arrays for the leaves that it changes, with their type and placement, and leaves every other leaf the same object. A leaf's name is
+    its path, joined with "/": `{"blocks": {"query": …}}` has "blocks/query".
 
     A leaf that stacks the layers of a `lax.scan` is mapped with `Canonical("block.{layer}.query", stacked=True)`: each layer's slice is
     then exchanged by itself, and the layout equals that of a framework that keeps layers apart.
@@ -47,13 +47,17 @@ class TreeStore[Tree]:
         trained: Callable[[str], bool] | None = None,
         spread: bool = False,
     ) -> None:
-        """Begin with `canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
-        `stacks`: by path, how many leading axes of the canonical tensor count matrices that are merged each by itself (experts); default:
-        none. `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type. `spread`: leaves
-        may be spread over processes (`UnitStore`).
-
-        Raises LayoutError for a trained leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), and
+        """Raises LayoutError for a trained leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), and
         for a mapping that does not fit.
+
+        Args:
+            canonical: the canonical form of leaves where it differs, by path.
+            embeddings: which leaves are embeddings, by path; default: those with "embed" in the path.
+            stacks: by path, how many leading axes of the canonical tensor count separate matrices (experts), each merged by itself;
+            default:
+                none.
+            trained: which leaves are exchanged, by path; default: all. The others are frozen, and may be of any type.
+            spread: leaves may be spread over processes (`UnitStore`).
         """
         named, self._structure = jax.tree_util.tree_flatten_with_path(params)
         self._paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
@@ -72,15 +76,16 @@ class TreeStore[Tree]:
         self._frozen_parts = [part for part in parts.values() if part.parameter in self._frozen]
         self._wholes = {name: rectangle(part, whole(part.spec)) for name, part in self._parts.items()}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
-        """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
+        """Sharding and commitment of each leaf, for other threads. They must not look at leaves, which the program may donate at any
+        moment."""
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out last."""
         self.adoptions: Adoptions | None = None
-        """Looks at what is applied; None: no check."""
+        """Checks that the program keeps what is applied; None if that is not checked."""
         self._handed_out = False
         """The program holds the tree."""
         self.updates = 0
-        """Times that the program gave back other arrays than it was handed out."""
+        """How often the program has given back other arrays than it was handed out."""
         self._to_host = ThreadPoolExecutor(1, "diloco-to-host")
 
     @property
@@ -90,11 +95,12 @@ class TreeStore[Tree]:
 
     @property
     def lent(self) -> bool:
-        """The program has donated leaves to a step whose result it has not given back."""
+        """The program has donated leaves to a step and not given the result back."""
         return self._handed_out and any(leaf.is_deleted() for leaf in self._leaves.values())
 
     def reclaim(self) -> None:
-        """Reclaim the tree, which is not the program's any more. What it donated is made anew, for all of it to be overwritten."""
+        """Take the tree from the program, which will not give it back. Leaves that it has donated are replaced by zeros, and the caller
+        must overwrite all of them."""
         if not self._handed_out:
             return
         self._handed_out = False
@@ -104,7 +110,7 @@ class TreeStore[Tree]:
 
     @beside_the_mesh
     def hand_out(self) -> Tree:
-        """Return the tree as it is now, for the program to compute with."""
+        """Give the program the current tree, to compute the next one from."""
         if self._handed_out:
             for ready in self._applied:
                 self._put(ready)
@@ -113,20 +119,22 @@ class TreeStore[Tree]:
         return self.held()
 
     def held(self) -> Tree:
-        """Return the tree that the program was handed out last, without what was applied since."""
+        """The tree that the program was handed out last, without what was applied since."""
         leaves = [self._leaves[path] if path in self._leaves else self._frozen[path] for path in self._paths]
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
     @beside_the_mesh
     def take_back(self, params: Tree) -> None:
-        """Take the tree back after a step on what was handed out last. What was applied in between, while the program held the older
-        values, is put over it. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when it was
-        donated, or when the program undoes what was applied (`Adoptions`)."""
+        """Take the program's tree after a step on the one that it was handed out, and overwrite it with what was applied meanwhile.
+
+        Raises ValueError if its structure, a shape or a type has changed, and LoopError if it was donated, or if the program undoes what
+        was applied (`Adoptions`).
+        """
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
-        # Everything is checked before anything is taken: a refused tree leaves the store as it was.
+        # Everything is checked before anything is taken, so that a refused tree leaves the store as it was.
         every = dict(zip(self._paths, leaves, strict=True))
         for path in self._leaves:
             leaf, shape, kind = every[path], self._shapes[path], self._types[path]
@@ -139,19 +147,18 @@ class TreeStore[Tree]:
         self._frozen = {path: every[path] for path in self._frozen}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         self._handed_out = False
-        # Before what was applied is put over it: the program's own values tell whether it undoes an adoption.
+        # Before the tree is overwritten: the program's own values show whether it undoes an adoption.
         if self.adoptions is not None:
             self.adoptions.stepped(self._leaves)
         for ready in self._applied:
             self._put(ready)
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Return every canonical tensor that is exchanged, sorted by canonical name."""
+        """Every exchanged tensor, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Return every canonical tensor of the frozen leaves, sorted by canonical name; of leaves that are numbers, too, and of no
-        others."""
+        """Every canonical tensor of the frozen leaves that are arrays or numbers, sorted by canonical name."""
         return frozen_tensors(self._frozen_parts, self._frozen)
 
     @property
@@ -160,15 +167,15 @@ class TreeStore[Tree]:
         return self._frozen
 
     def dtypes(self) -> Mapping[str, str]:
-        """Return the types of the leaves, by canonical name."""
+        """The types of the leaves, by canonical name."""
         return {name: self._types[part.parameter].name for name, part in self._parts.items()}
 
     def owned(self) -> Sequence[Piece]:
-        """Return all of every tensor."""
+        """All of every tensor."""
         return [whole(part.spec) for part in self._parts.values()]
 
     def pieces(self) -> Sequence[Piece]:
-        """Return what this process stores."""
+        """What this process stores."""
         return self.owned()
 
     @property
@@ -177,34 +184,35 @@ class TreeStore[Tree]:
         return self._leaves.keys()
 
     def placed(self, tensor: str) -> tuple[Part, jax.Array]:
-        """Return where a tensor lies, and the leaf with it. Raises KeyError for a tensor that is not exchanged."""
+        """Return a tensor's part, and the leaf that has it. Raises KeyError for a tensor that is not exchanged."""
         part = self._parts[tensor]
         return part, self._leaves[part.parameter]
 
     def is_sharded_alike(self, path: str, array: Any) -> bool:
-        """Whether this process stores of an array in the shape of a leaf what it stores of that leaf. Of one process it stores all."""
+        """Whether this process stores the same elements of `array` as of the leaf at `path`, which has the same shape. A unit of one
+        process stores all."""
         return True
 
     def newest(self, tensor: str) -> Ready | None:
-        """Return what was applied last of a tensor, of all since the tree was handed out; None: nothing."""
+        """What was applied last to a tensor since the tree was handed out; None if nothing was."""
         return next((ready for ready in reversed(self._applied) if tensor in ready.names), None)
 
     def replace(self, leaves: Mapping[str, jax.Array]) -> None:
-        """Take these leaves, by path, in the place of those that there are, before the tree is handed out."""
+        """Replace leaves, by path. Only before the tree is handed out."""
         self._leaves |= leaves
 
     @beside_the_mesh
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
-        """Compile what `stage` and `apply` of these groups run."""
+        """Compile what `stage` and `apply` run for these groups."""
         for names in groups:
             self._updated(self.prepare(names, self.stage(names).wait()))
 
     @beside_the_mesh
     def stage(self, names: Sequence[str]) -> StagedLeaves:
-        """Keep the values that the named tensors have now: copies on the device, so that the program may donate the leaves. The host does
-        not wait, neither for the copies nor for the step that still computes the values."""
+        """Keep the present values of the named tensors, as copies on the device, so that the program may donate the leaves. The host waits
+        neither for the copies nor for a step that still computes the values."""
         places = [self._wholes[name] for name in names]
-        # All transfers are under way before the first is waited for.
+        # All transfers begin before a thread waits for the first.
         staged = [(place, cut(self._leaves[place.part.parameter], place)) for place in places]
         return StagedLeaves(self._to_host.submit(StagedRectangles(staged).wait))
 
@@ -215,21 +223,22 @@ class TreeStore[Tree]:
 
     @beside_the_mesh
     def apply(self, ready: Ready) -> None:
-        """Put the new values into the tree that is handed out next. While the program holds the tree, they wait: it may have donated the
-        leaves, and what it gives back is computed from what it holds."""
+        """Put the new values into the tree that is handed out next. While the program holds the tree, the values wait: the program may have
+        donated the leaves, and the tree that it gives back is computed from the older values."""
         if not self._handed_out:
             self._put(ready)
-            # What is in the tree is kept for its names: a process that waits for its state adopts many before its tree is handed out.
-            self._applied = [one for one in self._applied if one.names != ready.names]
+            # `_applied` now only tells which tensors have changed, so the newest entry of a fragment is enough. A process that waits for
+            # its state adopts many before its tree is handed out.
+            self._applied = [x for x in self._applied if x.names != ready.names]
         self._applied.append(ready)
 
     @beside_the_mesh
     def fill(self, names: Sequence[str]) -> None:
-        """Do nothing: this process has applied to all devices."""
+        """Does nothing: `apply` has reached all devices of this process."""
 
     @beside_the_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """Return `values` as the leaves keep them; `values` itself if all leaves are float32."""
+        """Return `values` rounded to the leaves' types; `values` itself if all leaves are float32."""
         parts = self._applied_parts(names, values)
         if all(self._types[part.parameter].itemsize >= values.itemsize for part, _ in parts):
             return values
@@ -249,36 +258,35 @@ class TreeStore[Tree]:
         self._overwrite(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
 
     def watch(self) -> None:
-        """See from now on whether the program undoes what is applied."""
+        """From now on check that the program does not undo what is applied."""
         self.adoptions = Adoptions(self._leaves.values())
 
     def applied_paths(self) -> list[str]:
-        """Return the paths of the leaves that were overwritten since the tree was handed out, each once."""
+        """The paths of the leaves that were overwritten since the tree was handed out, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for ready in self._applied for name in ready.names))
 
     def _overwrite(self, ready: Ready) -> None:
-        """Put the values in, also while the program holds the tree, and then again over what it gives back."""
+        """Put the values in at once, even while the program holds the tree, and again over the tree that it gives back."""
         self._put(ready)
         self._applied.append(ready)
 
     def _put(self, ready: Ready) -> None:
         updated = self._updated(ready)
-        # While the program holds the tree it is not what it gives back: that is looked at once it does.
+        # While the program holds the tree, there is no tree of its to compare with: `take_back` calls this again.
         if self.adoptions is not None and not self._handed_out:
             self.adoptions.adopted(self._leaves, updated)
         self._leaves |= updated
 
     def _native(self, part: Part, value: Float32Array) -> _Native:
-        """Return the value on the device or devices of its leaf, whole; of a layer that is spread over devices, a piece for each of
-        them."""
+        """Return the value with its leaf's placement; for a layer of a leaf on several devices, one piece for each device."""
         sharding, committed = self._placements[part.parameter]
-        # A copy of its own: on CPU the array may otherwise share the caller's memory.
+        # np.array copies: on CPU the array could otherwise share the caller's memory.
         native = self._in_its_type(part, np.array(part.to_native(value), order="C"))
         if part.layer is not None and len(sharding.device_set) > 1:
             pieces = sharding.addressable_devices_indices_map(self._shapes[part.parameter]).items()
             return {device: jax.device_put(native[index[1:]], device) for device, index in pieces if index and _has(index[0], part.layer)}
         device = next(iter(sharding.device_set))
-        # As the leaf was: a committed value in place of an uncommitted one would compile the program's step anew.
+        # Committed only if the leaf was: otherwise the program's step would be compiled anew.
         if committed:
             placed: jax.Array = jax.device_put(native, sharding if part.layer is None else device)
             return placed
@@ -286,7 +294,7 @@ class TreeStore[Tree]:
             return jnp.asarray(native)
 
     def _updated(self, ready: Ready) -> dict[str, jax.Array]:
-        """Return the leaves that change, by path."""
+        """Return the new leaves, by path."""
         leaves: dict[str, jax.Array] = {}
         layers: dict[str, list[tuple[int, _Native]]] = {}
         for name, value in zip(ready.names, ready.native, strict=True):
@@ -301,7 +309,7 @@ class TreeStore[Tree]:
         return cast(value, self._types[part.parameter])
 
     def _applied_parts(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
-        """Return what `prepare` gets of each tensor that this process applies."""
+        """The part and the values of each tensor that this process applies."""
         return self._cut(names, values)
 
     def _cut(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
@@ -313,8 +321,8 @@ type _Native = jax.Array | dict[jax.Device, jax.Array]
 
 
 class StagedLeaves:
-    """A `Staged` of copies on the device. A thread of the store brings them to the host, so that the device's memory is free again soon,
-    also if the values wait for long until they are sent."""
+    """A `Staged` of copies on the device. A thread of the store brings them to the host, so that the device's memory is soon free again,
+    even if the values are sent much later."""
 
     def __init__(self, values: Future[Float32Array]) -> None:
         self._values: Future[Float32Array] | None = values
@@ -338,22 +346,25 @@ def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int], not
 
 
 def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Array:
-    """Return `leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of
-    slices: the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
+    """Return `leaf` with some slices along its first axis replaced, and with its placement.
+
+    Compiled once for each shape, type and number of slices, as the layers are arguments, not constants. The leaf is not donated, because
+    the program may hold it elsewhere (an average, a test).
+    """
     if len(leaf.sharding.device_set) == 1:
         updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], RUNTIME_ZERO)
         return updated
-    # Shard by shard: this works for any sharding and any axis types of the mesh, and copies nothing between devices.
+    # Shard by shard, which works for any sharding and any axis types of the mesh, and copies nothing between devices.
     shards = []
     for shard in leaf.addressable_shards:
-        its = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
-        pieces = [value[shard.device] for _, value in its if isinstance(value, dict)]
-        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], RUNTIME_ZERO) if its else shard.data)
+        of_shard = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
+        pieces = [value[shard.device] for _, value in of_shard if isinstance(value, dict)]
+        shards.append(_set_layers(shard.data, pieces, [local for local, _ in of_shard], RUNTIME_ZERO) if of_shard else shard.data)
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
 def _anew(leaf: jax.Array) -> jax.Array:
-    """Return an array of the shape, type and placement of one that was donated."""
+    """Return zeros with the shape, type and placement of a leaf that was donated."""
     if not leaf.committed:
         return jnp.zeros(leaf.shape, leaf.dtype)
     shape = leaf.sharding.shard_shape(leaf.shape)
@@ -362,7 +373,7 @@ def _anew(leaf: jax.Array) -> jax.Array:
 
 
 def _local_layer(shard: Any, layer: int) -> int | None:
-    """Return the layer's index within a shard of a stacked leaf; None when the shard does not have it."""
+    """Return the layer's index within a shard of a stacked leaf; None if the shard does not have it."""
     return layer - (shard.index[0].start or 0) if _has(shard.index[0], layer) else None
 
 

@@ -1,6 +1,6 @@
-"""Whether the leaves of a JAX program that joined as frozen keep their values.
+"""Checks that leaves that joined as frozen keep their values.
 
-What it trains among them is exchanged with no unit: the job would be complete, and units would end with different models.
+If the program trained one, it would never be exchanged. The job would complete, and units would end with different models.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -23,12 +23,12 @@ _NAMED = 5
 
 
 class FrozenLeaves:
-    """The frozen leaves of one tree, as they joined. A leaf that is the same array as at the last check costs nothing; of another the
-    values are summed, on the device where they are."""
+    """The frozen leaves of one tree, as they joined. A leaf that is the same array as at the last check costs nothing. For a new array the
+    values are summed, on its device."""
 
     @beside_the_mesh
     def __init__(self, leaves: Callable[[], Mapping[str, Any]]) -> None:
-        """`leaves` returns those that the program has now, by path."""
+        """`leaves` returns the program's present frozen leaves, by path."""
         self._leaves = leaves
         self._sums: dict[str, _Sum] = {}
         self._seen: dict[str, weakref.ref[Any]] = {}
@@ -38,13 +38,13 @@ class FrozenLeaves:
 
     @beside_the_mesh
     def check(self) -> None:
-        """Raise LoopError, with the paths, when leaves have other values than in `join`."""
+        """Raise LoopError, with the paths, if leaves have other values than in `join`."""
         changed = []
         for path, leaf in self._leaves().items():
             if path not in self._sums or (path in self._seen and self._seen[path]() is leaf) or _is_deleted(leaf):
                 continue
             before, now = self._sums[path], _sum(leaf) if _has_numbers(leaf) else None
-            # Over processes no more than each one's own part is summed: parts of another sharding cannot be compared.
+            # Each process sums its own part only, so sums of different shardings cannot be compared: such a leaf passes.
             if now is None or (now != before and now[0] == before[0]):
                 changed.append(path)
             else:
@@ -59,14 +59,14 @@ class FrozenLeaves:
 
     def _remember(self, path: str, leaf: Any, of_values: _Sum) -> None:
         self._sums[path] = of_values
-        if isinstance(leaf, jax.Array):  # what else there is may be written to in place
+        if isinstance(leaf, jax.Array):  # a numpy array may be written to in place, so the same object proves nothing
             self._seen[path] = weakref.ref(leaf)
         else:
             self._seen.pop(path, None)
 
 
 type _Sum = tuple[Any, int]
-"""The sharding of a leaf that is spread over processes, otherwise None, and the sum of its values that this process has."""
+"""The sharding of a leaf that is spread over processes, else None; and the sum of the values that this process has."""
 
 
 def _has_numbers(leaf: Any) -> bool:
@@ -78,17 +78,17 @@ def _is_deleted(leaf: Any) -> bool:
 
 
 def _sum(leaf: Any) -> _Sum:
-    # A number or an array of numpy becomes what a compiled step makes of it.
+    # A number or a numpy array is converted as a compiled step would convert it.
     array = with_shards(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf))
     alone = array.is_fully_addressable
-    # All are under way before the first is waited for.
+    # A list, so that all sums begin before int() waits for the first.
     sums = [_mixed(shard.data) for shard in array.addressable_shards if shard.replica_id == 0 or not alone]
-    return None if alone else array.sharding, sum(int(one) for one in sums) % (1 << 32)
+    return None if alone else array.sharding, sum(int(x) for x in sums) % (1 << 32)
 
 
 @jax.jit
 def _mixed(data: jax.Array) -> jax.Array:
-    """Return the sum modulo 2^32 of the elements' bits, each mixed by itself: the same for every order and sharding."""
+    """The sum, modulo 2^32, of the elements' mixed bits. It does not depend on order and sharding."""
     bits = _bits(data)
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -96,7 +96,7 @@ def _mixed(data: jax.Array) -> jax.Array:
 
 
 def _bits(data: jax.Array) -> jax.Array:
-    """Return the elements' bits, at most 32 of each: those of 64 are folded."""
+    """The elements' bits as uint32. 64 bits are folded to 32."""
     if jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(data)
     if jnp.issubdtype(data.dtype, jnp.complexfloating):

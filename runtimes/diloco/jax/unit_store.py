@@ -1,4 +1,5 @@
-"""The parameters of a unit of several JAX processes: each stages and applies its own pieces, and the unit fills what several hold.
+"""The parameters of a unit of several JAX processes. Each process stages and applies its own pieces; then the processes exchange pieces
+that several of them hold.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -30,13 +31,14 @@ from diloco.learner.store import Float32Array, Ready
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A piece, and where it lies in the shards of this process's devices that have it."""
+    """A piece, and its place in this process's shards."""
 
     rectangle: Rectangle
-    """Where it lies in the leaf."""
+    """Its place in the leaf."""
     start: tuple[int, ...]
-    """Within each of these shards, in the leaf's own order of axes, the axis of layers included."""
+    """Its start within each shard that has it, in the leaf's order of axes, with the axis of layers."""
     devices: tuple[jax.Device, ...]
+    """The devices of this process whose shards have it."""
 
     @property
     def piece(self) -> Piece:
@@ -48,8 +50,8 @@ class Place:
 
 
 class UnitStore[Tree](TreeStore[Tree]):
-    """A `TreeStore` of one of several processes of `jax.distributed`, over arrays that are sharded over all of them, or over arrays of
-    its own that are equal in all processes. Every process makes one for the same tree, and calls `frozen` and `fill` as often."""
+    """A `TreeStore` in a unit of several processes of `jax.distributed`, over arrays that are sharded over all of them, or over local
+    arrays that are equal in all. Every process makes a store for the same tree, and all must call `frozen` and `fill` in the same order."""
 
     @beside_the_mesh
     def __init__(
@@ -61,7 +63,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
     ) -> None:
-        """Hold the tree, as `TreeStore`. Raises LayoutError also when the processes do not hold every element of the model between them."""
+        """As `TreeStore`. Also raises LayoutError if the processes together do not hold every element of the model."""
         super().__init__(params, canonical=canonical, embeddings=embeddings, stacks=stacks, trained=trained, spread=True)
         self._rank, ranks = jax.process_index(), jax.process_count()
         held: list[dict[Piece, list[jax.Device]]] = [{} for _ in range(ranks)]
@@ -73,26 +75,25 @@ class UnitStore[Tree](TreeStore[Tree]):
                     self._held[name].append(Place(rectangle(part, piece), start, ()))
         for name, places in self._held.items():
             devices = held[self._rank]
-            self._held[name] = [replace(one, devices=tuple(devices[one.piece])) for one in places]
+            self._held[name] = [replace(place, devices=tuple(devices[place.piece])) for place in places]
         groups = divide(held)
         try:
             check_cover(Layout(self.specs()), [[piece for group in groups for piece in group.of(rank)] for rank in range(ranks)])
         except PieceError as error:
             raise LayoutError(f"the processes of this unit do not hold the model exactly once: {error}") from error
         self._shared = [[piece for group in groups if len(group.ranks) > 1 for piece in group.of(rank)] for rank in range(ranks)]
-        """Per rank what it owns of that which others hold too."""
+        """The pieces that each rank owns and other ranks hold too."""
         own = sorted(piece for group in groups for piece in group.of(self._rank))
         self._owned: dict[str, list[Place]] = {name: [] for name in self._parts}
         for piece in own:
             self._owned[piece.tensor].append(self._place(piece))
-        # Reversed, so that the first device of each process stays: all processes must make the same mesh.
+        # Reversed, so that each process's first device is the one that stays in the dict. All processes must make the same mesh.
         first = {device.process_index: device for device in reversed(jax.devices())}
         self._mesh = jax.sharding.Mesh(np.array([first[rank] for rank in range(ranks)]), ("rank",))
 
     @beside_the_mesh
     def take_back(self, params: Tree) -> None:
-        """Take the tree back, as `TreeStore.take_back`. Raises ValueError also when a leaf is on other devices than before, or sharded in
-        another way."""
+        """As `TreeStore.take_back`. Also raises ValueError if the devices or the sharding of a leaf have changed."""
         every = dict(zip(self._paths, jax.tree_util.tree_leaves(params), strict=True))
         for path, (sharding, _) in self._placements.items():
             now = every[path].sharding
@@ -104,20 +105,20 @@ class UnitStore[Tree](TreeStore[Tree]):
         super().take_back(params)
 
     def owned(self) -> Sequence[Piece]:
-        """Return what this process stages and applies."""
+        """What this process stages and applies."""
         return [place.piece for places in self._owned.values() for place in places]
 
     def is_sharded_alike(self, path: str, array: Any) -> bool:
-        """Whether this process stores of an array in the shape of a leaf what it stores of that leaf."""
+        """Whether this process stores the same elements of `array` as of the leaf at `path`, which has the same shape."""
         leaf = self._leaves[path]
         return isinstance(array, jax.Array) and array.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
 
     def pieces(self) -> Sequence[Piece]:
-        """Return what this process stores, others perhaps too."""
+        """What this process stores, even if others store it too."""
         return [place.piece for places in self._held.values() for place in places]
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Return the frozen tensors, as `TreeStore.frozen`, added up over the processes."""
+        """As `TreeStore.frozen`, with the digests added up over the processes."""
         apart = {path for path, leaf in self._frozen.items() if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable}
         own = frozen_tensors(self._frozen_parts, self._frozen)
         if not own:
@@ -126,12 +127,12 @@ class UnitStore[Tree](TreeStore[Tree]):
         sums = [0 if tensor.name in whole and self._rank else tensor.digest for tensor in own]
         bits = np.array(sums, np.uint64).view(np.uint32)  # JAX may know no integers of 64 bits
         every = np.asarray(multihost_utils.process_allgather(bits)).reshape(-1, len(bits)).astype(np.uint32)
-        totals = [sum(int(one) for one in column) & MASK for column in every.view(np.uint64).T]
+        totals = [sum(int(x) for x in column) & MASK for column in every.view(np.uint64).T]
         return [FrozenTensor(tensor.name, tensor.shape, total) for tensor, total in zip(own, totals, strict=True)]
 
     @beside_the_mesh
     def stage(self, names: Sequence[str]) -> StagedRectangles:  # type: ignore[override]
-        """Keep the values that this process's pieces of the named tensors have now: copies on the devices. The host does not wait."""
+        """Keep the present values of this process's pieces of the named tensors, as copies on the devices. The host does not wait."""
         places = self._places(names)
         return StagedRectangles([(place.rectangle, [copied(self._shard(place), place.start, place.rectangle.size)]) for place in places])
 
@@ -142,21 +143,21 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     @beside_the_mesh
     def fill(self, names: Sequence[str]) -> None:
-        """Bring what other processes own of the named tensors, and this one has too, from them: one collective for each type of leaves. The
-        host does not wait."""
+        """Get the pieces of the named tensors that this process holds and others own, in one collective for each type of leaves. The host
+        does not wait."""
         wanted = set(names)
-        # In the order of the parts, which all processes share: collectives in different orders would wait for each other for ever.
+        # In the order of the parts, which is the same in all processes: collectives in different orders would wait for each other for ever.
         for dtype in dict.fromkeys(self._types[part.parameter] for name, part in self._parts.items() if name in wanted):
             tensors = {name for name in wanted if self._types[self._parts[name].parameter] == dtype}
-            pieces = [[one for one in each if one.tensor in tensors] for each in self._shared]
-            sizes = [sum(piece.elements for piece in each) for each in pieces]
-            # Each process knows all sizes: none enters a collective that another leaves out.
+            pieces = [[x for x in of_rank if x.tensor in tensors] for of_rank in self._shared]
+            sizes = [sum(piece.elements for piece in of_rank) for of_rank in pieces]
+            # Every process knows the sizes of all, so either all leave an empty collective out, or none does.
             if sum(sizes):
                 self._exchange(pieces, max(sizes), dtype)
 
     @beside_the_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """Read, as `TreeStore.read`. Raises ValueError for a tensor that is spread over processes."""
+        """As `TreeStore.read`. Also raises ValueError for a tensor that is spread over processes."""
         if apart := [name for name in names if not self._leaves[self._parts[name].parameter].is_fully_addressable]:
             raise ValueError(f"tensor {apart[0]!r} is spread over processes: this one does not hold all of it")
         values = TreeStore.stage(self, names).wait()
@@ -164,7 +165,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     @beside_the_mesh
     def write(self, values: Mapping[str, Float32Array]) -> None:
-        """Write, as `TreeStore.write`; every process calls it with the same values."""
+        """As `TreeStore.write`. Every process must call this with the same values."""
         targets = []
         for name, value in values.items():
             part = self._parts[name]
@@ -177,19 +178,19 @@ class UnitStore[Tree](TreeStore[Tree]):
         own = [self._place(piece) for piece in pieces[self._rank]]
         flat = [_flat(self._shard(place), place.start, size=place.rectangle.size, axes=_axes(place)) for place in own]
         device = self._mesh.devices[self._rank]
-        # One size for all, also for a process that owns nothing: a collective has one shape.
-        given = _padded([jax.device_put(one, device) for one in flat] or [jax.device_put(jnp.zeros(0, dtype), device)], size=size)
+        # Padded to one size, even if this process owns nothing, because a collective has one shape.
+        given = _padded([jax.device_put(x, device) for x in flat] or [jax.device_put(jnp.zeros(0, dtype), device)], size=size)
         rows = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec("rank"))  # type: ignore[no-untyped-call]
         everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())  # type: ignore[no-untyped-call]
         whole = jax.make_array_from_single_device_arrays((len(pieces), size), rows, [given])
         received = _identity(everywhere)(whole).addressable_data(0)
         targets = []
-        for rank, each in enumerate(pieces):
+        for rank, of_rank in enumerate(pieces):
             start = 0
-            for piece in each:
+            for piece in of_rank:
                 if rank != self._rank and (place := self._holding(piece)) is not None:
                     value = _taken(received, rank, start, shape=piece.size, axes=place.part.axes, native=place.rectangle.size)
-                    targets.append((place, {one: jax.device_put(value, one) for one in place.devices}))
+                    targets.append((place, {x: jax.device_put(value, x) for x in place.devices}))
                 start += piece.elements
         self.apply(Ready(tuple(dict.fromkeys(place.piece.tensor for place, _ in targets)), tuple(targets)))
 
@@ -200,17 +201,17 @@ class UnitStore[Tree](TreeStore[Tree]):
         return {path: _with_pieces(self._leaves[path], targets) for path, targets in of_leaf.items()}
 
     def _on_devices(self, place: Place, value: np.ndarray[Any, Any]) -> dict[jax.Device, jax.Array]:
-        # A copy of its own: on CPU the array may otherwise share the caller's memory.
+        # np.array copies: on CPU the array could otherwise share the caller's memory.
         native = self._in_its_type(place.part, np.array(place.rectangle.native(value), order="C"))
         return {device: jax.device_put(native, device) for device in place.devices}
 
     def _rectangles(self, part: Part, ranks: int) -> Iterable[tuple[int, Piece, Any, tuple[int, ...]]]:
-        """Return (process, piece, device, where it begins in the device's shard) for every device of the unit that has a part of the
-        tensor. Arrays of this process alone are taken for those of all."""
+        """Yield (process, piece, device, start in the device's shard) for every device of the unit that has a part of the tensor. An array
+        of this process alone counts as held by all processes, because it is equal in all."""
         leaf, shape = self._leaves[part.parameter], self._shapes[part.parameter]
         indices: Mapping[Any, Any] = leaf.sharding.devices_indices_map(shape)
         for device, index in indices.items():
-            bounds = [one.indices(length)[:2] for one, length in zip(index or (), shape, strict=True)]
+            bounds = [along.indices(length)[:2] for along, length in zip(index or (), shape, strict=True)]
             start: tuple[int, ...] = tuple(low for low, _ in bounds)
             size = tuple(high - low for low, high in bounds)
             inside = (0,) * len(shape)
@@ -224,7 +225,7 @@ class UnitStore[Tree](TreeStore[Tree]):
                 yield rank, piece, device, inside
 
     def _holding(self, piece: Piece) -> Place | None:
-        """Return the place of a piece of something that this process has; None: it does not have it."""
+        """Return the place of a piece; None if this process does not hold it."""
         wanted = rectangle(self._parts[piece.tensor], piece)
         for held in self._held[piece.tensor]:
             offset = [a - b for a, b in zip(wanted.start, held.rectangle.start, strict=True)]
@@ -234,11 +235,11 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     def _place(self, piece: Piece) -> Place:
         place = self._holding(piece)
-        assert place is not None  # it owns what it holds
+        assert place is not None  # a process owns only what it holds
         return place
 
     def _shard(self, place: Place) -> jax.Array:
-        """Return the shard of the first device that has the place."""
+        """The shard of the first device that has the place."""
         shards = self._leaves[place.part.parameter].addressable_shards
         found: jax.Array = next(shard.data for shard in shards if shard.device == place.devices[0])
         return found
@@ -255,7 +256,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
 
 def _axes(place: Place) -> tuple[int, ...]:
-    """Return the canonical order of the axes of the leaf's slice, that of layers first."""
+    """The leaf's axes in canonical order, with the axis of layers first."""
     axes = place.part.axes or tuple(range(len(place.piece.size)))
     return axes if place.part.layer is None else (0, *(axis + 1 for axis in axes))
 
@@ -295,12 +296,14 @@ def _put(data: jax.Array, values: list[jax.Array], starts: list[tuple[int, ...]]
 
 
 def _with_pieces(leaf: jax.Array, targets: list[tuple[Place, dict[jax.Device, jax.Array]]]) -> jax.Array:
-    """Return `leaf` with some pieces replaced and its placement kept, shard by shard: nothing moves between devices."""
+    """Return `leaf` with some pieces replaced, and with its placement. Shard by shard, so that nothing moves between devices."""
     shards = []
     for shard in leaf.addressable_shards:
-        its = [(place.start, values[shard.device]) for place, values in targets if shard.device in values]
-        shards.append(_put(shard.data, [value for _, value in its], [start for start, _ in its], RUNTIME_ZERO) if its else shard.data)
-    # A committed array where the program had none would compile its step anew.
+        of_shard = [(place.start, values[shard.device]) for place, values in targets if shard.device in values]
+        shards.append(
+            _put(shard.data, [value for _, value in of_shard], [start for start, _ in of_shard], RUNTIME_ZERO) if of_shard else shard.data
+        )
+    # An uncommitted leaf stays uncommitted: otherwise the program's step would be compiled anew.
     if not leaf.committed:
         only: jax.Array = shards[0]
         return only

@@ -46,9 +46,9 @@ class TrainedParameters:
         _shard_again(self._module)
         if self._is_as_before():
             return
-        if differences := self._found():
+        if changes := self._found():
             raise LoopError(
-                f"the program trains other parameters than it joined with: {'; '.join(differences)}. Units would end with different models. "
+                f"the program trains other parameters than it joined with: {'; '.join(changes)}. Units would end with different models. "
                 "Make every layer and every optimizer before join, which gets them; for layers that are frozen at first and trained "
                 "later, join with trained=lambda name: True"
             )
