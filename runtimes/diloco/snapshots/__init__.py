@@ -1,1 +1,1 @@
-"""Snapshots of a job and stored states of its units: written whole, copied to an object store, and checked when they are read."""
+"""Snapshots of a job and stored states of its units: complete or invisible, copied to an object store, and checked when read."""

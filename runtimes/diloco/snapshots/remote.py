@@ -1,6 +1,6 @@
-"""Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://` and what else there is a driver for.
+"""Copies of the syncer's snapshots in an object store or folder: `file://`, `s3://`, `gs://`, or whatever else fsspec has a driver for.
 
-An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
+An object store has no atomic rename, so the manifest is uploaded last, and a folder without manifest is no snapshot.
 
 See docs/decisions/0152-snapshots.md.
 """
@@ -22,37 +22,36 @@ class RemoteSnapshots:
     """The snapshots under one URI. Blocking, so call it from a thread."""
 
     def __init__(self, uri: str, keep: int) -> None:
-        """Open the folder at `uri`, which must belong to one job alone (append its uid). Raises `SnapshotError` if there is no driver for
-        it."""
+        """`uri`: a folder that belongs to this job alone. Raises `SnapshotError` if there is no driver for it."""
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self._keep = keep
         self._folders = RemoteFolders(uri)
 
     def upload(self, path: Path, *, tensors: bool = True) -> None:
-        """Copy one complete local snapshot, then drop what is beyond `keep`, and other copies of the same step. Idempotent. `tensors`:
-        False if these are there from an earlier upload, and only the manifest has changed. Raises `SnapshotError`."""
+        """Copy one complete local snapshot, then remove copies beyond `keep`, and other copies of the same step. Idempotent. `tensors`:
+        False if only the manifest has changed since an earlier upload. Raises `SnapshotError`."""
         try:
             self._folders.put(path, [TENSORS_FILE] if tensors else [])
             for name in self._old(newest=path.name):
                 self._folders.remove(name)
-        except Exception as error:  # drivers raise classes of their own, which are no OSError
+        except Exception as error:  # drivers raise their own classes, which are no OSError
             raise SnapshotError(
                 f"snapshot {path.name} could not be copied to {self._folders.uri} ({FIELD}): {words(error)}. "
                 "The one on the syncer's volume is intact."
             ) from error
 
     def holds(self, name: str) -> bool:
-        """Return whether there is a complete copy of the snapshot with this name. Raises `SnapshotError`."""
+        """Whether there is a complete copy of the snapshot with this name. Raises `SnapshotError`."""
         try:
             return self._folders.holds(name)
         except Exception as error:  # as above
             raise SnapshotError(self._folders.refusal(error)) from error
 
     def restore(self, store: SnapshotStore) -> Path | None:
-        """Copy the newest usable snapshot into an empty local store; None if there is none here, or the store is not empty.
+        """Copy the newest usable snapshot into an empty local store. None if there are no copies, or the store is not empty.
 
-        Raises `SnapshotError` if there are some and none can be used.
+        Raises `SnapshotError` if there are copies and none can be used.
         """
         if store.paths():
             return None
@@ -69,7 +68,7 @@ class RemoteSnapshots:
         except Exception as error:  # as above
             raise SnapshotError(self._folders.refusal(error)) from error
         if skipped:
-            reasons = "; ".join(f"{one.path}: {one.why}" for one in skipped)
+            reasons = "; ".join(f"{x.path}: {x.why}" for x in skipped)
             raise SnapshotError(
                 f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._folders.uri}, and none can be used ({reasons}). "
                 "Put a good copy back in its place, or empty it if the job shall start afresh."
@@ -80,13 +79,13 @@ class RemoteSnapshots:
         self._folders.get(name, folder, [TENSORS_FILE])
 
     def _names(self) -> list[str]:
-        """Return folders that are named like snapshots, newest first."""
+        """Names of the folders that are called like snapshots, newest first."""
         numbered = [(generation, name) for name in self._folders.names() if (generation := generation_of(name)) is not None]
         return [name for _, name in sorted(numbered, reverse=True)]
 
     def _old(self, newest: str) -> list[str]:
-        """Return what may go: beyond `keep`, superseded by a newer one of the same step, and what an interrupted upload left before
-        `newest`."""
+        """Return the copies to remove: those beyond `keep`, those with a newer copy of the same step, and the remains of interrupted
+        uploads. Copies after `newest` stay."""
         names = [name for name in self._names() if name <= newest]
         kept: dict[int | None, str] = {}
         for name in names:

@@ -1,6 +1,6 @@
-"""Folders of files below one URI: `file://`, `s3://`, `gs://` and what else there is a driver for.
+"""Folders of files below one URI: `file://`, `s3://`, `gs://`, or whatever else fsspec has a driver for.
 
-An object store has no atomic rename, so the manifest is uploaded last and removed first: a folder without one is nothing yet, or any more.
+An object store has no atomic rename, so the manifest is uploaded last and removed first. A folder without manifest does not count.
 
 See docs/decisions/0152-snapshots.md.
 """
@@ -18,11 +18,11 @@ FIELD = "spec.training.checkpoint.uri"
 
 
 class RemoteFolders:
-    """The folders in one place. Blocking, so call it from a thread. What a driver raises has a class of its own, which is no OSError:
-    callers catch Exception, and say it by `refusal`."""
+    """The folders below one URI. Blocking, so call it from a thread. Drivers raise their own classes, which are no OSError: catch
+    Exception, and make a message with `refusal`."""
 
     def __init__(self, uri: str) -> None:
-        """Open the folder at `uri`. Raises `SnapshotError` if there is no driver for it."""
+        """Raises `SnapshotError` if there is no driver for `uri`."""
         self.uri = uri
         try:
             self._fs: Any
@@ -31,7 +31,7 @@ class RemoteFolders:
             raise SnapshotError(f"there is no way to {uri} ({FIELD}): {error}. In the image: {REMEDY}") from error
 
     def put(self, folder: Path, files: Sequence[str]) -> None:
-        """Copy these files of a folder, and then its manifest."""
+        """Upload these files of a local folder, and then its manifest."""
         target = f"{self._base}/{folder.name}"
         self._fs.makedirs(target, exist_ok=True)
         for file in (*files, MANIFEST_FILE):
@@ -39,37 +39,36 @@ class RemoteFolders:
         self._fs.invalidate_cache()
 
     def get(self, name: str, folder: Path, files: Sequence[str]) -> None:
-        """Copy these files of a folder, and its manifest, to `folder`."""
+        """Download these files of the folder `name`, and its manifest, to `folder`."""
         for file in (*files, MANIFEST_FILE):
             self._fs.get_file(f"{self._base}/{name}/{file}", str(folder / file))
 
     def write(self, name: str, file: str, data: bytes | bytearray) -> None:
-        """Write one file of a folder."""
         self._fs.makedirs(f"{self._base}/{name}", exist_ok=True)
         self._fs.pipe_file(f"{self._base}/{name}/{file}", data)
 
     def read(self, name: str, file: str, most: int) -> bytes:
-        """Return one file of a folder. Raises Unusable as `read_file` does."""
+        """Raises Unusable as `read_file` does."""
         return read_file(self._fs, f"{self._base}/{name}", file, most)
 
     def remove(self, name: str) -> None:
         """Remove a folder. Idempotent."""
-        # The manifest first: an interrupted removal must not appear as a damaged folder.
+        # The manifest goes first: an interrupted removal must not look like a damaged folder.
         if self.holds(name):
             self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
         if self._fs.exists(f"{self._base}/{name}"):
             self._fs.rm(f"{self._base}/{name}", recursive=True)
 
     def holds(self, name: str) -> bool:
-        """Return whether the folder is complete."""
+        """Whether the folder is complete: whether it has a manifest."""
         return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
 
     def files(self, name: str) -> list[str]:
-        """Return the names of the files of a folder besides its manifest, sorted."""
+        """The names of a folder's files without the manifest, sorted."""
         return sorted(file for file in self._in(f"{self._base}/{name}") if file != MANIFEST_FILE)
 
     def names(self) -> list[str]:
-        """Return the names of all that is there, in any order."""
+        """The names of all entries, in any order, complete or not."""
         self._fs.invalidate_cache()  # another process may have written
         if not self._fs.exists(self._base):
             return []
@@ -79,5 +78,5 @@ class RemoteFolders:
         return [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self._fs.ls(path, detail=False)]
 
     def refusal(self, error: Exception) -> str:
-        """Return what a driver's error says of a read."""
+        """A message for people about a read that a driver refused."""
         return f"{self.uri} ({FIELD}) cannot be read: {words(error)}"

@@ -1,11 +1,11 @@
-"""Durable snapshots of the syncer: safetensors + manifest, written to a temporary folder, fsynced, renamed, and checked when read.
+"""Durable snapshots of the syncer: safetensors and a manifest, written to a temporary folder, fsynced, renamed, and checked when read.
 
     <root>/snapshot-00000007-t240/tensors.safetensors
     <root>/snapshot-00000007-t240/manifest.json
 
 The first number counts saves and orders them: after a roll-back an older step may be saved after a newer one. A folder with such a name
-is complete. The temporary folders of a crash begin with `.tmp-`; the next save removes them. Of one step there is one snapshot: a save
-takes the place of an earlier one of the same step.
+is complete. A crash leaves temporary folders, which begin with `.tmp-`; the next save removes them. A step has one snapshot: a save
+replaces an earlier one of the same step.
 
 See docs/decisions/0152-snapshots.md.
 """
@@ -38,12 +38,12 @@ TEMPORARY_PREFIX = ".tmp-"
 _ITEM = 4
 """Bytes of a value."""
 _MANIFEST = 1 << 20
-"""Bytes of a manifest, about: with the ledger and the statistics of units."""
+"""Estimated bytes of a manifest, with the ledger and the statistics of units."""
 MOST_MANIFEST = 256 << 20
-"""Bytes of a manifest that is read, at most."""
+"""The most bytes of a manifest that is read."""
 
 type Arrays = Callable[[Path, Mapping[str, Any]], Mapping[str, Array]]
-"""The arrays by name that the snapshot in a folder, with this `meta`, is read into: float32, contiguous and writable."""
+"""Called with a snapshot's folder and its `meta`, returns arrays by name to read it into: float32, contiguous and writable."""
 type Json = bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None
 
 _NAME = re.compile(r"^snapshot-(\d{8,})-t(\d+)$")
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class SnapshotError(Exception):
-    """A snapshot could not be written or none can be used. The message says which, why and what to do."""
+    """A snapshot could not be written, or none can be used. The message says which, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class SkippedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The newest usable snapshot. `skipped`: newer ones that were passed over, newest first."""
+    """The newest usable snapshot. `skipped`: newer ones that cannot be used, newest first."""
 
     t: int
     tensors: Mapping[str, Array]
@@ -83,14 +83,14 @@ class _Tensors:
 
 
 class Unusable(Exception):
-    """Why one snapshot cannot be used."""
+    """One snapshot, or a file of it, cannot be used; the message says why."""
 
 
 class SnapshotStore:
-    """The snapshots in one directory. One process at a time; blocking, so call it from a thread."""
+    """The snapshots in one directory, for one process at a time. Blocking, so call it from a thread."""
 
     def __init__(self, root: Path, keep: int) -> None:
-        """Keep `keep` complete snapshots, at least 1. The directory is made by the first save."""
+        """`keep`: complete snapshots to keep, at least 1. The first save makes the directory."""
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self._root = root
@@ -103,11 +103,11 @@ class SnapshotStore:
         return self._root
 
     def save(self, t: int, tensors: TensorParts, meta: Mapping[str, Json]) -> Path:
-        """Make the state after outer step `t` durable and return its folder; then drop what is beyond `keep`, and earlier snapshots of the
-        same step, which this one supersedes. If the newest one is of this step and has these tensors, only its manifest is replaced.
+        """Make the state after outer step `t` durable and return its folder. Then remove snapshots beyond `keep`, and earlier ones of the
+        same step. If the newest snapshot is of this step and has the same tensors, only its manifest is replaced.
 
-        The arrays must not change meanwhile; each part is let go once it is written. `meta` is JSON without NaN and infinities. When this
-        returns, file, manifest and folder are on disk. Raises `SnapshotError` when the operating system refuses (earlier snapshots are
+        The arrays must not change meanwhile; each part is released once it is written. `meta` is JSON without NaN and infinities. When this
+        returns, file, manifest and folder are on disk. Raises `SnapshotError` if the operating system refuses (earlier snapshots are
         intact, nothing partial stays), ValueError for a meta that the format cannot hold.
         """
         newest = self._newest
@@ -148,10 +148,10 @@ class SnapshotStore:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def load_newest(self, into: Arrays | None = None) -> Loaded | None:
-        """Return the newest snapshot whose size and checksums hold; None if there is no snapshot.
+        """Return the newest snapshot whose size and checksums are right; None if there is no snapshot.
 
-        `into` gives the arrays for each snapshot that is tried, and what it raises ends the search; None: new arrays. Raises
-        `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
+        `into` gives the arrays for each snapshot that is tried; an exception in it ends the search. Without it the arrays are new. Raises
+        `SnapshotError` if there are snapshots and none can be used, because starting afresh would throw the training away.
         """
         skipped: list[SkippedSnapshot] = []
         for _, path in sorted(self._complete(), reverse=True):
@@ -165,7 +165,7 @@ class SnapshotStore:
             self._newest = _Tensors(manifest["t"], path, tensors_of(manifest))
             return Loaded(manifest["t"], tensors, manifest["meta"], path, skipped)
         if skipped:
-            reasons = "; ".join(f"{one.path.name}: {one.why}" for one in skipped)
+            reasons = "; ".join(f"{x.path.name}: {x.why}" for x in skipped)
             raise SnapshotError(
                 f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._root}, and none can be used ({reasons}). Nothing was "
                 "overwritten. Put a good copy back in its place, or empty the directory if the job shall start afresh."
@@ -173,13 +173,13 @@ class SnapshotStore:
         return None
 
     def paths(self) -> list[Path]:
-        """Return folders of the complete snapshots, newest first, unchecked."""
+        """The folders of the complete snapshots, newest first. Their content is not checked."""
         return [path for _, path in sorted(self._complete(), reverse=True)]
 
     def adopt(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """Add a snapshot from another place: `fill` writes its two files into an empty folder, which is then checked.
+        """Add a snapshot from elsewhere: `fill` writes its two files into an empty folder, which is then checked.
 
-        Raises `Unusable` if it does not hold what its manifest says, `SnapshotError` when the operating system refuses.
+        Raises `Unusable` if the files are not as the manifest says, `SnapshotError` if the operating system refuses.
         """
         if not _NAME.match(name):
             raise Unusable(f"{name!r} is not the name of a snapshot")
@@ -206,12 +206,12 @@ class SnapshotStore:
 
     def _complete(self) -> list[tuple[int, Path]]:
         try:
-            found = [(_NAME.match(entry.name), entry) for entry in self._root.iterdir()]
+            entries = [(_NAME.match(entry.name), entry) for entry in self._root.iterdir()]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise SnapshotError(f"the snapshots in {self._root} cannot be read: {error.strerror or error}. {remedy(error)}.") from error
-        return [(int(match[1]), entry) for match, entry in found if match]
+        return [(int(match[1]), entry) for match, entry in entries if match]
 
     def _make_root(self) -> None:
         if not self._root.is_dir():
@@ -224,13 +224,13 @@ class SnapshotStore:
                 shutil.rmtree(entry)
 
     def drop_old(self) -> None:
-        """Remove what is older than the `keep` newest, and what a newer one of the same step supersedes; those known to be unusable neither
-        count as kept nor supersede."""
+        """Remove snapshots older than the `keep` newest, and those with a newer one of the same step. A snapshot known to be unusable does
+        not count as newer."""
         steps: set[int | None] = set()
         for path in self.paths():
             t = step_of(path.name)
             if len(steps) >= self._keep or t in steps:
-                # Renamed first: a crash during the removal must not leave a folder that appears to be a damaged snapshot.
+                # Renamed first: a crash during the removal must not leave a folder that looks like a damaged snapshot.
                 doomed = self._root / f"{TEMPORARY_PREFIX}old-{path.name}"
                 try:
                     path.replace(doomed)
@@ -253,32 +253,32 @@ def snapshot_name(generation: int, t: int) -> str:
 
 
 def generation_of(name: str) -> int | None:
-    """Return the save counter in a snapshot's folder name; None if it is no such name."""
+    """The save counter in the name of a snapshot's folder; None for another name."""
     match = _NAME.match(name)
     return int(match[1]) if match else None
 
 
 def step_of(name: str) -> int | None:
-    """Return the outer step in a snapshot's folder name; None if it is no such name."""
+    """The outer step in the name of a snapshot's folder; None for another name."""
     match = _NAME.match(name)
     return int(match[2]) if match else None
 
 
 def read_snapshot(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """Return the manifest and the tensors of one snapshot, in one pass. Raises `Unusable`, and what `into` raises."""
+    """Read the manifest and the tensors of one snapshot, in one pass. Raises `Unusable`, and what `into` raises."""
     manifest = _read_manifest(path)
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         compare_size(TENSORS_FILE, size, manifest["bytes"])  # before any memory is reserved
-        found = read_tensors(file, size, into(path, manifest["meta"]) if into is not None else None)
-    compare_checksum(TENSORS_FILE, found.written, tensors_of(manifest))
-    if found.wrong:
-        raise Unusable(f"{TENSORS_FILE} cannot be read: {found.wrong}")
-    return manifest, found.tensors
+        read = read_tensors(file, size, into(path, manifest["meta"]) if into is not None else None)
+    compare_checksum(TENSORS_FILE, read.written, tensors_of(manifest))
+    if read.wrong:
+        raise Unusable(f"{TENSORS_FILE} cannot be read: {read.wrong}")
+    return manifest, read.tensors
 
 
 def check_snapshot(path: Path) -> dict[str, Any]:
-    """Return the manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
+    """Return the manifest of one snapshot. Raises `Unusable` if its checksum, or the tensors' size or checksum, is wrong."""
     manifest = _read_manifest(path)
     with _opened(path) as file:
         compare_checksum(TENSORS_FILE, checksum(file), tensors_of(manifest))
@@ -287,7 +287,7 @@ def check_snapshot(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Yield the tensors of one snapshot. What the operating system refuses is `Unusable`."""
+    """Open the tensors of one snapshot. Errors of the operating system become `Unusable`."""
     try:
         file_size(local_files(), str(path), TENSORS_FILE)
         with (path / TENSORS_FILE).open("rb") as file:
@@ -297,18 +297,18 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def tensors_of(manifest: Mapping[str, Any]) -> Written:
-    """Return what the manifest of a snapshot says of its tensors."""
+    """Size and checksum of the tensors, as a snapshot's manifest says."""
     return Written(manifest["bytes"], manifest["sha256"])
 
 
 def compare_size(file: str, size: int, said: int) -> None:
-    """Raise `Unusable` if a file is not as large as its manifest says."""
+    """Raise `Unusable` if a file has not the size that its manifest says."""
     if size != said:
         raise Unusable(f"{file} has {size} bytes, its manifest says {said}: truncated or overwritten")
 
 
 def compare_checksum(file: str, found: Written, said: Written) -> None:
-    """Raise `Unusable` if a file does not have the size and checksum that its manifest says."""
+    """Raise `Unusable` if a file has not the size and checksum that its manifest says."""
     compare_size(file, found.bytes, said.bytes)
     if found.sha256 != said.sha256:
         raise Unusable(f"{file} does not have the checksum of its manifest: its bytes have changed")
@@ -322,44 +322,45 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_file(fs: Any, folder: str, file: str, most: int) -> bytes:
-    """Return one file of a folder in a fsspec file system. Raises `Unusable` for one that is missing, has more than `most` bytes, or is no
-    regular file, and as drivers do."""
+    """Return one file of a folder in a fsspec file system. Raises `Unusable` if it is missing, has more than `most` bytes, or is no regular
+    file, and the errors of drivers."""
     if (size := file_size(fs, folder, file)) > most:
         raise Unusable(f"{file} has {size} bytes, and {most} at most are expected")
     try:
         return bytes(fs.cat_file(f"{folder}/{file}"))
-    except FileNotFoundError as error:  # a newer one has taken its place since
+    except FileNotFoundError as error:  # another process has removed it since, for a newer one
         raise Unusable(f"{file} is missing") from error
 
 
 def file_size(fs: Any, folder: str, file: str) -> int:
-    """Return the bytes of one file of a folder. Raises `Unusable` for one that is missing or is no regular file, and as drivers do."""
+    """Return the size of one file of a folder, in bytes. Raises `Unusable` if it is missing or no regular file, and the errors of
+    drivers."""
     try:
-        found = fs.info(f"{folder}/{file}")
+        info = fs.info(f"{folder}/{file}")
     except FileNotFoundError as error:
         raise Unusable(f"{file} is missing") from error
-    if found["type"] != "file":  # a pipe or a device, which may never end
+    if info["type"] != "file":  # a pipe or a device, which may never end
         raise Unusable(f"{file} is no regular file")
-    return int(found["size"])
+    return int(info["size"])
 
 
 def parse_manifest(text: bytes) -> dict[str, Any]:
-    """Return a manifest whose own checksum holds; its `bytes` and `sha256` are those of the tensors. Raises `Unusable`."""
+    """Return a manifest whose own checksum is right. Its `bytes` and `sha256` are those of the tensors. Raises `Unusable`."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unusable(f"{MANIFEST_FILE} is not JSON: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("formatVersion"), int):
         raise Unusable(f"{MANIFEST_FILE} names no format version")
-    # Before the checksum: another version may compute it differently.
+    # Before the checksum, which another version may compute differently.
     if manifest["formatVersion"] != FORMAT_VERSION:
         raise Unusable(f"its format version is {manifest['formatVersion']}, this program reads {FORMAT_VERSION}")
     claimed = manifest.pop("manifestSha256", None)
     try:
-        found = _manifest_checksum(manifest)
+        computed = _manifest_checksum(manifest)
     except (ValueError, RecursionError) as error:  # a number beyond all floats is read as infinity, which no manifest holds
         raise Unusable(f"{MANIFEST_FILE} does not have its own checksum: it holds what none can hold: {error}") from error
-    if claimed != found:
+    if claimed != computed:
         raise Unusable(f"{MANIFEST_FILE} does not have its own checksum: its content has changed")
     return manifest
 
@@ -379,13 +380,13 @@ def _write_snapshot(folder: Path, t: int, tensors: TensorParts, meta: Mapping[st
 
 def manifest_bytes(content: Mapping[str, Json]) -> bytes:
     """Return a manifest with its format version and its own checksum, for `parse_manifest`."""
-    # Through JSON once, so that the checksum is of what a reader gets: tuples become lists, keys become strings.
+    # Once through JSON, so that the checksum is that of the reader's values: tuples become lists, keys become strings.
     manifest = json.loads(json.dumps({"formatVersion": FORMAT_VERSION, **content}, allow_nan=False))
     return json.dumps(manifest | {"manifestSha256": _manifest_checksum(manifest)}, indent=1).encode()
 
 
 def write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Json]) -> None:
-    """Write the manifest of a folder whose tensors are `written`, and make the folder durable. Raises OSError."""
+    """Write the manifest of a folder whose tensors are written, and make the folder durable. Raises OSError."""
     with (folder / MANIFEST_FILE).open("xb") as text:
         text.write(manifest_bytes({"t": t, "bytes": written.bytes, "sha256": written.sha256, "meta": meta}))
         text.flush()

@@ -1,10 +1,10 @@
-"""The inner state of a unit at `checkpoint.uri`, as its own processes write it: blocks of bounded size, and a manifest that comes last.
+"""The inner state of a unit at `checkpoint.uri`. Its own processes write it, in blocks of bounded size; the manifest comes last.
 
     <uri>/<job>/learners/v5p-0/000002-0000000240/00000-000003.bin    block 3 of rank 0: arrays one after the other, float32
     <uri>/<job>/learners/v5p-0/000002-0000000240/rest.bin            step counts, rates, what the program hands over (state_values)
-    <uri>/<job>/learners/v5p-0/000002-0000000240/manifest.json       whose it is and of when; sizes and checksums; what is in which block
+    <uri>/<job>/learners/v5p-0/000002-0000000240/manifest.json       unit and step; sizes and checksums; which arrays are in which block
 
-The folder is named by the attempt and the local step at which the unit began to store. Without a manifest it is nothing yet, or any more.
+The folder is named by the attempt and the local step at which the unit began to store. A folder without manifest does not count.
 
 See docs/decisions/0266-stored-states.md.
 """
@@ -36,27 +36,27 @@ from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, SnapshotError, 
 from diloco.snapshots.tensor_file import Written
 
 FOLDER = "learners"
-"""Where the states are, beside the copies of the job's snapshots."""
+"""Folder of the states, beside the copies of the job's snapshots."""
 REST_FILE = "rest.bin"
 BLOCK_BYTES = 16 << 20
-"""A block is written once it has so many bytes: what a process holds of a state that it stores."""
+"""A block is written once it has this many bytes. A process that stores its state holds about this much of it."""
 LINK_SHARE = 0.25
 """Share of its time in which a process writes, so that pushes and broadcasts keep the link. Ranks of one host do not know of each other."""
 _ITEM = 4
 _MOST_BLOCK = BLOCK_BYTES + MOST_ARRAYS * _ITEM * PART_ELEMENTS
-"""Bytes of a block at most: one is written when a part has filled it, so it is larger by less than that part."""
+"""The most bytes of a block. It is written when a part has filled it, so it exceeds BLOCK_BYTES by less than one part."""
 _NAME = re.compile(r"\d{6,}-\d{10,}")
 _log = logging.getLogger(__name__)
 
 
 def name_of(attempt: int, local_step: int) -> str:
-    """Name the folder of a state. Names are ordered as their states are, within one job."""
+    """The name of a state's folder. Within one job, names sort in the order of their states."""
     return f"{attempt:06d}-{local_step:010d}"
 
 
 def folder_of(job: JobFile, unit: str, former: str = "") -> UnitFolder:
-    """Return the folder with what a unit of this job stores. `former`: the folder of another job in the place of this one's. Raises
-    SnapshotError if there is no URI, or no driver for it."""
+    """Return the folder where a unit of this job stores its states. `former`: the folder of another job, whose states to read instead.
+    Raises SnapshotError if there is no URI, or no driver for it."""
     uri = job.training.checkpoint.uri
     if not uri:
         raise SnapshotError(f"{FIELD} is empty: learners store their states below it")
@@ -65,7 +65,7 @@ def folder_of(job: JobFile, unit: str, former: str = "") -> UnitFolder:
 
 
 def writer_of(job: JobFile, unit: str, name: str, rank: int) -> BlockWriter:
-    """Return what writes a rank's part of the state `name`. Raises as `folder_of` and drivers do."""
+    """Return a writer for a rank's part of the state `name`. Raises as `folder_of` and drivers do."""
     folder = folder_of(job, unit)
     if rank == 0:
         folder.begin(name)
@@ -82,24 +82,24 @@ class Block:
     arrays: Sequence[PieceArray]
 
     def to_json(self) -> list[Any]:
-        """Return it for a manifest."""
-        arrays = [[one.piece.tensor, one.name, one.dtype, one.piece.start, one.piece.size] for one in self.arrays]
+        """The block's entry in a manifest."""
+        arrays = [[x.piece.tensor, x.name, x.dtype, x.piece.start, x.piece.size] for x in self.arrays]
         return [self.file, self.bytes, self.sha256, arrays]
 
     @classmethod
     def from_json(cls, block: Sequence[Any]) -> Self:
-        """Return what `to_json` gave. Raises KeyError, TypeError or ValueError for what is none."""
+        """Read a result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         file, size, sha256, arrays = block
-        found = [
+        pieces = [
             PieceArray(Piece(str(tensor), _whole_numbers(start), _whole_numbers(length)), str(name), str(dtype))
             for tensor, name, dtype, start, length in arrays
         ]
-        return cls(_file_name(file), int(size), str(sha256), found)
+        return cls(_file_name(file), int(size), str(sha256), pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a manifest says: which unit the state is of, and of when."""
+    """What a manifest says about a stored state."""
 
     unit: str
     attempt: int
@@ -108,9 +108,9 @@ class StoredState:
     local_step: int
     """The local step of the unit's process when it began to read its state."""
     steps: int
-    """Local steps behind it, see `steps_behind`."""
+    """Local steps that made the state, see `steps_behind`."""
     kind: str
-    """As in `Hello.inner_state`."""
+    """The kind of state, as in `Hello.inner_state`."""
     fingerprint: str
     """The fingerprint of the model's layout."""
     rest: tuple[int, str]
@@ -119,11 +119,10 @@ class StoredState:
 
     @property
     def name(self) -> str:
-        """Return the name of its folder."""
+        """The name of the state's folder."""
         return name_of(self.attempt, self.local_step)
 
     def to_manifest(self) -> bytes:
-        """Return the content of the manifest."""
         meta: dict[str, Any] = {
             "unit": self.unit,
             "attempt": self.attempt,
@@ -138,17 +137,17 @@ class StoredState:
 
     @classmethod
     def from_manifest(cls, name: str, manifest: Mapping[str, Any]) -> Self:
-        """Return the state in the folder `name`. `manifest`: the result of `parse_manifest`. Raises Unusable, also for that of another
-        folder."""
+        """Return the state in the folder `name`. `manifest`: a result of `parse_manifest`. Raises Unusable, also if the manifest belongs to
+        another folder."""
         try:
             meta = manifest["meta"]
             size, sha256 = meta["rest"]
-            found = cls(
+            state = cls(
                 str(meta["unit"]),
                 int(meta["attempt"]),
                 int(manifest["t"]),
                 int(meta["localStep"]),
-                int(meta.get("steps", 0)),  # a version that did not say it may have stored it
+                int(meta.get("steps", 0)),  # an older version may have written the manifest, without steps
                 str(meta["innerState"]),
                 str(meta["fingerprint"]),
                 (int(size), str(sha256)),
@@ -156,13 +155,13 @@ class StoredState:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise Unusable(f"{MANIFEST_FILE} is no manifest of a unit's state: {type(error).__name__}: {error}") from error
-        if found.name != name:
-            raise Unusable(f"{MANIFEST_FILE} is that of {found.name}")
-        return found
+        if state.name != name:
+            raise Unusable(f"{MANIFEST_FILE} is that of {state.name}")
+        return state
 
 
 def check_fits(state: StoredState, unit: str, kind: str, layout: Layout) -> None:
-    """Raise StateError unless this is the whole state of this unit, kind and model: each array has as many elements as its tensor."""
+    """Raise StateError unless this is the whole state of this unit, kind and model: each array must have as many elements as its tensor."""
     shapes = {spec.name: spec.shape for spec in layout.tensors}
     when = f"what the unit has stored at outer step {state.t}"
     if state.unit != unit:
@@ -171,29 +170,30 @@ def check_fits(state: StoredState, unit: str, kind: str, layout: Layout) -> None
         raise StateError(f"{when} is the state of {state.kind}")
     if state.fingerprint != layout.fingerprint:
         raise StateError(f"{when} is of another model")
-    come: Counter[tuple[str, str]] = Counter()
+    stored: Counter[tuple[str, str]] = Counter()
     for block in state.blocks:
-        if not all(one.name and _is_inside(one.piece, shapes.get(one.piece.tensor)) for one in block.arrays):
+        if not all(array.name and _is_inside(array.piece, shapes.get(array.piece.tensor)) for array in block.arrays):
             raise StateError(f"{when} holds something else than what the optimizer keeps: {block.file}")
         if block.bytes != _ITEM * elements(block.arrays) or block.bytes > _MOST_BLOCK:
             raise StateError(f"{when} says that {block.file} has {block.bytes} bytes, which its arrays do not have")
-        for one in block.arrays:
-            come[one.piece.tensor, one.name] += one.piece.elements
-    for (tensor, name), count in come.items():
+        for array in block.arrays:
+            stored[array.piece.tensor, array.name] += array.piece.elements
+    for (tensor, name), count in stored.items():
         if count != math.prod(shapes[tensor]):
             raise StateError(f"{when} has {count} elements of {name} of {tensor}, whose shape is {list(shapes[tensor])}")
 
 
 class UnitFolder:
-    """What one unit stores. Blocking; what a driver raises has a class of its own, see `RemoteFolders`."""
+    """The stored states of one unit. Blocking. Drivers raise their own classes, see `RemoteFolders`."""
 
     def __init__(self, uri: str) -> None:
-        """Open the folder of the unit. Raises SnapshotError if there is no driver for it."""
+        """`uri`: the folder of the unit. Raises SnapshotError if there is no driver for it."""
         self.uri = uri
         self._folders = RemoteFolders(uri)
 
     def newest(self) -> StoredState | None:
-        """Return the newest state whose manifest can be read; None: nothing is stored. Raises Unusable if none of what is there can be."""
+        """Return the newest state whose manifest can be read; None if nothing is stored. Raises Unusable if states are stored and no
+        manifest can be read."""
         why: Unusable | None = None
         for name in self._names(reverse=True):
             if self._folders.holds(name):
@@ -211,24 +211,24 @@ class UnitFolder:
         return StoredState.from_manifest(name, parse_manifest(self._folders.read(name, MANIFEST_FILE, MOST_MANIFEST)))
 
     def read(self, state: StoredState, file: str, size: int, sha256: str) -> bytes:
-        """Return a file of a state, whose size and checksum are those of the manifest. Raises Unusable."""
+        """Return a file of a state. `size`, `sha256`: what the manifest says. Raises Unusable if they differ."""
         data = self._folders.read(state.name, file, size)
         compare_checksum(file, Written(len(data), hashlib.sha256(data).hexdigest()), Written(size, sha256))
         return data
 
     def read_rest(self, state: StoredState) -> bytes:
-        """Return the small rest. Raises Unusable."""
+        """The small rest. Raises Unusable."""
         size, sha256 = state.rest
         if size > MOST_REST_BYTES:
             raise Unusable(f"{REST_FILE} has {size} bytes, and {MOST_REST_BYTES} at most are read")
         return self.read(state, REST_FILE, size, sha256)
 
     def write(self, name: str, file: str, data: bytes | bytearray) -> None:
-        """Write one file of a state that is stored."""
+        """Write one file of a state."""
         self._folders.write(name, file, data)
 
     def finish(self, state: StoredState, rest: bytes) -> None:
-        """Make a state visible, whose blocks are written, and remove those before it. A later attempt of the unit keeps its own."""
+        """Make a state visible whose blocks are written, and remove the states before it. Those of a later attempt of the unit stay."""
         manifest = state.to_manifest()
         if len(manifest) > MOST_MANIFEST:
             raise SnapshotError(f"the manifest of the state would have {len(manifest)} bytes, and {MOST_MANIFEST} at most are read")
@@ -237,17 +237,17 @@ class UnitFolder:
         self._remove(self._names_before(state.name))
 
     def begin(self, name: str) -> None:
-        """Remove what was begun before this state and has no manifest: a try that failed, whose blocks take the room of this one."""
-        self._remove(each for each in self._names_before(name) if not self._folders.holds(each))
+        """Remove earlier states without manifest: storing them failed, and their blocks take room."""
+        self._remove(earlier for earlier in self._names_before(name) if not self._folders.holds(earlier))
 
     def _names_before(self, name: str) -> list[str]:
-        return [each for each in self._names() if each < name]
+        return [x for x in self._names() if x < name]
 
     def _remove(self, names: Iterable[str]) -> None:
         try:
             for name in names:
                 self._folders.remove(name)
-        except Exception as error:  # noqa: BLE001 - drivers raise classes of their own: the newest state is what counts
+        except Exception as error:  # noqa: BLE001 - drivers raise their own classes, and old states do no harm
             _log.warning("older states in %s could not be removed, the next one tries again: %s", self.uri, words(error))
 
     def _names(self, *, reverse: bool = False) -> list[str]:
@@ -255,7 +255,7 @@ class UnitFolder:
 
 
 class BlockWriter:
-    """Writes what one process has of a state, in blocks, at most for LINK_SHARE of the time. Belongs to one background thread."""
+    """Writes one process's part of a state, in blocks, for at most LINK_SHARE of the time. Belongs to one background thread."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class BlockWriter:
         pause: Callable[[float], object] = time.sleep,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Write to the state `name`. `pause` waits for so many seconds; `now`: seconds."""
+        """`name`: the state's. `pause` sleeps for some seconds; `now` is a clock in seconds."""
         self._folder = folder
         self._name = name
         self._rank = rank
@@ -276,7 +276,8 @@ class BlockWriter:
         self._data = bytearray()
 
     def add(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> None:
-        """Add arrays: `values`, float32, are those of one after the other. Raises StateError for what is not finite, and as drivers do."""
+        """Add arrays. `values`: their values, float32, one array after the other. Raises StateError for NaN or infinity, and the errors of
+        drivers."""
         if not np.isfinite(values).all():
             raise StateError("the optimizer's state is not finite")
         self._data += memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
@@ -285,13 +286,13 @@ class BlockWriter:
             self._write()
 
     def finish(self) -> list[Block]:
-        """Write the last block, and return all of them. Raises as drivers do."""
+        """Write the last block, and return all blocks. Raises the errors of drivers."""
         if self._data:
             self._write()
         return self._blocks
 
     def _write(self) -> None:
-        # Handed over, not copied: a copy of 16 MiB would hold up the steps that other threads take.
+        # The buffer is handed over, not copied: a copy of 16 MiB would hold up the steps of other threads.
         data, arrays = self._data, self._arrays
         self._data, self._arrays = bytearray(), []
         file = f"{self._rank:05d}-{len(self._blocks):06d}.bin"
@@ -302,12 +303,12 @@ class BlockWriter:
 
 
 def blocks_to_bytes(blocks: Sequence[Block]) -> bytes:
-    """Return blocks as a rank tells its leader of them."""
+    """Encode blocks, for a rank to report them to its leader."""
     return json.dumps([block.to_json() for block in blocks], separators=(",", ":")).encode()
 
 
 def blocks_from_bytes(data: bytes | bytearray) -> list[Block]:
-    """Return what `blocks_to_bytes` was given."""
+    """Decode a result of `blocks_to_bytes`."""
     return [Block.from_json(block) for block in json.loads(data)]
 
 

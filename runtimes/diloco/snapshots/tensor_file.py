@@ -1,4 +1,4 @@
-"""A state's tensors as a safetensors file, written and read in one pass: memory holds the state once, whatever its size.
+"""A state's tensors as a safetensors file, written and read in one pass, so that memory holds the state only once.
 
 `safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's error;
 `load_file` makes a second copy. Tests compare with the library.
@@ -39,10 +39,10 @@ class Written:
 
 
 class TensorParts:
-    """Float32 arrays by name, in the order in which a file holds them, and in parts that can be let go one by one."""
+    """Float32 arrays by name, in the order of a file, and in parts that are released one by one."""
 
     def __init__(self, parts: Iterable[Mapping[str, NDArray[Any]]]) -> None:
-        """Raise ValueError for another dtype, a repeated name, or one that the format reserves."""
+        """Raises ValueError for another dtype, a repeated name, or a name that the format reserves."""
         self._parts = deque(parts)
         self.shapes: dict[str, tuple[int, ...]] = {}
         for name, array in (item for part in self._parts for item in part.items()):
@@ -55,12 +55,13 @@ class TensorParts:
             self.shapes[name] = array.shape
 
     def arrays(self) -> Iterator[Array]:
-        """Yield all of them, in order."""
+        """Yield all arrays, in order."""
         for part in self._parts:
             yield from part.values()
 
     def take(self) -> Iterator[Array]:
-        """Yield all of them, in order. A part is let go before the next one begins: what has been replaced meanwhile is freed."""
+        """Yield all arrays, in order, and release each part before the next one. If the core has replaced an array meanwhile, its memory is
+        freed."""
         while self._parts:
             yield from self._parts.popleft().values()
 
@@ -83,27 +84,27 @@ def write_tensors(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], arrays:
 
 
 def tensors_checksum(tensors: TensorParts) -> Written:
-    """Return size and checksum of the file that `write_tensors` would write."""
+    """Size and checksum of the file that `write_tensors` would write."""
     return write_tensors(_Nowhere(), tensors.shapes, tensors.arrays())
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTensors:
-    """What a file held."""
+    """What `read_tensors` has read."""
 
     written: Written
-    """Size and digest of all its bytes."""
+    """Size and checksum of the whole file."""
     tensors: Mapping[str, Array]
-    """Good only if the checksum is, and `wrong` is empty."""
+    """Good only if the checksum is right and `wrong` is empty."""
     wrong: str
-    """Why it is no such file; empty: it is one."""
+    """Why the file does not hold the expected tensors; "" if it does."""
 
 
 def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = None) -> ReadTensors:
     """Read a safetensors file of `size` bytes from its beginning to its end.
 
-    `into`: the arrays to fill, float32, contiguous and writable; None: new ones. The file must hold these names and shapes, and float32
-    only. Whatever it holds, all of it is read, for the checksum. Raises OSError as the file does.
+    `into`: the arrays to fill, float32, contiguous and writable; without it the arrays are new. The file must have these names and shapes,
+    and only float32. The whole file is read in any case, for the checksum. Raises OSError as the file does.
     """
     hashing = HashingFile(file)
     tensors: Mapping[str, Array] = {}
@@ -122,7 +123,7 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
 
 
 def _shapes(hashing: HashingFile, size: int) -> dict[str, tuple[int, ...]]:
-    """Read the shapes by name, in the order of the file. Raises ValueError."""
+    """Read the header: shapes by name, in the order of the file. Raises ValueError."""
     header = read_header(hashing.read, size)
     shapes: dict[str, tuple[int, ...]] = {}
     at = 0
@@ -136,46 +137,46 @@ def _shapes(hashing: HashingFile, size: int) -> dict[str, tuple[int, ...]]:
 
 
 def checksum(file: BinaryIO, reading: Callable[[], None] = lambda: None) -> Written:
-    """Return size and checksum of what `file` holds from its present position on. `reading` is called after each MiB."""
+    """Size and checksum of `file` from its present position to its end. `reading` is called after each MiB."""
     hashing = HashingFile(file)
     hashing.skip_rest(reading)
     return hashing.written()
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """Return a view of a contiguous array; little-endian is what the format demands and all our machines have."""
+    """A view of a contiguous array as bytes. They are little-endian, as the format demands, on all our machines."""
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
 class HashingFile:
-    """Reads a file from where it is to its end, and keeps count and checksum of its bytes."""
+    """Reads a file from its present position on, and keeps count and checksum of the bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """`file` has `readinto`."""
+        """`file` must have `readinto`."""
         self._file: Any = file
         self._digest = hashlib.sha256()
         self._bytes = 0
 
     def seek(self, position: int, reading: Callable[[], None] = lambda: None) -> None:
-        """Read on to `position`, in bytes from where the file was at first; never back. `reading` is called after each MiB. Raises
-        NotSafetensorsError at the end of the file."""
+        """Read on to `position`, in bytes from where the file was at first. Does nothing for a position that is passed. `reading` is called
+        after each MiB. Raises NotSafetensorsError at the end of the file."""
         buffer = memoryview(bytearray(_SKIPPED))
         while (left := position - self._bytes) > 0:
             self.fill(buffer[:left])
             reading()
 
     def written(self) -> Written:
-        """Return what was read so far."""
+        """Size and checksum of what was read so far."""
         return Written(self._bytes, self._digest.hexdigest())
 
     def read(self, size: int) -> bytes:
-        """Read exactly so much. Raises NotSafetensorsError at the end of the file."""
+        """Read exactly `size` bytes. Raises NotSafetensorsError at the end of the file."""
         data = bytearray(size)
         self.fill(memoryview(data))
         return bytes(data)
 
     def fill(self, view: memoryview) -> None:
-        """Fill the buffer."""
+        """Fill the buffer. Raises NotSafetensorsError at the end of the file."""
         at = 0
         while at < len(view):
             count = self._file.readinto(view[at : at + _CHUNK])

@@ -1,5 +1,6 @@
-"""Writes the syncer's snapshots in the background: one at a time, in a thread. A failure is reported and never stops training; the next
-snapshot tries again.
+"""Writes the syncer's snapshots in the background: one at a time, in a thread.
+
+A failure is reported and never stops training; the next snapshot tries again.
 
 See docs/decisions/0152-snapshots.md.
 """
@@ -22,8 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotData:
-    """A consistent state: arrays that are never written to again, and the rest as JSON. It is written once: the arrays are let go
-    meanwhile."""
+    """A consistent state: arrays that are never written to again, and the rest as JSON. Write it only once, as this releases the arrays."""
 
     t: int
     """Outer step."""
@@ -39,7 +39,7 @@ class DurableSnapshot:
     """Outer step."""
     path: Path
     copied: bool = False
-    """It is in the remote place too."""
+    """The snapshot is in the remote place too."""
 
 
 class SnapshotWriter:
@@ -48,7 +48,7 @@ class SnapshotWriter:
     def __init__(
         self, store: SnapshotStore, remote: RemoteSnapshots | None, changed: Callable[[], None], found: DurableSnapshot | None
     ) -> None:
-        """Write snapshots; `changed` is called after each attempt, `found` is the snapshot found at the start."""
+        """`changed` is called after each attempt. `found`: the snapshot that the process found at its start; None if there was none."""
         self._store = store
         self._remote = remote
         self._changed = changed
@@ -57,16 +57,16 @@ class SnapshotWriter:
         self.newest = found
         """The newest durable snapshot."""
         self.error = ""
-        """Why the last snapshot could not be written or copied; empty: it was."""
+        """Why the last snapshot could not be written or copied; "" if it was."""
 
     @property
     def snapshot_t(self) -> int:
-        """Outer step of the newest durable snapshot; -1: none."""
+        """Outer step of the newest durable snapshot; -1 if there is none."""
         return self.newest.t if self.newest is not None else -1
 
     @property
     def is_copied(self) -> bool:
-        """Whether the newest durable snapshot is everywhere that it should be."""
+        """Whether the newest durable snapshot is copied. True if there is nothing to copy, or no remote place."""
         return self._remote is None or self.newest is None or self.newest.copied
 
     @property
@@ -75,19 +75,19 @@ class SnapshotWriter:
         return self._task is not None and not self._task.done()
 
     def begin(self, data: SnapshotData, then: Callable[[], None]) -> None:
-        """Write `data` in the background, and call `then` when this is done. Not while `busy`: a state that waits holds memory."""
+        """Write `data` in the background, and call `then` when this is done. Not while `busy`, because a waiting state holds memory."""
         if self.busy:
             raise RuntimeError("a snapshot is being written")
         self._task = asyncio.create_task(self._write_in_background(data), name="snapshot")
         self._task.add_done_callback(lambda _: then())
 
     async def save(self, data: SnapshotData) -> bool:
-        """Write `data` after the write in progress. True: it is durable on the volume."""
+        """Write `data` after the write in progress. Returns whether it is durable on the volume."""
         async with self._writing:
             return await self._write(data)
 
     async def copy(self) -> bool:
-        """Copy the newest durable snapshot again. True: it is copied."""
+        """Copy the newest durable snapshot, unless it is copied. Returns whether it is."""
         async with self._writing:
             if self.newest is not None and not self.is_copied:
                 self.error = ""
@@ -96,7 +96,7 @@ class SnapshotWriter:
         return self.is_copied
 
     async def idle(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait for the write in progress."""
         if self._task is not None:
             await self._task
 
