@@ -386,7 +386,7 @@ def manifest_bytes(content: Mapping[str, Json]) -> bytes:
 
 
 def write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Json]) -> None:
-    """Write the manifest of a folder whose tensors are written, and make the folder durable. Raises OSError."""
+    """Write a folder's manifest, and make the folder durable. `written`: its tensors. Raises OSError."""
     with (folder / MANIFEST_FILE).open("xb") as text:
         text.write(manifest_bytes({"t": t, "bytes": written.bytes, "sha256": written.sha256, "meta": meta}))
         text.flush()

@@ -104,7 +104,7 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
     """Read a safetensors file of `size` bytes from its beginning to its end.
 
     `into`: the arrays to fill, float32, contiguous and writable; without it the arrays are new. The file must have these names and shapes,
-    and only float32. The whole file is read in any case, for the checksum. Raises OSError as the file does.
+    and only float32. A wrong file is read to its end, too, for the checksum. Raises OSError as the file does.
     """
     hashing = HashingFile(file)
     tensors: Mapping[str, Array] = {}

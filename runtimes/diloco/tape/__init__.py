@@ -1,1 +1,1 @@
-"""The tape of a job: what happened, in the order in which it happened, and what its merges made of the parameters."""
+"""The tape of a job: what happened to it, in order, with the merged outer gradients, so that merges can be repeated."""

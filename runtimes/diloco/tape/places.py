@@ -13,21 +13,21 @@ from diloco.tape.records import TapeError, begins_as_tape
 from diloco.tape.segments import FOLDER, HISTORY, heads, heads_of, segments
 
 _DEPTH: Final = 4
-"""Folders between a state directory and a tape: `volumes/<namespace>/<claim>/tape`."""
+"""Levels of folders from a state directory to a tape: `volumes/<namespace>/<claim>/tape`."""
 
 
 def find_tape(where: Path) -> Path:
-    """Return the folder of the one tape in `where`. Raises TapeError if there is none, or several."""
-    found = list(_tapes(where, _DEPTH)) if where.is_dir() else []
-    if not found:
+    """Return the folder of the only tape in `where`. Raises TapeError if there is none, or several."""
+    tapes = list(_tapes(where, _DEPTH)) if where.is_dir() else []
+    if not tapes:
         raise TapeError(f"no tape is in {where}: it is a folder named {FOLDER} on the volume of a job's syncer")
-    if len(found) > 1:
-        raise TapeError(f"several tapes are in {where}; name one: {', '.join(map(str, sorted(found)))}")
-    return found[0]
+    if len(tapes) > 1:
+        raise TapeError(f"several tapes are in {where}; name one: {', '.join(map(str, sorted(tapes)))}")
+    return tapes[0]
 
 
 def heads_in(where: Path) -> Iterator[dict[str, Any]]:
-    """Return what the records of a segment's file, or of the tape in a folder, say. Raises TapeError."""
+    """Yield the heads of a segment's file, or of the tape in a folder. Raises TapeError."""
     try:
         is_file = where.is_file()
     except OSError as error:

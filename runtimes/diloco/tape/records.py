@@ -1,15 +1,15 @@
-"""The file format of a tape: records one after the other, each with a head for people and, of a merge, values.
+"""The file format of a tape: records one after the other. Each has a head for people; a merge's record also has values.
 
     4 bytes   b"DLT1"
     u32       bytes of the head
-    u64       bytes of the values; 0: none
+    u64       bytes of the values; 0 if there are none
     u32       CRC-32 of these 16 bytes
     head      a JSON object in UTF-8
     values    float32
     u32       CRC-32 of head and values
 
-Numbers are little-endian. A file is only appended to, so a process or a machine that dies can harm its end only. A record that the file
-does not hold to its end is *torn*: it never counted. Any other that cannot be read is damage, and an error that names file and offset.
+Numbers are little-endian. A file is only appended to, so a process or machine that dies can harm only its end. A last record that is not
+complete is *torn*: it never counted. Any other record that cannot be read is damage, and raises an error that names file and offset.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 type Head = Mapping[str, Any]
-"""What a record says: JSON without NaN and infinities."""
+"""The content of a record without its values: JSON without NaN and infinities."""
 
 _MAGIC: Final = b"DLT1"
 _SIZES: Final = struct.Struct("<4sIQ")
 _CHECK: Final = struct.Struct("<I")
 _PREFIX: Final = _SIZES.size + _CHECK.size
 _MOST_HEAD: Final = 1 << 28
-"""Bytes of a head. A merge of a thousand units has some hundred thousand."""
+"""The most bytes of a head. A merge of a thousand units has some hundred thousand."""
 _PART: Final = 1 << 24
 """Bytes that are checked at a time."""
 
@@ -47,7 +47,7 @@ class TapeError(Exception):
 
 
 class TapeGone(TapeError):
-    """The file is not there any more."""
+    """The file no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,20 @@ class Record:
 
     head: dict[str, Any]
     offset: int
-    """Where it begins."""
+    """Where the record begins in the file, in bytes."""
     size: int
-    """Bytes that it takes."""
+    """Bytes of the record in the file."""
     values: Bytes | None = field(default=None, repr=False)
-    """None: it has none, or they were not asked for."""
+    """None if the record has no values, or they were not asked for."""
 
 
 def encode_head(head: Head) -> bytes:
-    """Return the head as it stands in the file. Raises ValueError for NaN and infinities."""
+    """The head's bytes in the file. Raises ValueError for NaN and infinities."""
     return json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
 
 
 def write_record(file: BinaryIO, head: Head, values: memoryview | None = None) -> int:
-    """Append a record, and return its size. The file is flushed or synced by the caller. Raises OSError."""
+    """Append a record, and return its size in bytes. The caller flushes or syncs the file. Raises OSError."""
     text = encode_head(head)
     bulk = memoryview(b"") if values is None else values.cast("B")
     sizes = _SIZES.pack(_MAGIC, len(text), bulk.nbytes)
@@ -87,7 +87,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def begins_as_tape(path: Path) -> bool:
-    """Return whether the file may be one of a tape: it begins with a record, with a part of one, or with the room for one. Raises
+    """Whether the file may belong to a tape: it begins with a record, a part of one, or the zeros of one that was never written. Raises
     TapeError."""
     try:
         with open_regular(path) as file:
@@ -98,10 +98,10 @@ def begins_as_tape(path: Path) -> bool:
 
 
 class RecordFile:
-    """Reads one file from its beginning. `torn`, once all was read: where a torn record begins; None: there is none."""
+    """Reads one file from its beginning. After that, `torn` is the offset of the torn record, or None if there is none."""
 
     def __init__(self, path: Path, *, values: bool) -> None:
-        """`values`: they are wanted. Without them only the heads are read, and of a record with values nothing is checked but its sizes."""
+        """`values`: read values too. Otherwise only heads are read, and of a record with values only the sizes are checked."""
         self._path = path
         self._values = values
         self.torn: int | None = None
@@ -117,7 +117,7 @@ class RecordFile:
             raise TapeError(f"{self._path} cannot be read: {error.strerror or error}") from error
 
     def at(self, offset: int) -> Record | None:
-        """Return the record at `offset`; None: it is torn. Raises TapeError."""
+        """Return the record at `offset`; None if it is torn. Raises TapeError."""
         try:
             with self._path.open("rb") as file:
                 end = file.seek(0, 2)
@@ -130,22 +130,22 @@ class RecordFile:
         end = file.seek(0, 2)
         offset = file.seek(0)
         while offset < end:
-            found = self._record(file, offset, end)
-            if found is None:
+            record = self._record(file, offset, end)
+            if record is None:
                 self.torn = offset
                 return
-            yield found
-            offset += found.size
+            yield record
+            offset += record.size
             file.seek(offset)
 
     def _record(self, file: BinaryIO, offset: int, end: int) -> Record | None:
-        """Return the record at `offset`; None: it is torn."""
+        """Return the record at `offset`, where `file` is; None if it is torn. `end`: bytes of the file."""
         prefix = file.read(_PREFIX)
         if len(prefix) < _PREFIX:
             return None
         magic, head_bytes, value_bytes = _SIZES.unpack_from(prefix)
         if magic != _MAGIC or zlib.crc32(prefix[: _SIZES.size]) != _CHECK.unpack_from(prefix, _SIZES.size)[0] or head_bytes > _MOST_HEAD:
-            if not any(prefix) and _zeros(file):  # a machine that lost power had room for it, and no bytes yet
+            if not any(prefix) and _zeros(file):  # the machine lost power when the file had its length and not yet its bytes
                 return None
             raise self._damage(offset, "no record begins there")
         size = _PREFIX + head_bytes + value_bytes + _CHECK.size
@@ -157,7 +157,7 @@ class RecordFile:
             values = np.empty(value_bytes, np.uint8)
             file.readinto(memoryview(values))  # type: ignore[attr-defined]  # every binary file that `open` gives has it
             if _checksum(text, memoryview(values)) != _CHECK.unpack(file.read(_CHECK.size))[0]:
-                if offset + size == end:
+                if offset + size == end:  # the last record: its bytes did not all reach the disk
                     return None
                 raise self._damage(offset, "its bytes have changed")
         try:
@@ -176,24 +176,24 @@ class RecordFile:
 
 
 def read_record(path: Path, offset: int) -> Record:
-    """Return the record at `offset` of a file, with its values. Raises TapeError if there is none that is whole."""
+    """Return the record at `offset` of a file, with its values. Raises TapeError if it is torn or damaged."""
     reader = RecordFile(path, values=True)
-    found = reader.at(offset)
-    if found is None:
+    record = reader.at(offset)
+    if record is None:
         raise TapeError(f"{path} ends within the record at offset {offset}")
-    return found
+    return record
 
 
 def checksum(values: memoryview | Bytes) -> str:
-    """Return what a record says of an array: its CRC-32, in hexadecimal."""
+    """The checksum of an array in a record: CRC-32, in hexadecimal."""
     return f"{_checksum(b'', memoryview(values).cast('B')):08x}"
 
 
 def _checksum(text: bytes, values: memoryview) -> int:
-    found = zlib.crc32(text)
+    crc = zlib.crc32(text)
     for start in range(0, values.nbytes, _PART):
-        found = zlib.crc32(values[start : start + _PART], found)
-    return found
+        crc = zlib.crc32(values[start : start + _PART], crc)
+    return crc
 
 
 def _zeros(file: BinaryIO) -> bool:

@@ -1,4 +1,4 @@
-"""The merges of a tape taken again, from a snapshot: the same bytes in another process, and in any order that the fragments allow.
+"""Repeats the merges of a tape, from a snapshot on. The bytes are the same in any process, and in any order that keeps each fragment's.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -24,7 +24,7 @@ from diloco.tape.segments import FORMAT, SEGMENT, Segment, segments
 
 
 def about(training: Training, job_uid: str, incarnation: bytes) -> dict[str, Any]:
-    """Return what each segment says of itself: all that is needed to take its merges again."""
+    """The content of each segment's first record: all that is needed to repeat the segment's merges."""
     optimizer = training.outer_optimizer
     return {
         "job": job_uid,
@@ -35,8 +35,8 @@ def about(training: Training, job_uid: str, incarnation: bytes) -> dict[str, Any
 
 
 def training_of(head: Mapping[str, Any], training: Training) -> Training:
-    """`training` with what a segment's first record says. Raises StateError for a record of another format, KeyError, TypeError or
-    ValueError for one that does not say it."""
+    """Return `training` with compression and outer optimizer from a segment's first record. Raises StateError for a record of another
+    format, KeyError, TypeError or ValueError for one that lacks them."""
     if head["format"] != FORMAT:
         raise StateError(f"it has format {head['format']}, this program reads {FORMAT}")
     optimizer = head["outerOptimizer"]
@@ -45,22 +45,22 @@ def training_of(head: Mapping[str, Any], training: Training) -> Training:
 
 
 def chain_from(found: Sequence[Segment], first: int) -> list[Segment]:
-    """Return the segments from number `first` on between which no record is missing."""
+    """Return the segments from number `first` on, up to the first missing record. `found`: segments in order."""
     chain: list[Segment] = []
     for segment in found:
         if segment.number == first + len(chain):
             chain.append(segment)
-            # Behind a cut, merges are missing: what follows continues another snapshot.
+            # After a cut segment merges are missing. The next segment follows on another snapshot.
             if segment.cut:
                 break
     return chain
 
 
 def gradient_of(record: Record) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return the merged outer gradient of a merge's record, read-only. Raises StateError for a record without values."""
+    """The merged outer gradient in a merge's record, read-only. Raises StateError for a record without values."""
     if record.values is None:
         raise StateError("a merge without its values")
-    # Little-endian on every machine: a tape may be replayed on another one.
+    # Explicitly little-endian: the tape may be from another machine.
     gradient = record.values.view("<f4").astype(np.float32, copy=False)
     gradient.flags.writeable = False
     return gradient
@@ -68,18 +68,18 @@ def gradient_of(record: Record) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One merge that was taken again."""
+    """One merge that was repeated."""
 
     commit: Commit
     recorded: str
-    """Checksum of the result, as the record has it."""
+    """Checksum of the result in the record."""
     found: str
-    """As it is now."""
+    """Checksum of the result now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the record of a merge stands."""
+    """Where the record of a merge is, and how to repeat the merge."""
 
     path: Path
     offset: int
@@ -88,18 +88,18 @@ class _Place:
 
 
 class Replay:
-    """The merges after one snapshot. `digest`: SHA-256 over values, momenta and remainders, once all were taken."""
+    """The merges after one snapshot. `digest`: SHA-256 over values, momenta and remainders, once all merges were repeated; "" before."""
 
     def __init__(self, folder: Path, snapshot: Path | None = None) -> None:
-        """`folder`: of the tape. `snapshot`: the folder of the snapshot to begin with; None: the oldest one beside the tape that the tape
-        still goes on from. Raises TapeError."""
+        """`folder`: the tape's. `snapshot`: the folder of the snapshot to begin with; if None, the oldest snapshot beside the tape whose
+        merges the tape still has. Raises TapeError."""
         self.snapshot, self._first = _start(folder, snapshot)
         self._places = list(_merges(chain_from(segments(folder), self._first)))
         self.digest = ""
 
     def take(self, seed: int | None = None) -> Iterator[Taken]:
-        """Take them as they stand on the tape; with `seed`, in another order, which keeps that of each fragment. Raises TapeError for a
-        record that cannot be used."""
+        """Repeat the merges in the order of the tape. With `seed`, use another order, which keeps the order within each fragment. Raises
+        TapeError for a record that cannot be used."""
         redo: Redo | None = None
         state, training = _read(self.snapshot), None
         for place in self._places if seed is None else _shuffled(self._places, seed):
@@ -109,7 +109,7 @@ class Replay:
             record = read_record(place.path, place.offset)
             try:
                 commit = Commit.from_json(record.head)
-                # Merges were on their way when the snapshot was taken: it may have this one.
+                # Some merges were on their way when the snapshot was taken, so it may contain this one already.
                 if redo.covers(commit):
                     continue
                 value = redo.take(commit, gradient_of(record))
@@ -122,7 +122,7 @@ class Replay:
 def _merges(chain: Sequence[Segment]) -> Iterator[_Place]:
     training = Training(steps=1)
     for segment in chain:
-        # Heads only: the values of a whole run are more than memory holds.
+        # Only heads are read, as the values of a whole run do not fit into memory.
         for record in RecordFile(segment.path, values=False):
             try:
                 if record.head["type"] == SEGMENT:
@@ -134,7 +134,7 @@ def _merges(chain: Sequence[Segment]) -> Iterator[_Place]:
 
 
 def _shuffled(places: Sequence[_Place], seed: int) -> Iterator[_Place]:
-    """In another order, in which those of one fragment stand as before. With several trainings that of the tape."""
+    """Yield the places in a random order that keeps the order within each fragment. If the training changes on the tape, keep its order."""
     if len({repr(place.training) for place in places}) > 1:
         yield from places
         return
@@ -151,16 +151,16 @@ def _shuffled(places: Sequence[_Place], seed: int) -> Iterator[_Place]:
 
 
 def _start(folder: Path, snapshot: Path | None) -> tuple[Path, int]:
-    """(snapshot, the first segment after it)."""
+    """Return (snapshot, number of the first segment after it)."""
     if snapshot is not None:
         return snapshot, _first_segment(snapshot)
     root = folder.parent / "snapshots"
-    found = sorted(path for path in root.iterdir() if generation_of(path.name) is not None) if root.is_dir() else []
-    there = {segment.number for segment in segments(folder)}
-    for path in found:
+    snapshots = sorted(path for path in root.iterdir() if generation_of(path.name) is not None) if root.is_dir() else []
+    on_tape = {segment.number for segment in segments(folder)}
+    for path in snapshots:
         first = _first_segment(path)
-        # Snapshots outlive the values of merges before the newest one: an older one may have nothing to go on with.
-        if first in there:
+        # The values of merges are removed once a later snapshot is durable. So the tape may not follow on an older snapshot any more.
+        if first in on_tape:
             return path, first
     raise TapeError(
         f"no snapshot in {root} is one that the values of {folder} follow on. The values of merges stay until a later snapshot is written; "
@@ -192,8 +192,8 @@ def _read(snapshot: Path) -> CoreState:
 
 
 def _digest(state: CoreState) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in (*state.values, *state.momentum, *state.residual):
         if array is not None:
-            found.update(memoryview(array.astype("<f4", copy=False)).cast("B"))
-    return found.hexdigest()
+            digest.update(memoryview(array.astype("<f4", copy=False)).cast("B"))
+    return digest.hexdigest()

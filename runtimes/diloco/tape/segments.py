@@ -1,12 +1,12 @@
 """The files of a tape in its folder.
 
-    00000001.tape    records with their values, appended to by one process: a *segment*
-    00000002.tape    the next one begins with each snapshot, and with each process
-    history.jsonl    heads of the records that a durable snapshot covers, one a line: their values are gone with their segments
-    history.old.jsonl   the one before, once that was large
+    00000001.tape    a *segment*: records with their values, which one process has appended
+    00000002.tape    each snapshot and each process begins a new segment
+    history.jsonl    heads of records that a durable snapshot covers, one in each line; their values went with their segments
+    history.old.jsonl   the former history, once it was large
 
-`00000001.cut.tape` says that a record could not be written after those in it: what happened then is in a snapshot at most. A segment
-whose records are in the history may be there as well, after a crash; each record has a number, `n`, that tells.
+The name `00000001.cut.tape` says that a record after those in the file could not be written. What happened then may be in a later snapshot,
+and is nowhere else. After a crash a record may be in the history and in a segment; its number `n` tells that it is the same.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -25,16 +25,16 @@ from diloco.durable import fsync_directory
 from diloco.tape.records import RecordFile, TapeError, TapeGone, open_regular
 
 FOLDER: Final = "tape"
-"""In the syncer's state directory."""
+"""Name of the tape's folder in the syncer's state directory."""
 HISTORY: Final = "history.jsonl"
 OLD_HISTORY: Final = "history.old.jsonl"
 FORMAT: Final = 1
 """Version of the records."""
 SEGMENT: Final = "segment"
-"""Type of the record with which each segment begins."""
+"""Type of the first record of each segment."""
 
 _LATEST: Final = 253402300800
-"""Seconds since the epoch at which the year 10000 begins."""
+"""When the year 10000 begins, in seconds since the epoch: a later time in a record is damage."""
 _NAME: Final = re.compile(r"^(\d{8,})(\.cut)?\.tape$")
 
 
@@ -43,16 +43,16 @@ class Segment:
     number: int
     path: Path
     cut: bool
-    """Whether a record is missing behind it."""
+    """Whether a record is missing after the segment."""
 
 
 def segments(folder: Path) -> list[Segment]:
-    """Return the segments in the folder, in order. Raises TapeError if it cannot be read."""
+    """The segments in the folder, in order. Raises TapeError if it cannot be read."""
     try:
-        found = [(_NAME.match(entry.name), entry) for entry in folder.iterdir()] if folder.is_dir() else []
+        entries = [(_NAME.match(entry.name), entry) for entry in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise TapeError(f"{folder} cannot be read: {error.strerror or error}") from error
-    return sorted(Segment(int(match[1]), path, bool(match[2])) for match, path in found if match)
+    return sorted(Segment(int(match[1]), path, bool(match[2])) for match, path in entries if match)
 
 
 def segment_path(folder: Path, number: int, *, cut: bool = False) -> Path:
@@ -61,16 +61,16 @@ def segment_path(folder: Path, number: int, *, cut: bool = False) -> Path:
 
 def mark_cut(folder: Path, number: int) -> None:
     """Mark the last segment up to this number as cut. Idempotent. Raises OSError, TapeError."""
-    if found := [segment for segment in segments(folder) if segment.number <= number]:
-        last = found[-1]
+    if earlier := [segment for segment in segments(folder) if segment.number <= number]:
+        last = earlier[-1]
         if not last.cut:
             last.path.replace(segment_path(folder, last.number, cut=True))
         fsync_directory(folder)
 
 
 def heads(folder: Path) -> Iterator[dict[str, Any]]:
-    """Return what all records of the tape in the folder say, in order, each once. Raises TapeError for a damaged segment. A line of the
-    history that cannot be read is left out: it is for people only. The process that writes the tape may run."""
+    """Yield the heads of all records of the tape in the folder, in order, each once. Works while another process writes the tape. Raises
+    TapeError for a damaged segment; a line of the history that cannot be read is left out, because the history is for people only."""
     last = 0
     while True:
         try:
@@ -78,7 +78,7 @@ def heads(folder: Path) -> Iterator[dict[str, Any]]:
                 if head["n"] > last:
                     last = head["n"]
                     yield head
-        except TapeGone:  # what it said has just come into the history
+        except TapeGone:  # the segment's heads have just moved to the history: read again from there
             continue
         return
 
@@ -91,7 +91,7 @@ def _all_heads(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def heads_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what the records of one segment say. Raises TapeError."""
+    """Yield the heads of one segment. Raises TapeError."""
     for record in RecordFile(path, values=False):
         if not _is_head(record.head):
             raise TapeError(
@@ -102,7 +102,7 @@ def heads_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_head(found: Any) -> bool:
-    """Return whether it says what every record says."""
+    """Whether the value has number, type and time, as every head has."""
     return (
         isinstance(found, dict)
         and type(found.get("n")) is int
@@ -129,14 +129,14 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def retire(folder: Path, segment: Segment, most_bytes: int) -> None:
-    """Keep what the segment's records say in the history, and give their values back. The history is two files of at most `most_bytes`
-    and one segment's heads. Raises OSError, TapeError."""
+    """Move the heads of a segment to the history, and delete the segment with its values. The history is two files, each of at most
+    `most_bytes` and one segment's heads. Raises OSError, TapeError."""
     history = folder / HISTORY
     if history.exists() and history.stat().st_size >= most_bytes:
         history.replace(folder / OLD_HISTORY)
     with history.open("ab") as file:
         if file.tell() and not _ends_with_a_line(history):
-            file.write(b"\n")  # a crash left half a line
+            file.write(b"\n")  # after a crash the last line may be half a line
         for record in RecordFile(segment.path, values=False):
             file.write(json.dumps(record.head, separators=(",", ":")).encode() + b"\n")
         file.flush()

@@ -1,15 +1,15 @@
 """Writes the tape of a job in the background: in order, in a thread, and synced before a merge counts.
 
-Events are noted as they happen. A merge is committed: once its record is durable, with all that was noted before it, `then` is called,
-and only then it may take its place and be broadcast. What comes while a write runs is written together, with one sync.
+Events are noted as they happen. A merge is committed: once its record is durable, with all that was noted before it, `then` is called.
+Only then the merge may take its place and be broadcast. Records that come while a write runs are written together, with one sync.
 
-Merges wait for their *base*, the snapshot on which the first segment's records follow: a record without it is worth nothing. If the base
-or a record cannot be written, the tape is *lost* until the next snapshot is begun. Training goes on meanwhile, as it does when a
-snapshot fails; a restart then goes back to what is there.
+Merges wait for their *base*, the snapshot that the first segment's records follow on: without it a record is worth nothing. If the base or
+a record cannot be written, the tape is *lost* until the next snapshot is begun. Training goes on meanwhile, as it does when a snapshot
+fails; a restart then goes back to what is on the volume.
 
-Before anything goes on without a record, the volume says so: the last segment is marked as cut. Else a restart would take the tape for
-whole under the same incarnation, and learners that hold more would resume: a version would have two contents. While the mark cannot be
-written either, merges and leases wait for it.
+Before anything goes on without a record, the last segment is marked as cut. Otherwise a restart would take the tape for complete, under the
+same incarnation, and learners that hold more would resume: a version would have two contents. If the mark cannot be written either, merges
+and leases wait until it can.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -33,27 +33,27 @@ from diloco.tape.segments import FORMAT, SEGMENT, mark_cut, retire, segment_path
 _log = logging.getLogger(__name__)
 
 MOST_HISTORY: Final = 16 << 20
-"""Bytes of what is kept of records that a snapshot covers, in each of two files."""
+"""Bytes at which a file of the history is full; there are two."""
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)
 _HEAD: Final = 512
-"""Bytes of a head, about."""
+"""Estimated bytes of a head."""
 _BUFFER: Final = 1 << 16
 MOST_WAITING: Final = 1 << 16
-"""Records that wait for the disk. With more it hangs, and the tape is lost."""
+"""The most records that may wait for the disk. With more, the disk counts as hanging, and the tape is lost."""
 NOTES_WAIT: Final = 0.2
-"""Seconds for which notes wait for a merge with which they are written: to write costs a thread's turn each time."""
+"""Seconds that notes wait for a merge to be written with, because each write costs a thread's turn."""
 _MARK_AGAIN: Final = 1.0
 """Seconds until a mark that could not be written is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which records do not count for a snapshot that is taken now."""
+    """Where the records begin that follow on a snapshot."""
 
     segment: int
-    """They begin with this one."""
+    """The first segment with such records."""
     next: int
-    """Number of the next record. Merges before it may be missing in the snapshot: versions of fragments tell."""
+    """Number of the first record after the snapshot was taken. The snapshot may lack merges before it, as the fragments' versions show."""
 
     def to_json(self) -> dict[str, int]:
         return {"segment": self.segment, "next": self.next}
@@ -61,14 +61,14 @@ class Position:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A record that is to be written. One of the type `segment` begins a new segment."""
+    """A record that waits to be written. A record of the type `segment` begins a new segment."""
 
     kind: str
     what: Mapping[str, Any]
     number: int = 0
-    """The number of the record, once it has its place in the order."""
+    """The record's number, once it has its place in the order."""
     segment: int = 0
-    """The segment in which that place is."""
+    """The record's segment, from then on."""
     at: float = 0.0
     gradient: memoryview | None = field(default=None, repr=False)
     result: memoryview | None = field(default=None, repr=False)
@@ -76,7 +76,7 @@ class _Waiting:
 
 
 class TapeWriter:
-    """The writer of the tape, of one process. Used in one event loop."""
+    """One process's writer of the tape. For one event loop."""
 
     def __init__(
         self,
@@ -89,8 +89,14 @@ class TapeWriter:
         changed: Callable[[], None],
         most_history: int = MOST_HISTORY,
     ) -> None:
-        """`about`: what each segment says of itself. `segment`, `next_number`: of the first that this process writes. `based`: the
-        records follow on what is there. `changed` is called when `error` has changed."""
+        """Args:
+        about: the content of each segment's first record.
+        segment: number of the first segment of this process.
+        next_number: number of the first record of this process.
+        based: the records follow on a state that is on the volume, so merges need not wait for a snapshot.
+        changed: called when `error` has changed.
+        most_history: bytes at which a file of the history is full.
+        """
         self._folder = folder
         self._about = dict(about)
         self._segment = segment
@@ -102,42 +108,43 @@ class TapeWriter:
         self._held: list[_Waiting] = []
         """Merges that wait for the base, or for the mark."""
         self._after: list[Callable[[], None]] = []
-        """To be called once what waits is written."""
+        """Called once the waiting records are written."""
         self._held_after: list[Callable[[], None]] = []
-        """To be called once the mark is written."""
+        """Called once the mark is written."""
         self._seems_whole = based
-        """Whether a restart would take what is on the volume for all that happened."""
+        """Whether a restart would take the records on the volume for complete."""
         self._marking: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
-        """By outer step of a merge that is not applied yet, the segment with its record."""
+        """The segment with the record of each merge that is not applied yet, by outer step."""
         self._file: BinaryIO | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        """It lets notes be written without a merge."""
+        """Writes notes if no merge comes."""
         self._lost = False
         self.wants_snapshot = False
-        """Something has no record, so the next snapshot is due."""
+        """Some record is missing, so a snapshot is due."""
         self.bytes = 0
-        """About what is covered neither by a durable snapshot nor by the one that is being written."""
+        """Estimated bytes of records that neither a durable snapshot nor the one that is being written covers."""
         self._covered = 0
-        """What the snapshot covers that was begun last."""
+        """Estimated bytes of records that the snapshot covers that was begun last."""
         self.error = ""
-        """Why the tape is lost; empty: it is not."""
+        """Why the tape is lost; "" if it is not."""
         self._begin_segment()
 
     @property
     def waits_for_mark(self) -> bool:
-        """Whether a record is missing, and the volume does not say so yet. No snapshot is begun meanwhile: its segment would follow on
-        what is missing."""
+        """Whether a record is missing and the volume does not say so yet. No snapshot may be begun meanwhile, because its segment would
+        follow on the missing records."""
         return self._lost and self._seems_whole
 
     def note(self, kind: str, **what: Any) -> None:
-        """Something has happened. It is written within `NOTES_WAIT`, and durable with the next merge."""
+        """Note that something has happened. The record is written within `NOTES_WAIT`, and durable with the next merge."""
         if not self._lost:
             self._put(_Waiting(kind, what))
 
     def after_notes(self, then: Callable[[], None]) -> None:
-        """Call `then` once what was noted so far is written: it outlives this process, though not the machine. At once if nothing waits."""
+        """Call `then` once all notes so far are written, so that they outlive this process, though not the machine. At once if none
+        wait."""
         if self.waits_for_mark:
             self._held_after.append(then)
         elif self._lost or not (self._busy or self._waiting):
@@ -147,11 +154,13 @@ class TapeWriter:
             self._write_now()
 
     def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None:
-        """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost and the volume says so. `applied` follows.
-        The arrays must not change. `gradient`: the merged outer gradient; `result`: the fragment's new value, of which the checksum is
-        kept."""
+        """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost and the volume says so. The caller calls
+        `applied` later.
+
+        `gradient`: the merged outer gradient. `result`: the fragment's new value, whose checksum is recorded. The arrays must not change.
+        """
         if self._lost and not self._seems_whole:
-            self.bytes += gradient.nbytes  # written or not: so much is in no snapshot, and the next one is tried for it
+            self.bytes += gradient.nbytes  # though not written: a snapshot becomes due by what no snapshot covers
             then()
             return
         waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
@@ -166,12 +175,12 @@ class TapeWriter:
             self._held.append(waiting)
 
     def applied(self, t: int) -> None:
-        """Note that the merge of outer step `t` has taken its place. Idempotent."""
+        """The merge of outer step `t` has taken its place. Idempotent."""
         self._under_way.pop(t, None)
 
     def begin_snapshot(self) -> Position:
-        """Note that a snapshot is taken of the state as it is now. Records from now on lie in a segment of their own."""
-        if self.waits_for_mark:  # the last one of a process that ends
+        """A snapshot of the present state is taken. Records from now on go to a new segment."""
+        if self.waits_for_mark:  # only for the last snapshot of a process that ends
             return Position(self._segment + 1, self._next)
         if self._lost:
             self._lost, self._based = False, False
@@ -183,8 +192,8 @@ class TapeWriter:
         return Position(min([self._segment, *self._under_way.values()]), self._next)
 
     async def snapshot_ended(self, position: Position, *, durable: bool) -> None:
-        """Note that the snapshot begun at `position` is durable: what it covers gives its values back, and merges may follow on it. Or it
-        is not."""
+        """The snapshot begun at `position` has ended. If it is durable, the values that it covers are removed, and merges may follow on
+        it."""
         if not durable:
             self.bytes += self._covered
             if not self._based and not self._lost:
@@ -193,12 +202,12 @@ class TapeWriter:
         if not self._based and not self._lost:
             self._based = self._seems_whole = True
             held, self._held = self._held, []
-            for one in held:
-                self._put(one)
+            for waiting in held:
+                self._put(waiting)
         await asyncio.to_thread(self._retire, position.segment)
 
     async def idle(self) -> None:
-        """Wait until nothing is being written."""
+        """Write what waits, and return when it is written."""
         self._write_now()
         while self._task is not None and self._busy:
             await asyncio.shield(self._task)
@@ -208,7 +217,7 @@ class TapeWriter:
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Write what waits, and close the file. Merges that wait for a base or the mark are left."""
+        """Write what waits, and close the file. Merges that wait for a base or for the mark are dropped."""
         await self.idle()
         self._stop_marking()
         self._close_file()
@@ -241,7 +250,7 @@ class TapeWriter:
     async def _write_waiting(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            # Together with the batch: what is registered while it is written waits for notes that are in the next one.
+            # Taken together with the batch: a call that is registered during the write waits for notes of the next batch.
             after, self._after = self._after, []
             try:
                 await asyncio.to_thread(self._write, batch)
@@ -249,34 +258,34 @@ class TapeWriter:
                 self.wants_snapshot = True
                 self._lose(self._refusal(error), batch, after)
                 continue
-            for one in batch:
-                if one.then is not None:
-                    one.then()
+            for record in batch:
+                if record.then is not None:
+                    record.then()
             for then in after:
                 then()
 
     def _write(self, batch: list[_Waiting]) -> None:
-        """In a thread. Raises OSError; `NoRoom` before anything of the batch is written, so that no record is torn for lack of room."""
-        if values := sum(one.gradient.nbytes for one in batch if one.gradient is not None):
+        """Runs in a thread. Raises OSError; if room is missing `NoRoom`, before anything is written, so that no record is torn."""
+        if values := sum(record.gradient.nbytes for record in batch if record.gradient is not None):
             demand(self._folder, values + _HEAD * len(batch))
         durable = False
-        for one in batch:
-            if one.kind == SEGMENT:
+        for record in batch:
+            if record.kind == SEGMENT:
                 self._sync(durable)
                 durable = False
-                self._open(one.what["segment"])
+                self._open(record.what["segment"])
             file = self._file
-            if file is None:  # it was lost, and nothing was begun since
+            if file is None:  # the tape was lost, and no segment was begun since
                 return
-            head = {"n": one.number, "at": one.at, "type": one.kind, **one.what}
-            if one.result is not None:
-                head["checksum"] = checksum(one.result)
-            write_record(file, head, one.gradient)
-            durable |= one.then is not None
+            head = {"n": record.number, "at": record.at, "type": record.kind, **record.what}
+            if record.result is not None:
+                head["checksum"] = checksum(record.result)
+            write_record(file, head, record.gradient)
+            durable |= record.then is not None
         self._sync(durable)
 
     def _sync(self, durable: bool) -> None:
-        """Give what was written to the operating system; with a merge in it, to the disk."""
+        """Pass what was written to the operating system; if it has a merge (`durable`), to the disk."""
         if self._file is not None:
             self._file.flush()
             if durable:
@@ -288,7 +297,7 @@ class TapeWriter:
             self._folder.mkdir(parents=True)
             fsync_directory(self._folder.parent)
         self._file = segment_path(self._folder, number).open("xb", buffering=_BUFFER)
-        # Syncing the file alone does not keep its name: a power cut could take the whole segment.
+        # A sync of the file alone does not save its name: a power cut could take the whole segment.
         fsync_directory(self._folder)
 
     def _close_file(self) -> None:
@@ -299,7 +308,7 @@ class TapeWriter:
                 self._file = None
 
     def _retire(self, first_needed: int) -> None:
-        """Retire segments before this one, of which only what they say is needed. In a thread."""
+        """Retire the segments before this one: only their heads are still needed. Runs in a thread."""
         try:
             for segment in segments(self._folder):
                 if segment.number < first_needed:
@@ -310,11 +319,12 @@ class TapeWriter:
     # --- losing -------------------------------------------------------------------------------------------------------
 
     def _lose(self, why: str, failed: Sequence[_Waiting] = (), after: Iterable[Callable[[], None]] = ()) -> None:
-        """Note that records are missing: those that wait, and `failed`, after which `after` was to be called."""
-        missing = next((one.segment for one in (*failed, *self._waiting)), self._segment)
-        self._held = [one for one in (*failed, *self._held, *self._waiting) if one.then is not None]
+        """The records in `failed`, and all that wait, are lost. `after`: calls that waited for `failed`."""
+        missing = next((record.segment for record in (*failed, *self._waiting)), self._segment)
+        self._held = [record for record in (*failed, *self._held, *self._waiting) if record.then is not None]
         self._held_after += [*after, *self._after]
-        self._waiting = [one for one in self._waiting if one.kind == SEGMENT]
+        # Records that begin a segment stay: what comes after the next snapshot needs its file.
+        self._waiting = [record for record in self._waiting if record.kind == SEGMENT]
         self._after = []
         if not self._lost:
             _log.error("%s", why)
@@ -327,7 +337,7 @@ class TapeWriter:
             self._marking = asyncio.create_task(self._mark(missing, why), name="tape-mark")
 
     async def _mark(self, segment: int, why: str) -> None:
-        """Let the volume say that records are missing in this segment or behind it. Then what waits goes on without them."""
+        """Mark on the volume that records are missing in this segment or after it. Then what waits goes on without them."""
         while True:
             try:
                 await asyncio.to_thread(mark_cut, self._folder, segment)
@@ -347,12 +357,12 @@ class TapeWriter:
             self._marking = None
 
     def _go_on(self) -> None:
-        """Let what waits go on without a record."""
+        """What waits goes on, without a record."""
         held, self._held = self._held, []
         after, self._held_after = self._held_after, []
-        for one in held:
-            if one.then is not None:
-                one.then()
+        for record in held:
+            if record.then is not None:
+                record.then()
         for then in after:
             then()
 
