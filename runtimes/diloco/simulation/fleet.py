@@ -1,4 +1,4 @@
-"""A job on a fleet: what it would yield where accelerators fail, spot capacity is reclaimed, and hosts become slow."""
+"""What a job would yield on a fleet whose accelerators fail, spot capacity is reclaimed, and hosts become slow."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from diloco.simulation.unit import Hardware
 
 @dataclass(frozen=True, slots=True)
 class ByPlace:
-    """Something about the links of units, by the zone or region of their hosts."""
+    """A property of units' links, by the zone or region of their hosts."""
 
     elsewhere: float
-    """Where `of` says nothing."""
+    """Value for hosts whose zone and region are not in `of`."""
     of: Mapping[str, float] = field(default_factory=dict)
-    """By name of a zone or region. What is nearer to a host counts: its zone before its region."""
+    """Value by name of a zone or region. The nearer one counts: a host's zone before its region."""
 
     def at(self, unit: PlacedUnit) -> Iterator[float]:
-        """Yield it for each host of the unit, once at least."""
+        """Yield the value for each host of the unit, at least one."""
         for names in unit.places or ((),):
             yield next((self.of[name] for name in names if name in self.of), self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Between units and the syncer, which is in one place. Bandwidths in bits a second, of each direction."""
+    """The links between units and the syncer. Bandwidths are in bits a second, for each direction."""
 
     parameters: int = 0
-    """The parameters of the model; 0: not known, and what is sent has no size."""
+    """Number of the model's parameters; 0 if unknown: then messages have no size."""
     syncer: float = math.inf
     """Bandwidth of the syncer's link, which all units share."""
     bandwidth: ByPlace = ByPlace(math.inf)
@@ -46,44 +46,44 @@ class Links:
     latency: ByPlace = ByPlace(0.0)
     """One way, seconds."""
     loss: ByPlace = ByPlace(0.0)
-    """The share of TCP's segments."""
+    """The share of TCP segments that are lost."""
 
     def path(self, unit: PlacedUnit) -> Path:
-        """Return the way between the unit and the syncer: of several hosts' ways the worst."""
+        """The path between the unit and the syncer, with the worst values of its hosts."""
         return Path(min(self.bandwidth.at(unit)), max(self.latency.at(unit)), max(self.loss.at(unit)), unit.processes)
 
     def sizes(self, training: Training) -> Sizes:
-        """Return what is sent in a job: fragments of equal size, in the coding of the job, and whole values in float32."""
+        """Sizes of messages: fragments of equal size in the job's coding, and whole values in float32."""
         values = math.ceil(self.parameters / training.fragments)
         return Sizes(8.0 * payload_bytes(coding_for(training.compression), values), 8.0 * payload_bytes(Coding.FLOAT32, values))
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What no job file says. Durations in seconds."""
+    """Properties of a fleet that no job file has. Durations are in seconds."""
 
     failures_per_year: float
-    """Failures per year of one accelerator; 0: none fails. A failure takes the host or TPU slice out, and ends all units on it."""
+    """Failures per year of one accelerator; 0 if none fails. A failure takes the host or TPU slice out, and ends all units on it."""
     step_seconds: float
-    """Seconds of a step of a unit of speed 1."""
+    """A step of a unit of speed 1."""
     start_seconds: float
-    """From the moment when a unit has its slice until its program runs."""
+    """From when a unit has its slice until its program runs."""
     compile_seconds: float
-    """From then until its first step."""
+    """From then until the unit's first step."""
     detect_seconds: float
     """From a failure until its unit starts again elsewhere."""
     repair_seconds: float
-    """Time until what failed is back, in the mean."""
+    """Mean time until a failed host or TPU slice is back."""
     reclaims: Reclaims = field(default_factory=Reclaims)
     slowdowns: Slowdowns = field(default_factory=Slowdowns)
     links: Links = field(default_factory=Links)
     later: Mapping[str, float] = field(default_factory=dict)
-    """Groups that come only so late, seconds from the beginning."""
+    """When groups come that are not there at the beginning, in seconds, by name."""
 
 
 def simulate(training: Training, placer: Placer, groups: Sequence[Group], conditions: Conditions, seconds: float, seed: int) -> Outcome:
-    """Return the outcome of the units of `placer` over so many virtual seconds. Quorum, grace and fragments are those of `training`, but
-    the job does not end."""
+    """Simulate the units of `placer` for `seconds` virtual seconds. Quorum, grace and fragments are those of `training`, but the job does
+    not end by itself."""
     between = YEAR / conditions.failures_per_year if conditions.failures_per_year else float("inf")
     repairs, links = ReturnDelay.with_mean(conditions.repair_seconds), conditions.links
 
@@ -106,7 +106,7 @@ def simulate(training: Training, placer: Placer, groups: Sequence[Group], condit
     endless = training.model_copy(update={"steps": 10**9, "tokens": None, "checkpoint": Checkpoint(every_steps=10**9)})
     random = default_rng([seed, sum(place is not None for place in placer.units().values())])
     job = SimulatedJob(endless, (), random, sizes=links.sizes(training), syncer_bandwidth=links.syncer)
-    fate = default_rng(seed)  # whatever the number of units
+    fate = default_rng(seed)  # without the number of units, so that the same groups fail whatever it is
     job.slices = slices = FleetSlices(
         job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate, conditions.later
     )

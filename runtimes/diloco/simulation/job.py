@@ -1,4 +1,4 @@
-"""A job on virtual time: the driver that runs in syncers, without arrays, and simulated units.
+"""A job on virtual time: the same driver as in a syncer, without arrays, with simulated units.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -26,47 +26,46 @@ from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import TOKENS, Hardware, SimulatedUnit, Slices
 
 _NORM = 1.0
-"""Norm of every outer gradient: the guards see a healthy run."""
+"""Norm of every outer gradient, so that the guards see a healthy run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job came to."""
+    """The result of a simulated job."""
 
     seconds: float
-    """That it was simulated, virtual."""
+    """Simulated time."""
     outer_steps: int
     goodput: float
     """The share of all slice-seconds that went into completed steps, 0..1."""
     uptime: float
     """The share of the time in which at least one unit was in a step that was completed, 0..1."""
     contributions: float
-    """Per merge."""
+    """Mean number of contributions in a merge."""
     merges: int
     skipped: int
     """Outer steps whose fragment had no contribution."""
     merged_tokens: float
-    """Tokens in merges over those of completed steps, 0..1: the rest was overwritten, or was under way at the end."""
+    """Tokens in merges divided by tokens of completed steps, 0..1. The rest was overwritten, or under way at the end."""
     merged: float
-    """Those tokens themselves; a slice trains `unit.TOKENS` in a step."""
+    """Tokens in merges; a slice trains `unit.TOKENS` in a step."""
     failures: int
-    """The failures of units."""
+    """Failures of units."""
     accounts: Accounts
     staleness: float = 0.0
-    """Outer steps since the last contribution of a unit, the mean over its outer steps from its first contribution to its last."""
+    """Outer steps since a unit's last contribution, the mean over all outer steps from each unit's first contribution to its last."""
     reclaimed: int = 0
     """Units that had to leave because the cloud took their slices away."""
     moved: int = 0
     """Units that left their slices for better ones."""
     up_bits: float = 0.0
-    """That all units have sent: answers, and what was sent again of them."""
+    """Bits that all units have sent: answers, with what was sent again of them."""
     down_bits: float = 0.0
-    """That the syncer has sent: broadcasts, and the parameters that units get when they join."""
+    """Bits that the syncer has sent: broadcasts, and parameters for units that join."""
 
 
 class SimulatedJob:
-    """Runs one job. Learner and syncer cost no time here, but for the steps, failures and starts of the units, and the ways between them
-    (`Hardware.path`)."""
+    """Runs one job. Only the units' steps, failures and starts take time, and the paths between units and syncer (`Hardware.path`)."""
 
     def __init__(
         self,
@@ -80,29 +79,34 @@ class SimulatedJob:
         driver: Driver | None = None,
         tokens: int = TOKENS,
     ) -> None:
-        """Simulate one unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator. `sizes`:
-        None: what is sent has none. `syncer_bandwidth`: of each direction of the syncer's link, bits a second. `driver`: of a job that has
-        begun; None: one without arrays. `tokens`: of a slice in a step."""
+        """Args:
+        hardware: one unit is simulated for each. They begin at random moments of the first step.
+        clock: the coordinator's; None for its default.
+        sizes: None if messages have no size.
+        syncer_bandwidth: of each direction of the syncer's link, bits a second.
+        driver: of a job that has begun; None for one without arrays.
+        tokens: of a slice in a step.
+        """
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)
-        """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
+        """Tokens in merges, by unit. Each token counts 1 / P in the merge of each fragment."""
         self.merged_tokens = 0.0
-        """The merged tokens of all units."""
+        """Tokens in merges, of all units."""
         self._training = training
         self._random = random
         self._tokens = tokens
         self._driver = driver if driver is not None else _without_arrays(training, clock)
         self._coordinator = self._driver.coordinator
         self.slices: Slices | None = None
-        """Where units are that come from now on; None: they keep what they have."""
+        """Places units that are added from now on; None if units keep the slices of their `Hardware`."""
         self._network = Network(self.timeline, sizes or Sizes(), random, training.overlap_steps, syncer_bandwidth)
         self._given: dict[int, dict[str, int]] = {}
-        """Per open exchange, tokens of its contributions by unit."""
+        """Tokens of the contributions to each open exchange, by unit."""
         self._listening: dict[str, None] = {}
-        """Units that have asked for the parameters, and are sent what is new."""
+        """Units that have asked for the parameters, and get broadcasts."""
         self._merged = self._contributions = self._skipped = 0
         self._contributed: dict[str, int] = {}
-        """By unit, the outer step of its last contribution."""
+        """The outer step of each unit's last contribution."""
         self._stale = self._steps_between = 0
         self._up_since: float | None = None
         self._up_seconds = 0.0
@@ -110,19 +114,20 @@ class SimulatedJob:
         self.add(hardware)
 
     def add(self, hardware: Iterable[Hardware]) -> None:
-        """Add one more unit for each. They begin at random moments of the next step."""
-        for one in hardware:
-            self.add_unit(f"u{len(self.units)}", one)
+        """Add a unit for each `hardware`. They begin at random moments of the next step."""
+        for kind in hardware:
+            self.add_unit(f"u{len(self.units)}", kind)
 
     def add_unit(self, name: str, hardware: Hardware) -> None:
-        """Add the same, of one with this name."""
+        """Add one unit with this name. It begins at a random moment of the next step."""
         (own,) = self._random.spawn(1)
         unit = SimulatedUnit(name, hardware, self._training.fragments, self.timeline, self, own, self._tokens, slices=self.slices)
         self.units[name] = unit
         unit.begin(self.timeline.now + own.random() * hardware.step_seconds)
 
     def run(self, seconds: float = math.inf, tokens: float = math.inf) -> Outcome:
-        """Simulate until that virtual time, until so many tokens have come into merges, or to the end of the job. May go on afterwards."""
+        """Simulate until virtual time `seconds`, until `tokens` tokens are in merges, or until the job ends. May be called again to go
+        on."""
         timeline, driver = self.timeline, self._driver
         self._advance()
         while self.merged_tokens < tokens and not self._coordinator.done:
@@ -145,7 +150,7 @@ class SimulatedJob:
     # --- what units say -----------------------------------------------------------------------------------------------
 
     def wanted(self, unit: SimulatedUnit) -> None:
-        """Connect the unit, and send it the parameters."""
+        """The unit's process has begun: connect it, and send it the parameters."""
         network = self._network
 
         def asked() -> None:
@@ -157,11 +162,11 @@ class SimulatedJob:
         network.tell_syncer(unit.name, asked)
 
     def joined(self, unit: SimulatedUnit) -> None:
-        """Tell the coordinator that the unit has the parameters and trains."""
+        """The unit has the parameters and trains: tell the coordinator."""
         self._network.tell_syncer(unit.name, lambda: self._take(Joined(self.timeline.now, unit.name)))
 
     def left(self, unit: SimulatedUnit) -> None:
-        """Tell the coordinator that the unit's process has ended. What is under way from and to it is lost."""
+        """The unit's process has ended: tell the coordinator. What is under way from and to it is lost."""
 
         def gone() -> None:
             self._listening.pop(unit.name, None)
@@ -170,18 +175,18 @@ class SimulatedJob:
         self._network.left(unit.name, gone)
 
     def adopted(self, unit: SimulatedUnit, fragment: int, version: int) -> None:
-        """Take note of nothing: there are no arrays."""
+        """Does nothing, as there are no arrays."""
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
-        """Tell the coordinator that the unit takes no steps until then."""
+        """The unit takes no steps until `until`: tell the coordinator."""
         self._network.tell_syncer(unit.name, lambda: self._take(Paused(self.timeline.now, unit.name, until)))
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
-        """Report a local step of the unit."""
+        """The unit has taken a step: report it."""
         self._network.tell_syncer(unit.name, lambda: self._take(Reported(self.timeline.now, unit.name, metadata)))
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
-        """Send the unit's answer to a pull: `steps` and `tokens` since it adopted version `base` of the fragment."""
+        """Send the unit's answer to a pull. `steps`, `tokens`: since it adopted version `base` of the fragment."""
         offer = Offer(pull.fragment, pull.t, self._coordinator.coding, base, steps, tokens)
         self._network.answer(unit.name, pull.fragment, pull.t, lambda: self._take(Offered(self.timeline.now, unit.name, offer)))
 
@@ -217,11 +222,11 @@ class SimulatedJob:
                 self._network.tell_unit(effect.unit, partial(self.units[effect.unit].rest, effect.rests))
 
     def _decode(self, effect: Decode) -> Sequence[Effect]:
-        """Do the arithmetic of an answer; nothing follows from one that is accepted."""
+        """The arithmetic of an answer, which takes no time. An accepted answer has no effects."""
         return self._driver.take(Usable(self.timeline.now, effect.unit, effect.offer, _NORM))
 
     def _close(self, effect: Close) -> Sequence[Effect]:
-        """Do the arithmetic of a merge, and return what follows."""
+        """The arithmetic of a merge, which takes no time. Returns the effects."""
         return self._driver.take(Computed(self.timeline.now, effect.t, finite=True))
 
     def _book(self, merged: Merged) -> None:
@@ -232,7 +237,7 @@ class SimulatedJob:
             self.merged_of[name] += given[name] / self._training.fragments
             self.merged_tokens += given[name] / self._training.fragments
             gap = merged.t - self._contributed.get(name, merged.t)
-            self._stale += gap * (gap - 1) // 2  # it was 0, 1, ... gap - 1 outer steps old
+            self._stale += gap * (gap - 1) // 2  # meanwhile its last contribution was 0, 1, ... gap - 1 outer steps old
             self._steps_between += gap
             self._contributed[name] = merged.t
 
@@ -275,7 +280,7 @@ class SimulatedJob:
 
 
 def _without_arrays(training: Training, clock: Clock | None) -> Driver:
-    """Return the driver of a job that has begun, and has no parameters."""
+    """The driver of a job that has begun and has no parameters."""
     driver = Driver(Coordinator(training, Guard([1] * training.fragments), clock=clock), NoArrays())
     driver.take(Seeded(0.0, (_NORM,) * training.fragments))
     return driver

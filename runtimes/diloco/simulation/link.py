@@ -1,4 +1,4 @@
-"""A link on virtual time: streams that share its bandwidth, each with one transfer at a time."""
+"""A link on virtual time. Streams share its bandwidth, and each has one transfer at a time."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(slots=True)
 class Transfer:
-    """What is under way."""
+    """A transfer under way."""
 
     bits: float
     left: float
+    """Bits that have not gone yet."""
     sent: Callable[[], None]
+    """Called when all have gone."""
 
 
 class Link:
-    """One direction of the syncer's link and, behind it, of the own links of its units: one stream for each unit.
+    """One direction of the syncer's link, and of the units' own links behind it. Each unit has a stream.
 
-    Streams share `total` bits a second as evenly as their own rates allow: what one cannot use, the others have.
+    Streams share `total` bits a second as evenly as their own rates allow: the others use what one stream cannot use.
     """
 
     def __init__(self, timeline: Timeline, total: float = math.inf) -> None:
         self.bits = 0.0
-        """That have gone over it, of all streams."""
+        """Bits that have gone over the link."""
         self._timeline = timeline
         self._total = total
         self._most: dict[str, float] = {}
-        """Bits a second that a stream has at most; of those that are not here, any number."""
+        """The most bits a second of a stream. A stream without entry has no limit."""
         self._local: set[str] = set()
         self._streams: dict[str, Transfer] = {}
-        """What is under way."""
+        """Transfers under way, by stream."""
         self._rates: dict[str, float] = {}
-        """Bits a second of each of these."""
+        """Bits a second of each transfer under way."""
         self._moved_at = 0.0
         self._plans = 0
-        """Number of the newest plan for the next arrival: an older one is void."""
+        """Number of the newest plan for the next arrival. Older plans are void."""
 
     def limit(self, stream: str, rate: float, *, local: bool = False) -> None:
-        """Give the stream at most so many bits a second from now on. `local`: it costs no time, and the others nothing."""
+        """From now on limit the stream to `rate` bits a second. A `local` stream takes no time, and nothing from the others."""
         if local:
             self._local.add(stream)
             return
@@ -58,11 +60,11 @@ class Link:
                 self._plan()
 
     def is_free(self, stream: str) -> bool:
-        """Return whether nothing of the stream is under way."""
+        """Whether the stream has no transfer under way."""
         return stream not in self._streams
 
     def send(self, stream: str, bits: float, sent: Callable[[], None]) -> None:
-        """Send so many bits over a stream that is free; `sent` is called when all have gone, at once on a link that costs no time."""
+        """Send `bits` bits over a free stream. `sent` is called when all have gone: at once if neither link nor stream has a limit."""
         if stream in self._local or (math.isinf(self._total) and math.isinf(self._most.get(stream, math.inf))):
             self.bits += bits
             sent()
@@ -73,8 +75,8 @@ class Link:
         self._plan()
 
     def queue_seconds(self, stream: str, path: Path, *, more: bool) -> float:
-        """How long what the stream sends now waits behind what has left the sender before, and can be overtaken no more. `more`: the sender
-        has something else to send after what is under way."""
+        """Seconds that a word of this stream waits behind bits that have left the sender already. `more`: the sender has another transfer
+        to send after the one under way."""
         transfer = self._streams.get(stream)
         if transfer is None:
             return 0.0
@@ -84,7 +86,7 @@ class Link:
         return (most if more else min(max(0.0, transfer.left), most)) / rate
 
     def cut_short(self, stream: str, path: Path, sent: Callable[[], None]) -> None:
-        """Send no more of what is under way than has left the sender; `sent` is called when that has gone."""
+        """End the transfer under way after the bits that have left the sender. `sent` is called when these have gone."""
         self._move()
         transfer = self._streams[stream]
         rest = min(max(0.0, transfer.left), path.queue_bits(self._rates[stream]))
@@ -92,7 +94,7 @@ class Link:
         self._plan()
 
     def close(self, stream: str) -> None:
-        """Drop what is under way: the unit is gone. What has gone of it, has gone. Idempotent."""
+        """The unit is gone: drop its transfer. Bits that have gone still count. Idempotent."""
         if stream in self._streams:
             self._move()
             transfer = self._streams.pop(stream)
@@ -100,7 +102,7 @@ class Link:
             self._plan()
 
     def _move(self) -> None:
-        """Let the bits go over the link that have gone by now."""
+        """Subtract the bits that have gone by now from the transfers."""
         now = self._timeline.now
         if self._streams and now > self._moved_at:
             seconds = now - self._moved_at
@@ -120,14 +122,14 @@ class Link:
         if number != self._plans:
             return
         self._move()
-        # The first has gone, whatever rounding left of it.
+        # The transfer that is due first has gone, even if rounding has left some bits of it.
         least = min(transfer.left / self._rates[stream] for stream, transfer in self._streams.items())
-        gone = [
+        finished = [
             stream
             for stream, transfer in self._streams.items()
             if transfer.left <= max(least * self._rates[stream], _ROUNDING * transfer.bits)
         ]
-        done = [self._streams.pop(stream) for stream in gone]
+        done = [self._streams.pop(stream) for stream in finished]
         self._plan()
         for transfer in done:
             self.bits += transfer.bits
@@ -135,13 +137,13 @@ class Link:
 
 
 def shares(total: float, most: Mapping[str, float]) -> dict[str, float]:
-    """Stream -> its share of `total`, which none can have more of without another having less that has no more than it (max-min fair).
-    `most`: stream -> what it can use at most."""
+    """Divide `total` among streams, max-min fair: a stream can only get more if one that has no more than it gets less. `most`: the most
+    that each stream can use."""
     if math.isinf(total):
         return dict(most)
-    found: dict[str, float] = {}
+    given: dict[str, float] = {}
     left = total
-    for number, (stream, mine) in enumerate(sorted(most.items(), key=lambda item: item[1])):
-        found[stream] = min(mine, left / (len(most) - number))
-        left -= found[stream]
-    return found
+    for number, (stream, limit) in enumerate(sorted(most.items(), key=lambda item: item[1])):
+        given[stream] = min(limit, left / (len(most) - number))
+        left -= given[stream]
+    return given

@@ -1,6 +1,6 @@
-"""What goes between the syncer and its units, and when it is there: words, and fragments in both directions.
+"""Messages between the syncer and its units, and when they arrive: words, and fragments in both directions.
 
-Each unit has a connection, from when it asks for the parameters until its process ends. What is under way then is lost.
+Each unit has a connection, from when it asks for the parameters until its process ends. Messages that are under way then are lost.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -22,22 +22,22 @@ from diloco.simulation.timeline import Timeline
 from diloco.syncer.streams.send_order import SendOrder
 
 type Heard = Callable[[], None]
-"""To be called when the other end has it."""
+"""Called when the other end has the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bits of what is sent. Words, such as reports and pulls, are one segment each, which delays nothing."""
+    """Sizes of messages in bits. A word, such as a report or a pull, is one segment, which delays nothing."""
 
     fragment: float = 0.0
-    """Bits of an answer or a broadcast."""
+    """An answer or a broadcast."""
     whole: float = 0.0
-    """Bits of the whole value of a fragment, which a unit that joins gets, or one whose broadcasts wait for each other."""
+    """The whole value of a fragment, for a unit that joins, or whose broadcasts wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version of a fragment that waits."""
+    """A version of a fragment that waits to be sent."""
 
     size: float
     """Bits."""
@@ -46,23 +46,23 @@ class _Version:
 
 @dataclass(slots=True)
 class _Connection:
-    """What a unit has that is connected."""
+    """The connection of a unit."""
 
     path: Path
     answers: PushOrder[Heard]
     broadcasts: SendOrder[_Version, Heard] = field(default_factory=SendOrder)
     to_copy: set[int] = field(default_factory=set)
-    """Fragments of which it has no value yet."""
+    """Fragments that the unit has no value of yet."""
     copied: Heard = lambda: None
-    """To be called once it has one of each."""
+    """Called once the unit has all fragments."""
 
 
 class Network:
-    """Both directions. A unit's answers have one stream, what it is sent another."""
+    """Both directions. A unit's answers are one stream, the broadcasts to it another."""
 
     def __init__(self, timeline: Timeline, sizes: Sizes, random: Generator, overlap_steps: int, syncer: float = math.inf) -> None:
-        """`random`: of losses. `overlap_steps`: tau. `syncer`: bandwidth of the syncer's link in each direction, bits a second, which all
-        units share."""
+        """`random`: decides which segments are lost. `overlap_steps`: tau. `syncer`: bandwidth of the syncer's link in each direction, in
+        bits a second; all units share it."""
         self._timeline = timeline
         self._sizes = sizes
         self._overlap_steps = overlap_steps
@@ -74,25 +74,25 @@ class Network:
 
     @property
     def up_bits(self) -> float:
-        """That units have sent so far, with what was sent again."""
+        """Bits that units have sent so far, with what was sent again."""
         return self._up.bits
 
     @property
     def down_bits(self) -> float:
-        """That the syncer has sent so far."""
+        """Bits that the syncer has sent so far."""
         return self._down.bits
 
     # --- connections --------------------------------------------------------------------------------------------------
 
     def connect(self, unit: str, path: Path) -> None:
-        """Connect the unit, whose process begins, by this way to the syncer."""
+        """The unit's process begins: connect it to the syncer by this path."""
         answers: PushOrder[Heard] = PushOrder(self._overlap_steps, lambda: self._timeline.now, lambda _: None)
         self._connections[unit] = _Connection(path, answers)
         for link in (self._up, self._down):
             link.limit(unit, path.rate, local=path.local)
 
     def left(self, unit: str, gone: Callable[[], None]) -> None:
-        """Disconnect the unit, whose process has ended. `gone` is called when the syncer hears of it."""
+        """The unit's process has ended: disconnect it. `gone` is called when the syncer hears of it."""
         path = self._connections.pop(unit).path
         self._up.close(unit)
         self._down.close(unit)
@@ -103,19 +103,19 @@ class Network:
     # --- words --------------------------------------------------------------------------------------------------------
 
     def tell_syncer(self, unit: str, heard: Callable[[], None]) -> None:
-        """Let the unit say something; `heard` is called when the syncer has it."""
+        """The unit sends a word; `heard` is called when the syncer has it."""
         connection = self._connections[unit]
         queued = self._up.queue_seconds(unit, connection.path, more=connection.answers.waits)
         self._to_syncer.send(unit, connection.path, SEGMENT_BITS, heard, queued)
 
     def tell_unit(self, unit: str, heard: Callable[[], None]) -> None:
-        """Let the syncer say something; `heard` is called when the unit has it."""
+        """The syncer sends a word; `heard` is called when the unit has it."""
         if (connection := self._connections.get(unit)) is not None:
             queued = self._down.queue_seconds(unit, connection.path, more=connection.broadcasts.has_version)
             self._to_units.send(unit, connection.path, SEGMENT_BITS, heard, queued)
 
     def pull(self, unit: str, fragment: int, t: int, heard: Callable[[], None]) -> None:
-        """Ask the unit for a fragment at outer step t, once it has been sent the newest version of it."""
+        """Ask the unit for a fragment at outer step t, after the newest version of the fragment has been sent to it."""
         if (connection := self._connections.get(unit)) is None:
             return
 
@@ -135,20 +135,20 @@ class Network:
     # --- fragments ----------------------------------------------------------------------------------------------------
 
     def answer(self, unit: str, fragment: int, t: int, arrived: Heard) -> None:
-        """Send an answer to the pull of outer step t, when its turn comes."""
+        """Send an answer to the pull of outer step t when its turn comes."""
         connection = self._connections[unit]
         connection.answers.push(fragment, t, arrived)
         self._cut_short(unit, connection)
         self._send_up(unit, connection)
 
     def broadcast(self, unit: str, fragment: int, t: int, arrived: Heard) -> None:
-        """Send version t of the fragment, when its turn comes."""
+        """Send version t of the fragment when its turn comes."""
         if (connection := self._connections.get(unit)) is not None:
             self._add(unit, connection, fragment, t, arrived, whole=False)
             self._send_down(unit, connection)
 
     def copy(self, unit: str, versions: Sequence[int], done: Heard) -> None:
-        """Send the whole value of each fragment, of these versions or newer ones. `done`: they are there."""
+        """Send the whole value of each fragment, in these versions or newer ones. `done` is called when all have arrived."""
         if (connection := self._connections.get(unit)) is None:
             return
         connection.to_copy, connection.copied = set(range(len(versions))), done
@@ -157,7 +157,7 @@ class Network:
         self._send_down(unit, connection)
 
     def _add(self, unit: str, connection: _Connection, fragment: int, t: int, arrived: Heard, *, whole: bool) -> None:
-        """Let a version wait for its turn, as a delta too unless the unit has to get it `whole`."""
+        """Queue a version, as a delta if it fits, unless the unit must get it `whole`."""
 
         def come() -> None:
             connection.answers.merged(fragment, t)
@@ -173,7 +173,7 @@ class Network:
         connection.broadcasts.add(fragment, t, _Version(sizes.fragment if delta else sizes.whole, come), delta=delta)
 
     def _send_down(self, unit: str, connection: _Connection) -> None:
-        """Send what is next to the unit."""
+        """Send the next version to the unit."""
         broadcasts, path = connection.broadcasts, connection.path
         while broadcasts.has_version and self._down.is_free(unit):
             version = broadcasts.begin()
@@ -187,7 +187,7 @@ class Network:
             self._down.send(unit, path.sent(version.size), gone)
 
     def _send_up(self, unit: str, connection: _Connection) -> None:
-        """Send what is next from the unit."""
+        """Send the unit's next answer."""
         answers, path = connection.answers, connection.path
         if not self._up.is_free(unit) or (answer := answers.begin()) is None:
             return
@@ -205,7 +205,7 @@ class Network:
         self._up.send(unit, path.sent(self._sizes.fragment), gone)
 
     def _cut_short(self, unit: str, connection: _Connection) -> None:
-        """End the answer that is under way, if it is over."""
+        """End the answer under way if nobody needs it any more (`over`)."""
         if (sending := connection.answers.sending) is not None and sending.over:
             connection.answers.sending = None
             connection.answers.gave_up(sending.begun_at)
@@ -216,18 +216,19 @@ _NEVER: Final = -math.inf
 
 
 class _Deliveries:
-    """One direction, behind the links: what has been sent arrives after its delay, and in order."""
+    """One direction, after the links: messages arrive after their delay, and in order."""
 
     def __init__(self, timeline: Timeline, random: Generator) -> None:
         self._timeline = timeline
         self._random = random
         self._arrives: dict[str, float] = {}
-        """By unit, when the last of all that was sent arrives."""
+        """When the last message to or from each unit arrives."""
         self._connection: dict[str, int] = {}
-        """By unit: what was sent over an earlier one does not arrive."""
+        """Number of each unit's connection. Messages of an earlier connection do not arrive."""
 
     def send(self, unit: str, path: Path, bits: float, arrived: Callable[[], None], queued: float = 0.0) -> None:
-        """Call `arrived` when the last of these bits, which leave after so many seconds, is there: at once on a way that costs no time."""
+        """Call `arrived` when the last of these bits has arrived. They leave after `queued` seconds. At once on a path that takes no
+        time."""
         if not path.latency and not queued and self._arrives.get(unit, _NEVER) <= self._timeline.now:
             arrived()
             return
@@ -235,14 +236,14 @@ class _Deliveries:
         self._at(unit, path, bits, queued, lambda: arrived() if self._connection.get(unit, 0) == connection else None)
 
     def last(self, unit: str, path: Path, arrived: Callable[[], None]) -> None:
-        """Let the unit say a word that ends the connection, after `forget`."""
+        """The unit sends the word that ends its connection. Call this after `forget`."""
         if not path.latency:
             arrived()
             return
         self._at(unit, path, SEGMENT_BITS, 0.0, arrived)
 
     def forget(self, unit: str) -> None:
-        """Drop what has not arrived."""
+        """Drop messages that have not arrived."""
         self._connection[unit] = self._connection.get(unit, 0) + 1
 
     def _at(self, unit: str, path: Path, bits: float, queued: float, arrived: Callable[[], None]) -> None:

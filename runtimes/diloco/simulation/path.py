@@ -1,15 +1,15 @@
-"""The way between a unit and the syncer: bandwidth, latency, and packets that are lost.
+"""The path between a unit and the syncer: bandwidth, latency, and packets that are lost.
 
-A connection is TCP's, and sends segments of 1,460 bytes. What a round trip R and a share p of lost segments do to it:
+A connection is TCP, with segments of 1,460 bytes. A round trip R and a share p of lost segments have these effects:
 
-- **Rate.** A connection has at most a window under way, which takes a round trip. The window is the least of what our streams keep under
-  way (`protocol.window`), and of the mean congestion window of CUBIC, `max(1.2 / sqrt(p), 1.054 (R / p)^0.75)` segments (RFC 9438,
-  section 5.1 with C = 0.4, and the window of Reno where that is larger; Linux has CUBIC as its default).
+- **Rate.** A connection has at most a window under way, which takes a round trip. The window is the smaller of what our streams keep under
+  way (`protocol.window`), and the mean congestion window of CUBIC, `max(1.2 / sqrt(p), 1.054 (R / p)^0.75)` segments (RFC 9438,
+  section 5.1 with C = 0.4, and the window of Reno if that is larger; CUBIC is the default of Linux).
 - **Bytes.** A segment is sent `1 / (1 - p)` times in the mean.
-- **Delay.** What is lost is sent again one round trip later (RACK, RFC 8985), and may be lost again. Before the end of a transfer that
-  happens beside the rest of it. Of its last window it is waited for: `repairs`.
+- **Delay.** A lost segment is sent again one round trip later (RACK, RFC 8985), and may be lost again. During a transfer this happens
+  beside the other segments and takes no time. Only repairs in the last window delay the end: `repairs`.
 
-Segments are lost independently of each other. Nothing passes what was sent before it: a stream is read in order.
+Segments are lost independently of each other. A stream is read in order, so nothing arrives before what was sent before it.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -30,7 +30,7 @@ SEGMENT_BITS: Final = 8.0 * 1460
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Each direction has as much."""
+    """A path. The values hold for each direction."""
 
     bandwidth: float = math.inf
     """Bits a second."""
@@ -39,9 +39,9 @@ class Path:
     loss: float = 0.0
     """The share of segments that do not arrive, 0 <= loss < 1."""
     connections: int = 1
-    """Side by side: each process of the unit has its own."""
+    """Connections side by side: each process of the unit has one."""
     local: bool = False
-    """The unit is where the syncer is: nothing goes over the syncer's link."""
+    """The unit is where the syncer is, and does not use the syncer's link."""
 
     @property
     def round_trip(self) -> float:
@@ -50,24 +50,24 @@ class Path:
 
     @property
     def rate(self) -> float:
-        """Bits a second that a transfer has at most, what is sent again among them."""
+        """The most bits a second of a transfer, with what is sent again."""
         if not self.round_trip:
             return self.bandwidth
         window = min(8.0 * MOST_BYTES, SEGMENT_BITS * congestion_window(self.loss, self.round_trip))
         return min(self.bandwidth, self.connections * window / self.round_trip)
 
     def queue_bits(self, rate: float) -> float:
-        """Return how many bits wait for a link of `rate` bits a second, which the sender cannot take back: what `protocol.window` lets it
-        have under way, less what is on the link itself."""
+        """Bits that the sender has given away and that still wait for a link of `rate` bits a second: what `protocol.window` allows to be
+        under way, minus what is on the link itself."""
         window = min(max(8.0 * LEAST_BYTES, rate * (self.round_trip + QUEUE_SECONDS)), 8.0 * MOST_BYTES)
         return max(0.0, window - rate * self.round_trip)
 
     def sent(self, bits: float) -> float:
-        """Bits that go over the link for so many that arrive."""
+        """Bits that go over the link so that `bits` arrive."""
         return bits / (1.0 - self.loss)
 
     def delay(self, bits: float, random: Generator) -> float:
-        """Seconds from the moment when the last of so many bits has left until all have arrived."""
+        """Seconds from when the last of `bits` bits has left until all have arrived."""
         if not self.loss:
             return self.latency
         under_way = min(bits, self.rate * self.round_trip) if self.round_trip else bits
@@ -75,22 +75,22 @@ class Path:
 
 
 FREE: Final = Path()
-"""It costs no time."""
+"""A path that takes no time."""
 
 
 def congestion_window(loss: float, round_trip: float) -> float:
-    """Return the mean window of CUBIC, in segments. RFC 9438, section 5.1."""
+    """The mean window of CUBIC, in segments. RFC 9438, section 5.1."""
     if not loss:
         return math.inf
     return max(1.2 / math.sqrt(loss), 1.054 * math.pow(round_trip / loss, 0.75))
 
 
 def repairs(loss: float, segments: float, share: float) -> int:
-    """How often something of so many segments is sent again, one after the other: the number that the share `share` of all cases, 0..1,
-    does not exceed.
+    """How many repairs, one after the other, a message of `segments` segments needs: the number that the share `share` of all messages,
+    0..1, does not exceed.
 
-    A segment that was sent k + 1 times is lost each time with the probability `loss^(k + 1)`, so k repairs are enough for all with the
-    probability `(1 - loss^(k + 1))^segments`.
+    A segment that is sent k + 1 times is lost every time with the probability `loss^(k + 1)`. So k repairs are enough for all segments with
+    the probability `(1 - loss^(k + 1))^segments`.
     """
     if not 0.0 < share < 1.0:
         return 0

@@ -1,6 +1,6 @@
 """Slices that fail, are reclaimed, become slow and come back, and the units that run on them.
 
-Which unit runs where is not decided here: `Placer` is asked whenever something has changed.
+This module does not decide which unit runs where: it asks `Placer` whenever something has changed.
 
 See docs/decisions/0209-simulator.md.
 """
@@ -23,7 +23,7 @@ from diloco.simulation.unit import Hardware, SimulatedUnit
 DAY: Final = 86_400.0
 """Seconds."""
 GRACE: Final = 30.0
-"""Seconds that a unit has to end its step when it is to leave for better slices: the termination grace of its pods."""
+"""Seconds that a unit has to end its step when it must leave for better slices: the termination grace of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Group:
 
     name: str
     spot: bool = False
-    """The cloud may take it away."""
+    """The cloud may take the group away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,71 +43,71 @@ class PlacedUnit:
     speed: float
     """Relative to others of the fleet, above 0."""
     groups: tuple[str, ...]
-    """Names of all that it needs."""
+    """Names of all groups that the unit needs."""
     processes: int = 1
-    """On all its hosts."""
+    """Processes on all hosts together."""
     places: tuple[tuple[str, ...], ...] = ()
-    """For each host the names of where it is, from near to far: its zone and its region, as far as they are known."""
+    """For each host its zone and its region, as far as they are known."""
 
 
 class Placer(Protocol):
-    """Says which unit runs where: in `diloco simulate` that is the operator's own code."""
+    """Decides which unit runs where. In `diloco simulate` this is the operator's own code."""
 
     def advance(self, now: float) -> None:
-        """Set the time, seconds. Called before anything else is said or asked at that time."""
+        """Set the time, in seconds. Called before any other call at that time."""
         ...
 
     def units(self) -> Mapping[str, PlacedUnit | None]:
-        """Return each unit that the job wants now, and where it is; None: it waits for a slice."""
+        """Each unit that the job wants now, and where it is; None if it waits for a slice."""
         ...
 
     @property
     def leaving(self) -> Collection[str]:
-        """Units that are to leave where they are: better slices are free. They are still there."""
+        """Units that must leave their slices because better ones are free. They are still there."""
         ...
 
     def due(self) -> float:
-        """When units may be elsewhere by the passing of time alone, seconds; infinity: never."""
+        """When the passing of time alone may change where units are, in seconds; infinity if it never does."""
         ...
 
     def trains(self, unit: str) -> None:
-        """Note that the unit has begun to train where it is."""
+        """The unit has begun to train where it is."""
         ...
 
     def left(self, unit: str) -> None:
-        """Note that a unit that was to leave has left."""
+        """A unit in `leaving` has left."""
         ...
 
     def gone(self, group: str) -> None:
-        """Keep all units from this group until it is back; those that were there have ended."""
+        """The group is out, and its units have ended. Place none there until it is back."""
         ...
 
     def back(self, group: str) -> None:
-        """Bring the group back."""
+        """The group is back."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaims:
-    """How the cloud takes spot capacity away. Durations in seconds."""
+    """How the cloud takes spot capacity away. Durations are in seconds."""
 
     per_day: float = 0.0
-    """Reclaims a day of one group, while it is there; the time until the next one is exponential. 0: none is."""
+    """Reclaims a day of one group while it is there; 0 for none. The time until the next one is exponential."""
     notice: float = 30.0
     away: float = 1800.0
-    """Time until the group is back, in the mean; exponential as well."""
+    """Mean time until the group is back; exponential as well."""
     together: bool = False
-    """All spot groups go at once and come back at once, as when a zone runs out of them. False: each by itself."""
+    """All spot groups go and come back together, as when a zone runs out of capacity. Otherwise each goes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """How groups become slow for a while. Durations in seconds."""
+    """How groups become slow for a while. Durations are in seconds."""
 
     per_day: float = 0.0
-    """Slowdowns a day of one group; 0: none does."""
+    """Slowdowns a day of one group; 0 for none."""
     factor: float = 2.0
-    """Factor of the length of a step meanwhile."""
+    """How many times as long a step takes meanwhile."""
     seconds: float = 600.0
 
 
@@ -126,8 +126,8 @@ class FleetSlices:
         random: Generator,
         later: Mapping[str, float],
     ) -> None:
-        """Place units of such `hardware` on groups; `repairs`: until a group with a failure is back. `repairs`: until a group with a
-        failure is back. `later`: groups that come only at these times, seconds."""
+        """`hardware`: makes the hardware of a unit from its place. `repairs`: time until a group that failed is back. `later`: when groups
+        come that are not there at the beginning, in seconds, by name."""
         self.reclaimed = 0
         """Units that had to leave because their slices were taken away."""
         self.moved = 0
@@ -141,20 +141,20 @@ class FleetSlices:
         self._slowdowns = slowdowns
         self._random = random
         self._fates = dict(zip((group.name for group in groups), random.spawn(len(groups)), strict=True))
-        """Random numbers of each group, so that what happens to it does not depend on the units."""
+        """Random numbers of each group, so that its fate does not depend on the units."""
         self._out: Counter[str] = Counter()
-        """Why a group is out, how often: it may fail while it is away."""
+        """For how many reasons a group is out: it may fail while it is away."""
         self._slow: Counter[str] = Counter()
         self._places: dict[str, PlacedUnit] = {}
         """The places of the units that have one."""
         self._moving: set[str] = set()
-        """Those among them that leave theirs for better slices."""
+        """Units in `_places` that are leaving for better slices."""
         self._later = later
         self._due = math.inf
-        """When the placer is asked again, if nothing happens before."""
+        """When to ask the placer again, if nothing happens before."""
 
     def begin(self) -> None:
-        """Place the first units, and let fate begin."""
+        """Place the first units, and plan the first reclaims and slowdowns."""
         for name, when in self._later.items():
             self._out[name] += 1
             self._placer.gone(name)
@@ -169,7 +169,7 @@ class FleetSlices:
     # --- what units say -----------------------------------------------------------------------------------------------
 
     def failed(self, unit: SimulatedUnit) -> None:
-        """Note that one accelerator of the unit has failed, and the unit has ended."""
+        """One accelerator of the unit has failed, and the unit has ended."""
         groups = self._places.pop(unit.name).groups
         broken = groups[int(self._random.integers(len(groups)))]
         self._gone(broken)
@@ -177,7 +177,7 @@ class FleetSlices:
         self._place()
 
     def trains(self, unit: SimulatedUnit) -> None:
-        """Begin the first step: it has taken the parameters."""
+        """The unit has the parameters and begins to train."""
         place = self._places.get(unit.name)
         if place is not None and unit.name not in self._moving and not any(self._out[group] for group in place.groups):
             self._placer.advance(self._job.timeline.now)
@@ -185,7 +185,7 @@ class FleetSlices:
             self._place()
 
     def slowdown(self, unit: SimulatedUnit) -> float:
-        """Return by what the unit's next step is longer; 1: it is not slow."""
+        """How many times as long the unit's next step takes; 1 if the unit is not slow."""
         slow = any(self._slow[group] for group in self._places[unit.name].groups)
         return self._slowdowns.factor if slow else 1.0
 
@@ -200,13 +200,13 @@ class FleetSlices:
             timeline.at(timeline.now + float(self._fates[group].exponential(DAY / per_day)), do)
 
     def _reclaim(self, groups: Sequence[str]) -> None:
-        """Give the cloud's notice. Units end their steps and leave; at the end of the notice nothing of them runs."""
+        """The cloud gives notice. Units end their steps and leave, at the latest when the notice ends."""
         timeline = self._job.timeline
         deadline = timeline.now + self._reclaims.notice
         on_them = [name for name, place in self._places.items() if set(place.groups) & set(groups)]
         self.reclaimed += len(on_them)
         self._placer.advance(timeline.now)
-        for group in groups:  # nothing starts there any more
+        for group in groups:  # from now on nothing starts there
             self._out[group] += 1
             if self._out[group] == 1:
                 self._placer.gone(group)
@@ -224,7 +224,7 @@ class FleetSlices:
         self._plan_reclaim(groups)
 
     def _gone(self, group: str) -> None:
-        """Remove the group at once, with all units on it."""
+        """The group is out at once, with all units on it."""
         self._placer.advance(self._job.timeline.now)
         self._out[group] += 1
         if self._out[group] == 1:
@@ -253,7 +253,7 @@ class FleetSlices:
         self._slow[group] -= 1
 
     def _place(self) -> None:
-        """Start units where the placer says. One that still drains stays where it is until it has left."""
+        """Start units where the placer says. A unit that still drains stays where it is until it has left."""
         self._placer.advance(self._job.timeline.now)
         for name in [name for name in self._placer.leaving if name in self._places and name not in self._moving]:
             self.moved += 1
@@ -285,7 +285,7 @@ class FleetSlices:
         self._left(name)
 
     def _look_again(self) -> None:
-        """Ask the placer again when it says so."""
+        """Plan to ask the placer again at its `due` time."""
         due = self._placer.due()
         if due < self._due or self._due <= self._job.timeline.now:
             self._due = due

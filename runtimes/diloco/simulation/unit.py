@@ -26,85 +26,86 @@ _AFTER_A_SECOND: Final = ReturnDelay(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a unit runs on, and how that fails. As a default one chip that never fails."""
+    """What a unit runs on, and how it fails. The default is one chip that never fails."""
 
     slices: int = 1
     chips_per_slice: int = 1
     chip_seconds_between_failures: float = math.inf
-    """Mean time between failures of one chip, seconds; infinity: none fails."""
+    """Mean time between failures of one chip, in seconds; infinity if none fails."""
     step_seconds: float = 1.0
     down_seconds: float = 0.0
-    """Time until a unit trains again after a failure."""
+    """Seconds from a failure until the unit trains again."""
     up_seconds: float = 0.0
-    """Time until it trains with a slice that has come back."""
+    """Seconds until the unit trains with a slice that has come back."""
     returns: ReturnDelay = _AFTER_A_SECOND
     elastic: bool = True
-    """It trains on without the slices that are out. False: it waits `down_seconds` for replacements, and has all slices again then."""
+    """The unit trains on without the slices that are out. Otherwise it waits `down_seconds` for replacements, and then has all slices
+    again."""
     step_variation: float = 0.0
     """Standard deviation of the duration of a step, in mean steps; normal, at least `SHORTEST_STEP`."""
     start_seconds: float = 0.0
-    """Time of the first start, until the program runs."""
+    """Seconds of the first start until the program runs."""
     compile_seconds: float = 0.0
-    """Time of the first start from then until the first step begins."""
+    """Seconds of the first start from then until the first step begins."""
     detect_seconds: float = 0.0
-    """From a failure until the unit starts again, of `down_seconds`."""
+    """The part of `down_seconds` from a failure until the unit starts again."""
     answers_at_once: bool = False
-    """It copies its parameters to host memory after each step, as the paper's do, and answers pulls from there while the next one runs.
-    False: it answers between its steps."""
+    """The unit copies its parameters to host memory after each step, as in the paper, and answers pulls from there while the next step
+    runs. Otherwise it answers between its steps."""
     path: Path = FREE
-    """To the syncer."""
+    """The path to the syncer."""
 
 
 class Syncer(Protocol):
-    """What a unit says to the syncer."""
+    """What a unit reports to the syncer."""
 
     def wanted(self, unit: SimulatedUnit) -> None:
-        """Note that the unit is there, and wants the parameters; `received` is to be called once it has them."""
+        """The unit wants the parameters. Call its `received` when it has them."""
         ...
 
     def joined(self, unit: SimulatedUnit) -> None:
-        """Note that it holds the present parameters and begins to train."""
+        """The unit has the present parameters and begins to train."""
         ...
 
     def left(self, unit: SimulatedUnit) -> None:
-        """Its process is gone, which had wanted the parameters."""
+        """The unit's process is gone, after it had asked for the parameters."""
         ...
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
-        """Note that it takes no steps until then, on purpose."""
+        """The unit announces that it takes no steps until `until`."""
         ...
 
     def adopted(self, unit: SimulatedUnit, fragment: int, version: int) -> None:
-        """Note that it has adopted this version of the fragment: all before `joined`, and then one after the other."""
+        """The unit has adopted this version of the fragment: all fragments before `joined`, later one at a time."""
         ...
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
-        """Note that it has taken a step."""
+        """The unit has taken a step."""
         ...
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
-        """Note that its answer leaves. `base`: the version of the fragment that it has adopted."""
+        """The unit answers a pull. `base`: the version of the fragment that it has adopted."""
         ...
 
 
 class Slices(Protocol):
-    """What happens to the slices of a unit that is lost as a whole when one of its accelerators fails, and what it is told of them."""
+    """Manages the slices of units. Such a unit is lost as a whole when one of its accelerators fails."""
 
     def failed(self, unit: SimulatedUnit) -> None:
-        """Note that it has ended with a failure. `place` or `wait` is to be called."""
+        """The unit has ended with a failure. Call its `place` or `wait` then."""
         ...
 
     def trains(self, unit: SimulatedUnit) -> None:
-        """Begin to train: it holds the parameters."""
+        """The unit has the parameters and begins to train."""
         ...
 
     def slowdown(self, unit: SimulatedUnit) -> float:
-        """Give what the length of its next step is multiplied by."""
+        """How many times as long the unit's next step takes."""
         ...
 
 
 class SimulatedUnit:
-    """One learner unit. `tokens`: of a slice in a step."""
+    """One learner unit."""
 
     def __init__(
         self,
@@ -117,34 +118,35 @@ class SimulatedUnit:
         tokens: int = TOKENS,
         slices: Slices | None = None,
     ) -> None:
-        """Simulate a unit; `slices`: whose it runs on; None: it keeps what it has, see `Hardware.elastic`."""
+        """`tokens`: of a slice in a step. `slices`: gives the unit its slices; None if it keeps those of its `Hardware`, see
+        `Hardware.elastic`."""
         self.name = name
         self.hardware = hardware
         self.accounts = Accounts()
         self.present = hardware.slices
-        """Slices that it has."""
+        """Slices that the unit has."""
         self.training = False
-        """It is in a step that no failure ends."""
+        """The unit is in a step that no failure ends."""
         self.joined_at: float | None = None
-        """When it began to train, at first; seconds."""
+        """When the unit first began to train, in seconds; None before."""
         self.failures = 0
         self._slices = slices
         self._out_since: float | None = None
-        """Since when it wants a slice and has none, as far as that is not booked; None: it has some, or wants none."""
+        """Since when the unit has waited for a slice without that being booked; None if it has slices, or wants none."""
         self._attempt = 0
-        """Its processes are counted: what one had planned is no matter of the next."""
+        """Number of the unit's process. What an earlier process had planned does not happen."""
         self._connected = False
-        """Its process has asked for the parameters, and has not ended."""
+        """The unit's process has asked for the parameters, and has not ended."""
         self._busy: tuple[Use, float, float] | None = None
-        """What it is busy with, since when and until when; None: it rests, or has no slice."""
+        """What the unit is busy with, since when and until when; None if it rests, or has no slice."""
         self._on_leaving: list[Callable[[], None]] = []
-        """It leaves at the end of its step; then these are called."""
+        """If not empty, the unit leaves at the end of its step, and then calls these."""
         self._failed_last = False
-        """Its last attempt ended with a failure, which had to be noticed."""
+        """The last attempt ended with a failure, which had to be noticed."""
         self._resting = False
-        """The syncer has told it to take no step."""
+        """The syncer has told the unit to take no step."""
         self._rests_since: float | None = None
-        """Since when its present rest is not booked; None: it does something."""
+        """Since when the present rest is not booked; None if the unit does something."""
         self._rests = 0
         self._fragments = fragments
         self._timeline = timeline
@@ -153,38 +155,38 @@ class SimulatedUnit:
         self._tokens_per_slice = tokens
         self._step = 0
         self._step_seconds = hardware.step_seconds
-        """Seconds of its newest step."""
+        """Seconds of the newest step."""
         self._tokens = 0
         self._adopted_step = [0] * fragments
         self._adopted_tokens = [0] * fragments
         self._adopted_version = [0] * fragments
         self._spent_on = Use.START
-        """What it is busy with while it copies the parameters."""
+        """The use that the wait for the parameters is booked as."""
         self._asked_at: float | None = None
-        """Since when it waits for the parameters; None: it does not."""
+        """Since when the unit waits for the parameters; None if it does not."""
         self._returns: list[float] = []
-        """When each slice that is out comes back, seconds."""
+        """When each slice that is out comes back, in seconds."""
         self._pulls: list[Pull] = []
         self._arrived: dict[int, int] = {}
         """Versions of fragments whose broadcasts wait for the end of the step under way."""
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of its completed steps."""
+        """Tokens of the unit's completed steps."""
         return self._tokens
 
     # --- what the syncer says -----------------------------------------------------------------------------------------
 
     def begin(self, at: float) -> None:
-        """Start at `at`, seconds, and train as soon as it is ready."""
+        """Start at `at`, in seconds, and train when ready."""
         self._later(at, self._start)
 
     def received(self, versions: Sequence[int]) -> None:
-        """Take these versions of the fragments, which it has wanted."""
+        """The parameters have come: these versions of the fragments."""
         self._book_copy()
         if self.joined_at is None:
             self.joined_at = self._timeline.now
-        # Newer ones may have come while the others were on their way.
+        # Newer versions may have come while these were on their way.
         for p, version in enumerate(versions):
             self._adopt(p, max(version, self._arrived.get(p, version)))
         self._pulls.clear()
@@ -196,15 +198,15 @@ class SimulatedUnit:
             self._slices.trains(self)
 
     def pulled(self, pull: Pull) -> None:
-        """Answer at the end of the step under way; at once while it rests, or with `Hardware.answers_at_once`."""
+        """Answer at the end of the step under way; at once if the unit rests, or has `Hardware.answers_at_once`."""
         if self.hardware.answers_at_once or self._rests_since is not None:
             self._answer(pull)
         else:
             self._pulls.append(pull)
 
     def merged(self, fragment: int, version: int) -> None:
-        """Take a new version of the fragment; it is adopted at the end of the step under way, or at once while the unit rests."""
-        # This version ends the exchange that has asked for it: an answer would be sent for nothing.
+        """A new version of the fragment has come. Adopt it at the end of the step under way; at once if the unit rests."""
+        # The version ends the exchange that has asked for the fragment: an answer would be sent in vain.
         self._pulls = [pull for pull in self._pulls if pull.fragment != fragment]
         if self._rests_since is not None:
             self._adopt(fragment, version)
@@ -212,7 +214,7 @@ class SimulatedUnit:
             self._arrived[fragment] = version
 
     def rest(self, rests: bool) -> None:
-        """Take no further step, or go on."""
+        """Take no further step if `rests`, else go on."""
         self._resting = rests
         if not rests and self._rests_since is not None:
             self._book_rest()
@@ -222,7 +224,7 @@ class SimulatedUnit:
     # --- what its slices do -------------------------------------------------------------------------------------------
 
     def leave(self, deadline: float, then: Callable[[], None]) -> None:
-        """Drain: end the step under way and leave, by `deadline`, seconds, at the latest; call `then` when it has left."""
+        """Drain: end the step under way and leave, at the latest at `deadline`, in seconds. Calls `then` when the unit has left."""
         self._on_leaving.append(then)
         in_step = self._busy is not None and self._busy[0] in (Use.TRAINING, Use.LOST_WORK)
         if in_step and deadline > self._timeline.now:
@@ -232,12 +234,12 @@ class SimulatedUnit:
             self._cut()
 
     def lost(self) -> None:
-        """Lose its slices, without notice."""
+        """The slices are lost, without notice."""
         self.failures += 1
         self._cut(failed=True)
 
     def place(self, hardware: Hardware) -> None:
-        """Give it slices again, where it starts."""
+        """The unit gets slices, and starts on them."""
         self.book()
         self._out_since = None
         self.hardware, self.present = hardware, hardware.slices
@@ -245,16 +247,16 @@ class SimulatedUnit:
         self._spend(Use.RECOVERY, seconds, self._join)
 
     def wait(self, *, wanted: bool) -> None:
-        """Note that it has no slices, and the job wants it to have some, or not."""
+        """The unit has no slices. `wanted`: the job wants it to have some."""
         self.book()
         self._out_since = self._timeline.now if wanted else None
 
     def _cut(self, *, failed: bool = False) -> None:
-        """End whatever it does now."""
+        """End what the unit does now, and its process."""
         if self._busy is not None:
             use, since, until = self._busy
             now, missing = self._timeline.now, self.hardware.slices - self.present
-            # `_spend` has booked all of it: the part that does not come any more is taken back.
+            # `_spend` has booked the whole time in advance. Take back what is left of it.
             self.accounts.add(use, self.present, missing, now - until)
             if use is Use.TRAINING:
                 self.accounts.add(Use.TRAINING, self.present, 0, since - now)
@@ -262,7 +264,7 @@ class SimulatedUnit:
         self._end(failed=failed)
 
     def _end(self, *, failed: bool) -> None:
-        """End its process and give up its slices."""
+        """End the process and give the slices up."""
         self.book()
         self._attempt += 1
         self._failed_last = failed
@@ -324,11 +326,11 @@ class SimulatedUnit:
             self.training = True
             self._spend(Use.TRAINING, seconds, self._stepped)
             return
-        # The whole step is lost: its failures are known at its end, as in the paper's simulation.
+        # The whole step is lost, because its failures show at its end, as in the paper's simulation.
         self._spend(Use.LOST_WORK, seconds, lambda: self._failed(failed))
 
     def _still_rests(self, number: int) -> None:
-        """Repeat the last report every `HEARTBEAT` of this rest, as a learner does."""
+        """Repeat the last report every `HEARTBEAT` during rest `number`, as a learner does."""
         if self._rests_since is None or number != self._rests:
             return
         self._book_rest()
@@ -342,7 +344,7 @@ class SimulatedUnit:
         self._rests_since = now
 
     def _book_copy(self) -> None:
-        """Account for the wait for the parameters."""
+        """Book the wait for the parameters, which ends."""
         if self._asked_at is not None and (seconds := self._timeline.now - self._asked_at) > 0:
             self.accounts.add(self._spent_on, self.present, self.hardware.slices - self.present, seconds)
         self._asked_at = None
@@ -358,7 +360,7 @@ class SimulatedUnit:
         for fragment, version in self._arrived.items():
             self._adopt(fragment, version)
         self._arrived.clear()
-        self._later(self._timeline.now, self._next_step)  # after what the syncer says to the report
+        self._later(self._timeline.now, self._next_step)  # not directly: the syncer's reaction to the report comes first
 
     def _adopt(self, fragment: int, version: int) -> None:
         self._adopted_step[fragment], self._adopted_tokens[fragment] = self._step, self._tokens
@@ -377,13 +379,13 @@ class SimulatedUnit:
         self._syncer.stepped(self, Metadata(step, steps, since, self._step_seconds))
 
     def _failed(self, slices: int) -> None:
-        """Fail in a step in which so many slices failed: the unit starts again without them."""
+        """`slices` slices failed in the step that ends: start again without them."""
         now, hardware = self._timeline.now, self.hardware
         self.failures += 1
         if self._slices is not None:
             leaves = bool(self._on_leaving)
             self._end(failed=True)
-            if not leaves:  # else its slices are going anyway
+            if not leaves:  # a unit that was leaving has given its slices up already
                 self._slices.failed(self)
             return
         self._connected = False
@@ -398,7 +400,7 @@ class SimulatedUnit:
         self._spend(Use.RECOVERY, hardware.down_seconds, self._restarted)
 
     def book(self) -> None:
-        """Book what lasts and has no end yet: rest, and the waits for the parameters and for a slice."""
+        """Book the time so far of what has no planned end: rest, and the waits for the parameters and for a slice."""
         now = self._timeline.now
         if self._rests_since is not None:
             self._book_rest()
@@ -410,7 +412,7 @@ class SimulatedUnit:
             self._out_since = now
 
     def _restarted(self) -> None:
-        self._take_back()  # what has come back meanwhile is part of the new start
+        self._take_back()  # slices that have come back meanwhile take part in the new start
         if self.present:
             self._join()
             return
@@ -418,7 +420,7 @@ class SimulatedUnit:
         self._spend(Use.RECOVERY, until - self._timeline.now, self._restarted)
 
     def _take_back(self) -> bool:
-        """Take the slices that have come back. True: there were some."""
+        """Take the slices that have come back. Returns whether there were some."""
         if not self._returns:
             return False
         now = self._timeline.now
@@ -429,14 +431,14 @@ class SimulatedUnit:
         return bool(back)
 
     def _spend(self, use: Use, seconds: float, then: Callable[[], None]) -> None:
-        """Be busy with that for so long."""
+        """Be busy with `use` for `seconds`, and then call `then`."""
         now = self._timeline.now
         self._busy = (use, now, now + seconds)
         self.accounts.add(use, self.present, self.hardware.slices - self.present, seconds)
         self._later(now + seconds, then)
 
     def _later(self, when: float, do: Callable[[], None]) -> None:
-        """Do that at `when`, seconds, unless this attempt has ended before."""
+        """Call `do` at `when`, in seconds, unless this attempt has ended before."""
         if self._slices is None:
             self._timeline.at(when, do)
             return
