@@ -180,6 +180,7 @@ def remote_snapshots(uri: str, namespace: str, job: str, uid: str) -> str:
 
 
 def copies_folder(namespace: str, job: str, uid: str) -> str:
+    """The name of a job's folder below its `spec.training.checkpoint.uri`."""
     return f"{namespace}-{job}-{uid}"
 
 
