@@ -1,4 +1,4 @@
-"""`python -m diloco.export`: export or list where the snapshots are, for instance inside a pod that mounts the syncer's volume.
+"""`python -m diloco.export`: export or list on the machine that has the snapshots, such as a pod that mounts the syncer's volume.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -20,7 +20,7 @@ from diloco.export.target_file import TargetFile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status: 0, or 1 with the reason on stderr."""
+    """Run the command. Returns the exit status: 0, or 1 with the reason on stderr."""
     given = _parser().parse_args(arguments)
     if given.hold:
         _hold()
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     except BrokenPipeError:
-        return 1  # the reader has gone, and knows it
+        return 1  # without a message: the reader, who would see it, has gone
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Which snapshots there are below a folder or a URI, which states units have stored beside them, and whether each is whole.
+"""Lists the snapshots below a folder or a URI, and the states that units have stored beside them, and whether each is whole.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -18,15 +18,15 @@ from diloco.snapshots.tensor_file import Written, checksum
 
 
 class State(enum.StrEnum):
-    """What is known of a snapshot, or of a stored state."""
+    """What is known about a snapshot or a stored state."""
 
     COMPLETE = "complete"
-    """Both files are there; the manifest has its checksum, and the tensors have its size."""
+    """All files are there. The manifest's own checksum and the files' sizes are right."""
     WHOLE = "whole"
-    """Complete, and the tensors have their checksum."""
+    """Complete, and the files' checksums are right."""
     DAMAGED = "damaged"
     UNFINISHED = "unfinished"
-    """It has no manifest: an upload is under way, or was cut off."""
+    """There is no manifest: an upload is under way, or was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +34,51 @@ class SnapshotEntry:
     """One snapshot."""
 
     snapshot: str
-    """Name of its folder, in which the first number counts saves."""
+    """Name of its folder. The first number in it counts saves."""
     folder: str
-    """The path or URI in which it is."""
+    """The path or URI of the folder with this snapshot."""
     job: str
-    """Name of the job that wrote it; "": it is not known."""
+    """Name of the job that wrote it; "" if not known."""
     step: int
     """Outer step."""
     tokens: int | None
-    """Committed until then; None: not known."""
+    """Tokens committed until then; None if not known."""
     bytes: int
     """Bytes of its tensors."""
     saved: float | None
-    """Seconds since the epoch; None: not known."""
+    """When it was saved, in seconds since the epoch; None if not known."""
     state: State
     why: str
-    """What is wrong with it; "": nothing is known to be."""
+    """What is wrong with it; "" if nothing is known to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """What one unit has stored of its optimizer, see `checkpoint.learners`."""
+    """A stored state of one unit's optimizer, see `checkpoint.learners`."""
 
     unit: str
     folder: str
-    """The path or URI of what the unit has stored."""
+    """The path or URI of the state."""
     job: str
-    """Name of the job whose copies of snapshots are beside it; "": it is not known."""
+    """Name of the job whose snapshots are beside it; "?" if not known."""
     step: int
-    """Outer step of the snapshot after which it was stored."""
+    """Outer step of the snapshot that it was stored after."""
     local_step: int
     """Local step of the unit's process."""
     kind: str
-    """Classes of optimizers and of what the program hands over, as the unit says."""
+    """Classes of the optimizers and of other objects that the program hands over, as the unit says."""
     bytes: int
     """Bytes of its tensors, as its manifest says."""
     saved: float | None
-    """Seconds since the epoch; None: not known."""
+    """When it was stored, in seconds since the epoch; None if not known."""
     state: State
     why: str
-    """What is wrong with it; "": nothing is known to be."""
+    """What is wrong with it; "" if nothing is known to be wrong."""
 
 
 def list_states(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[StateEntry]:
-    """Yield what units have stored beside the copies of snapshots in `where`, or beside those of a job; arguments and errors as of
-    `list_snapshots`. Nothing for one snapshot alone: a state is no part of it."""
+    """Yield the states that units have stored beside the snapshots in `where`, or beside those of one job. Arguments and errors are those
+    of `list_snapshots`. If `where` is one snapshot, there are none, because states are no part of a snapshot."""
     fs, path = opened(where)
     with errors_of_drivers(where):
         for folder in folders_of(fs, where, path):
@@ -94,7 +94,7 @@ def list_states(where: str, *, job: str = "", check: bool = False, reading: Call
 
 
 def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[], None] | None) -> StateEntry | None:
-    """Return what is known of a state; None: it is not whole yet, or was removed meanwhile."""
+    """Return the entry of a stored state; None if it is not finished yet, or was removed meanwhile."""
     if not fs.exists(f"{path}/{MANIFEST_FILE}"):
         return None
     stored: StoredState | None = None
@@ -124,7 +124,8 @@ def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[],
 
 
 def _check_file(fs: Any, path: str, file: str, said: Written, reading: Callable[[], None] | None) -> None:
-    """Raise Unusable unless a file has this size, and this checksum: of that nothing is read where `reading` is None."""
+    """Raise Unusable unless a file has this size and this checksum. If `reading` is None, the file is not read and only its size is
+    checked."""
     compare_size(file, file_size(fs, path, file), said.bytes)
     if reading is not None:
         try:
@@ -137,21 +138,24 @@ def _check_file(fs: Any, path: str, file: str, said: Written, reading: Callable[
 def list_snapshots(
     where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None
 ) -> Iterator[SnapshotEntry]:
-    """Yield all snapshots in `where` (a path or a URI), or those of a job; of each folder the newest first. `check`: read each, and compare
-    its checksum; `reading` is called after each MiB of it. Raises ExportError, also if there are none."""
+    """Yield the snapshots in `where` (a path or a URI), or only those of `job`, folder by folder, the newest first.
+
+    `check`: read each snapshot and compare its checksum; `reading` is called after each MiB. Raises ExportError, also if there are no
+    snapshots.
+    """
     fs, path = opened(where)
-    found = 0
+    count = 0
     with errors_of_drivers(where):
         folders = folders_of(fs, where, path)
         for folder in folders:
             if job and job_of(fs, folder) != job:
                 continue
             for name in sorted({*folder.snapshots, *folder.unfinished}, reverse=True):
-                found += 1
+                count += 1
                 entry = _listed(fs, folder, name, reading if check else None)
                 if not _gone(fs, f"{folder.path}/{name}", entry.state):
                     yield entry
-    if not found:
+    if not count:
         of_job = f" of job {job}" if job else ""
         raise ExportError(f"there are no snapshots{of_job} in {where}: a job writes its first one when its first learner has joined")
 
@@ -161,7 +165,7 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
     size = 0
     manifest: Mapping[str, Any] = {}
     state, why = State.UNFINISHED, ""
-    with contextlib.suppress(Unusable):  # said below
+    with contextlib.suppress(Unusable):  # `_check_file` below reports it
         size = file_size(fs, path, TENSORS_FILE)
     if name in folder.snapshots:
         try:
@@ -186,12 +190,12 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
 
 
 def _gone(fs: Any, path: str, state: State) -> bool:
-    """Return whether what seems to be damaged was removed since its folder was listed: a job that trains puts a newer one in its place."""
+    """Whether a snapshot that seems damaged was only removed since its folder was listed, because its job has saved a newer one."""
     return state in (State.DAMAGED, State.UNFINISHED) and not fs.exists(path)
 
 
 def _saved(fs: Any, path: str) -> float | None:
-    """Return when the manifest in a folder was written, seconds since the epoch; None: there is none, or none any more."""
+    """When the manifest in a folder was written, in seconds since the epoch; None if there is none, or it was removed."""
     try:
         return float(fs.modified(f"{path}/{MANIFEST_FILE}").timestamp())
     except FileNotFoundError:
@@ -199,7 +203,7 @@ def _saved(fs: Any, path: str) -> float | None:
 
 
 def _tokens(meta: Mapping[str, Any]) -> int | None:
-    """Return the committed tokens of all units, as the ledger has them."""
+    """The committed tokens of all units in the ledger; None if the ledger is missing or malformed."""
     try:
         return sum(int(tokens) for _, tokens, _ in meta["ledger"]["units"].values())
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -1,5 +1,5 @@
-"""A list of snapshots over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines
-say that the sender still reads. The reader answers with a line once it has everything, as it does for a model (`stream`).
+"""A list of snapshots over a pipe that may break: one JSON object in each line, and then a line with their number. Empty lines say that the
+sender is still reading. The reader answers with a line once it has everything, as it does for a model (`stream`).
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -17,7 +17,7 @@ from diloco.wording import plural
 
 
 def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = "", check: bool = False) -> None:
-    """Write the list; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the list perhaps."""
+    """Write the list, then wait for the answer, or for the end of `answers`. May raise ExportError after a part of the list."""
     sent, reading = 0, empty_lines(output)
     for listed in list_snapshots(where, job=job, check=check, reading=reading):
         output.write(json.dumps(asdict(listed)).encode() + b"\n")
@@ -28,16 +28,16 @@ def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = 
 
 
 class ListingReader:
-    """Takes the stream apart, in whatever pieces it comes."""
+    """Reads the stream, in whatever pieces it comes."""
 
     def __init__(self) -> None:
         self.found: list[SnapshotEntry] = []
         self.complete = False
-        """Everything came."""
+        """Whether everything has come."""
         self._line = b""
 
     def feed(self, piece: bytes) -> None:
-        """Raise ExportError for what is no such stream."""
+        """Take the next piece. Raises ExportError if this is no such stream."""
         *lines, self._line = (self._line + piece).split(b"\n")
         if len(self._line) > LONGEST_LINE:
             raise _not_ours(self._line)
@@ -46,17 +46,17 @@ class ListingReader:
                 self._on_line(line)
 
     def end(self) -> None:
-        """End the stream: no more will come. Raises ExportError if something is missing."""
+        """The stream has ended. Raises ExportError if something is missing."""
         if not self.complete:
             raise ExportError(f"the list ended after {plural(len(self.found), 'snapshot')}, and was not complete")
 
     def _on_line(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
-            if said.keys() == {"listed"}:
-                self.complete = int(said["listed"]) == len(self.found)
+            content = json.loads(line)
+            if content.keys() == {"listed"}:
+                self.complete = int(content["listed"]) == len(self.found)
             else:
-                self.found.append(SnapshotEntry(**said | {"state": State(said["state"])}))
+                self.found.append(SnapshotEntry(**content | {"state": State(content["state"])}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _not_ours(line) from error
 

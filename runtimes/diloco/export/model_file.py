@@ -1,4 +1,4 @@
-"""One safetensors file with the parameters of a snapshot, made piece by piece: memory does not grow with the model.
+"""One safetensors file with the parameters of a snapshot, made piece by piece, so that memory does not grow with the model.
 
 A snapshot's tensors file holds float32 tensors `value/<name>`, `momentum/<name>` and `residual/<name>`. It is read once, from its
 beginning to its end, so that its checksum is known when the last piece of the model has been made. The safetensors library reads single
@@ -31,17 +31,17 @@ _KIND = "value/"
 _SOURCE_DTYPE = "F32"
 _CODES = {"float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}
 _TRIES = 3
-"""The syncer of a running job may remove an old snapshot between the choice and the opening."""
+"""Attempts to open a snapshot: the syncer of a running job may remove the chosen one before it is opened."""
 
 
 class SnapshotRemovedError(ExportError):
-    """The chosen snapshot is not there any more."""
+    """The chosen snapshot was removed."""
 
 
 class ModelFile:
-    """The parameters of one snapshot as a safetensors file. A context manager: the source is open inside it.
+    """The parameters of one snapshot as a safetensors file. A context manager, within which the snapshot is open.
 
-    Entering raises ExportError if the snapshot was not written by this program, or is damaged so that its header shows it.
+    Entering it raises ExportError if another program wrote the snapshot, or if its header shows damage.
     """
 
     def __init__(self, snapshot: Snapshot, dtype: DType = "float32") -> None:
@@ -52,7 +52,7 @@ class ModelFile:
         self._source: SafetensorsFile
         self._header: bytes
         self.shapes: dict[str, tuple[int, ...]]
-        """Shape of each tensor, in the order in which they lie."""
+        """The shape of each tensor, in the order of the file."""
 
     def __enter__(self) -> Self:
         with self._stack, self._as_export_error():
@@ -62,7 +62,7 @@ class ModelFile:
             self._file = HashingFile(self._stack.enter_context(self.snapshot.fs.open(path, "rb")))
             self._source, self.shapes = self._of_source()
             code, item = _CODES[self.dtype]
-            # transformers refuses a file that does not say which framework's names and shapes it has.
+            # format="pt", because transformers refuses a file that does not name the framework of its names and shapes.
             self._header = header_bytes(self.shapes, code, item, format="pt", step=str(self.snapshot.t), job=self.snapshot.job)
             self._stack = self._stack.pop_all()
         return self
@@ -72,12 +72,12 @@ class ModelFile:
 
     @property
     def tensors(self) -> int:
-        """How many there are."""
+        """The number of tensors."""
         return len(self.shapes)
 
     @property
     def parameters(self) -> int:
-        """Elements of all tensors."""
+        """The number of elements of all tensors."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     @property
@@ -86,8 +86,11 @@ class ModelFile:
         return len(self._header) + self.parameters * _CODES[self.dtype][1]
 
     def pieces(self, reading: Callable[[], None] = lambda: None) -> Iterator[bytes]:
-        """Yield the file, some MiB at a time. `reading` is called after each MiB before it that is read for the checksum only. The file is
-        good only if the iteration ends without an ExportError: the snapshot's checksum is known after the last piece. Once."""
+        """Yield the file, some MiB at a time. Call this once.
+
+        The file is good only if the iteration ends without an ExportError, as the snapshot's checksum is known after the last piece. Before
+        the first piece, the beginning of the snapshot is read for the checksum alone; `reading` is called after each MiB of that.
+        """
         with self._as_export_error():
             names = self._names()
             begin = min(place.begin for place in self._source.places if place.name in names)
@@ -97,8 +100,8 @@ class ModelFile:
             yield self._coded(data, name)
 
     def blocks(self) -> Iterator[tuple[str, int, bytes]]:
-        """Yield each tensor in blocks of float32, little-endian: (name, where the block begins in it, its bytes). Good as `pieces` is.
-        Once."""
+        """Yield each tensor in blocks of float32, little-endian: (name, offset of the block in the tensor, in bytes, bytes of the block).
+        Good only if the iteration ends, as for `pieces`. Call this once."""
         with self._as_export_error():
             for place, at, data in self._source.blocks(self._names()):
                 yield place.name.removeprefix(_KIND), at, data
@@ -109,15 +112,15 @@ class ModelFile:
         return {_KIND + name for name in self.shapes}
 
     def _of_source(self) -> tuple[SafetensorsFile, dict[str, tuple[int, ...]]]:
-        """Return the open file, and the shapes of the tensors to export in the order in which they lie. Raises Unusable."""
+        """Return the open file, and the shapes of the tensors to export in the order of the file. Raises Unusable."""
         try:
             source = SafetensorsFile(self._file, self.snapshot.manifest["bytes"])
         except NotSafetensorsError as error:
             raise Unusable(f"{TENSORS_FILE} is no safetensors file, so it was not written by this program: {error}") from error
         shapes = {
-            each.name.removeprefix(_KIND): each.shape
-            for each in source.places
-            if each.name.startswith(_KIND) and each.dtype == _SOURCE_DTYPE
+            tensor.name.removeprefix(_KIND): tensor.shape
+            for tensor in source.places
+            if tensor.name.startswith(_KIND) and tensor.dtype == _SOURCE_DTYPE
         }
         try:
             layout = {name: tuple(shape) for name, shape, *_ in self._core_meta()["layout"]}
@@ -160,7 +163,7 @@ class ModelFile:
 
 
 def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """Return the upper half of each value, rounded to nearest, ties to even."""
+    """The upper half of each value, rounded to nearest, ties to even."""
     bits = values.view("<u4")
     rounded: bytes = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2").tobytes()
     return rounded
@@ -168,7 +171,7 @@ def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
 
 @contextlib.contextmanager
 def open_model(where: str, *, job: str = "", step: int | None = None, name: str = "", dtype: DType = "float32") -> Iterator[ModelFile]:
-    """Yield the model in the snapshot that `find_snapshot` chooses. Raises ExportError."""
+    """Open the model in the snapshot that `find_snapshot` chooses. Raises ExportError."""
     with contextlib.ExitStack() as stack:
         for left in reversed(range(_TRIES)):
             try:

@@ -1,7 +1,7 @@
-"""Finding the snapshots below a folder or a URI, and choosing one of them.
+"""Finds the snapshots below a folder or a URI, and chooses one of them.
 
-A place is whatever holds snapshots: the state directory of `diloco up`, the folder of a syncer's volume, the copies below
-`training.checkpoint.uri`, or one snapshot.
+Such a place is the state directory of `diloco up`, the folder of a syncer's volume, the copies below `training.checkpoint.uri`, or one
+snapshot.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -19,15 +19,15 @@ from diloco.object_stores import REMEDY, file_system, words
 from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, Unusable, generation_of, parse_manifest, read_file, step_of
 
 _DEPTH = 4
-"""Folders between a state directory and its snapshots: `volumes/<namespace>/<claim>/snapshots`."""
+"""Levels of folders from a state directory to its snapshots: `volumes/<namespace>/<claim>/snapshots`."""
 _FOLDERS = 1000
-"""So many folders are looked into: a bucket may hold anything beside snapshots."""
+"""The most folders that are searched: a bucket may hold anything beside snapshots."""
 _LISTED = 20
-"""How many steps or jobs a message lists."""
+"""The most steps or jobs that a message lists."""
 
 
 class ExportError(Exception):
-    """There is nothing to export, or it cannot be exported. The message says what was looked for, where, and what is there."""
+    """There is nothing to export, or it cannot be exported. The message says what was wanted, where, and what is there."""
 
 
 class NoSnapshotsError(ExportError):
@@ -39,17 +39,17 @@ class Snapshot:
     """The folder of one finished snapshot."""
 
     fs: Any = field(repr=False)
-    """A fsspec file system."""
+    """A file system of fsspec."""
     path: str
-    """Within `fs`."""
+    """The path within `fs`."""
     manifest: dict[str, Any] = field(repr=False)
-    """Its own checksum holds."""
+    """The manifest, whose own checksum is right."""
     remark: str = ""
-    """What a user should know of the choice; "": nothing."""
+    """What a user should know about the choice; "" if nothing."""
 
     @property
     def name(self) -> str:
-        """As messages show it: a path, or a URI."""
+        """The path or URI, for messages."""
         return shown(self.fs, self.path)
 
     @property
@@ -69,38 +69,39 @@ class Folder:
 
     path: str
     snapshots: Sequence[str]
-    """Names of the finished ones, newest first."""
+    """Names of the finished snapshots, newest first."""
     unfinished: Sequence[str]
-    """Names of those without a manifest: of an upload in progress, or damaged."""
+    """Names of snapshots without a manifest: an upload is in progress, or they are damaged."""
 
 
 def find_snapshot(where: str, *, job: str = "", step: int | None = None, name: str = "") -> Snapshot:
-    """Return the newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`, or that of this name.
+    """Return the newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`, or the one with this
+    name. Only the manifest is read and checked.
 
-    `job`: its name, where several jobs have snapshots there. Raises ExportError. Only the manifest is read and checked.
+    `job`: name of the job, needed if several jobs have snapshots there. Raises ExportError.
     """
     fs, path = opened(where)
     with errors_of_drivers(where):
         folder = _of_job(fs, where, folders_of(fs, where, path), job)
-        snapshots = [each for each in folder.snapshots if step is None or step_of(each) == step]
-        snapshots = [each for each in snapshots if not name or each == name]
+        snapshots = [x for x in folder.snapshots if step is None or step_of(x) == step]
+        snapshots = [x for x in snapshots if not name or x == name]
         if not snapshots:
             raise ExportError(_nothing(fs, folder, step, name))
         newest = snapshots[0]
-        found = f"{folder.path}/{newest}"
+        newest_path = f"{folder.path}/{newest}"
         try:
-            manifest = manifest_of(fs, found)
+            manifest = manifest_of(fs, newest_path)
         except Unusable as reason:
             others = [other for other in folder.snapshots if other != newest]
-            raise ExportError(f"snapshot {shown(fs, found)} cannot be used: {reason}. {_there(others)}") from reason
+            raise ExportError(f"snapshot {shown(fs, newest_path)} cannot be used: {reason}. {_there(others)}") from reason
     asked = step is not None or name
     newer = [other for other in folder.unfinished if not asked and (generation_of(other) or 0) > (generation_of(newest) or 0)]
     remark = f"{', '.join(newer)} has no {MANIFEST_FILE}: it is unfinished or damaged, and the one before it is used" if newer else ""
-    return Snapshot(fs, found, manifest, remark)
+    return Snapshot(fs, newest_path, manifest, remark)
 
 
 def other_steps(snapshot: Snapshot) -> str:
-    """Return a sentence about the other snapshots beside this one."""
+    """A sentence for people about the other snapshots beside this one."""
     try:
         names = _one_folder(snapshot.fs, snapshot.path.rpartition("/")[0]).snapshots
     except OSError:
@@ -109,30 +110,30 @@ def other_steps(snapshot: Snapshot) -> str:
 
 
 def opened(where: str) -> tuple[Any, str]:
-    """Return (a file system, the path within it) of a path or URI. Raises ExportError if no driver opens it."""
+    """Return (a file system of fsspec, the path within it) for a path or URI. Raises ExportError if no driver opens it."""
     try:
         fs, path = file_system(where)
     except (ImportError, ValueError) as error:
         raise ExportError(f"{where} cannot be read: {error}. {REMEDY}") from error
-    except Exception as error:  # some drivers connect or open the archive at once, and raise classes of their own
+    except Exception as error:  # some drivers connect or open an archive at once, and raise their own classes
         raise ExportError(f"{where} cannot be read: {words(error)}") from error
     return fs, str(path).rstrip("/")
 
 
 @contextlib.contextmanager
 def errors_of_drivers(where: str) -> Iterator[None]:
-    """Turn what a driver raises while `where` is read into ExportError."""
+    """Errors of drivers within this context become ExportErrors about `where`."""
     try:
         yield
     except ExportError:
         raise
-    except Exception as error:  # drivers raise classes of their own, which are no OSError
+    except Exception as error:  # drivers raise their own classes, which are no OSError
         raise ExportError(f"{where} cannot be read: {words(error)}") from error
 
 
 def folders_of(fs: Any, where: str, path: str) -> list[Folder]:
-    """Return the folders with snapshots at or below `path`, which is that of `where`, the nearest first; of one snapshot that in which it
-    alone is. Raises ExportError if nothing is there."""
+    """Return the folders with snapshots at or below `path`, the nearest first. If `path` is one snapshot, the result is a folder with this
+    snapshot alone. `where`: the path for messages. Raises ExportError if `path` does not exist."""
     if not fs.exists(path):
         raise ExportError(f"{where} does not exist")
     return [_one(fs, path)] if generation_of(_last(path)) is not None else list(_folders(fs, path))
@@ -140,23 +141,24 @@ def folders_of(fs: Any, where: str, path: str) -> list[Folder]:
 
 def _folders(fs: Any, path: str) -> Iterator[Folder]:
     """Yield the folders with snapshots at or below `path`, the nearest first."""
-    waiting, looked_into = [(path, 0)], 0
+    waiting, searched = [(path, 0)], 0
     while waiting:
         at, depth = waiting.pop(0)
-        looked_into += 1
-        if looked_into > _FOLDERS:
+        searched += 1
+        if searched > _FOLDERS:
             raise ExportError(f"{shown(fs, path)} has more than {_FOLDERS} folders: give the folder of one job")
         inside = subfolders(fs, at)
         if any(generation_of(name) is not None for name in inside):
             yield _one_folder(fs, at, inside)
         elif depth < _DEPTH:
-            # A state directory has logs beside its volumes, and a syncer's volume may hold more than snapshots.
+            # If there are folders with these names, only they are searched: a state directory has logs beside its volumes, and a syncer's
+            # volume may hold more than snapshots.
             named = [name for name in ("snapshots", "volumes") if name in inside]
             waiting += [(f"{at}/{name}", depth + 1) for name in named[:1] or inside]
 
 
 def subfolders(fs: Any, path: str) -> list[str]:
-    """Return the names of the folders in `path`, sorted."""
+    """The names of the folders in `path`, sorted."""
     return sorted(_last(str(entry["name"])) for entry in fs.ls(path, detail=True) if entry["type"] == "directory")
 
 
@@ -169,12 +171,12 @@ def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> Fold
 
 def _one(fs: Any, path: str) -> Folder:
     parent, _, name = path.rpartition("/")
-    there = fs.exists(f"{path}/{MANIFEST_FILE}")
-    return Folder(parent, [name] if there else [], [] if there else [name])
+    finished = fs.exists(f"{path}/{MANIFEST_FILE}")
+    return Folder(parent, [name] if finished else [], [] if finished else [name])
 
 
 def _of_job(fs: Any, where: str, folders: Sequence[Folder], job: str) -> Folder:
-    """Return the only folder, or that of the job. Raises ExportError that names the jobs there."""
+    """Return the only folder, or the folder of the job. Raises ExportError, naming the jobs in `where`."""
     if not folders:
         raise NoSnapshotsError(f"there are no snapshots in {where}: a job writes its first one when its first learner has joined")
     if len(folders) == 1 and not job:
@@ -191,7 +193,7 @@ def _of_job(fs: Any, where: str, folders: Sequence[Folder], job: str) -> Folder:
 
 
 def job_of(fs: Any, folder: Folder) -> str:
-    """Read the name of the job from the newest manifest that can be read; "?" if there is none."""
+    """The name of the job in the newest manifest that can be read; "?" if there is none."""
     for name in folder.snapshots:
         with contextlib.suppress(Unusable):
             return _job(manifest_of(fs, f"{folder.path}/{name}"))
@@ -238,5 +240,5 @@ def _last(path: str) -> str:
 
 
 def shown(fs: Any, path: str) -> str:
-    """Return a path within a file system as messages have it, and as it can be opened again."""
+    """A path within a file system, as messages show it and as it can be opened again."""
     return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))

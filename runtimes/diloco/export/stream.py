@@ -1,11 +1,12 @@
-"""A model over a pipe that may break: a line of JSON that says what comes, the file, and a line of JSON with its checksum. Empty lines
-before that say that the sender still reads, so that no proxy takes the connection for dead.
+"""A model over a pipe that may break: a line of JSON that announces the file, the file, and a line of JSON with its checksum. Empty lines
+before the announcement say that the sender is still reading, so that no proxy takes the connection for dead.
 
     {"format": 1, "bytes": 1234, "step": 240, "job": "bytes-lm", "snapshot": "/var/lib/diloco/…", "tensors": 12, "parameters": 300, …}
     …1234 bytes…
     {"sha256": "…"}
 
-The reader answers with a line once it has everything. Until then the sender stays: what a container wrote right before its end may be lost.
+The reader answers with a line once it has everything. The sender waits for it, because what a container writes right before it ends may be
+lost.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -25,12 +26,12 @@ FORMAT = 1
 RECEIVED = b"received\n"
 LONGEST_LINE = 1 << 16
 _SILENT_READS = 128
-"""MiB that are read between two empty lines: some seconds of a slow volume."""
+"""MiB that are read between two empty lines, which takes some seconds on a slow volume."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a stream brings."""
+    """The first line of a stream: what comes."""
 
     format: int
     bytes: int
@@ -48,7 +49,7 @@ def announcement(model: ModelFile) -> Announcement:
 
 
 def empty_lines(output: BinaryIO) -> Callable[[], None]:
-    """Return what to call after each MiB that is read and not sent: now and then it writes an empty line."""
+    """Return a function to call after each MiB that is read and not sent. Now and then it writes an empty line."""
     reads = 0
 
     def reading() -> None:
@@ -62,7 +63,7 @@ def empty_lines(output: BinaryIO) -> Callable[[], None]:
 
 
 def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
-    """Write the stream; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the stream perhaps."""
+    """Write the stream, then wait for the answer, or for the end of `answers`. May raise ExportError after a part of the stream."""
     digest = hashlib.sha256()
     begun = False
     for piece in model.pieces(empty_lines(output)):
@@ -77,7 +78,7 @@ def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
 
 
 class StreamReader:
-    """Takes a stream apart, in whatever pieces it comes. `begin` is called with the announcement, `write` with the bytes of the file."""
+    """Reads a stream, in whatever pieces it comes. Calls `begin` with the announcement, and `write` with the bytes of the file."""
 
     def __init__(self, begin: Callable[[Announcement], None], write: Callable[[bytes], None]) -> None:
         self._begin = begin
@@ -87,10 +88,10 @@ class StreamReader:
         self._left = 0
         self._announced: Announcement | None = None
         self.complete = False
-        """Everything came, and its checksum holds."""
+        """Whether everything has come and the checksum is right."""
 
     def feed(self, piece: bytes) -> None:
-        """Raise ExportError for what is no such stream."""
+        """Take the next piece. Raises ExportError if this is no such stream."""
         rest = piece
         while rest and not self.complete:
             if self._left:
@@ -108,7 +109,7 @@ class StreamReader:
                 self._line = b""
 
     def end(self) -> None:
-        """End the stream: no more will come. Raises ExportError if something is missing."""
+        """The stream has ended. Raises ExportError if something is missing."""
         if self.complete:
             return
         if self._announced is None:
@@ -120,11 +121,11 @@ class StreamReader:
         if not line:
             return
         try:
-            found = json.loads(line)
+            content = json.loads(line)
             if self._announced is None:
-                announced = Announcement(**found)
+                announced = Announcement(**content)
             else:
-                expected = str(found["sha256"])
+                expected = str(content["sha256"])
         except (ValueError, TypeError, KeyError) as error:
             raise _not_ours(line) from error
         if self._announced is not None:

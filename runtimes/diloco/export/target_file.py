@@ -27,11 +27,11 @@ _KINDS = {
 
 
 class TargetFile:
-    """A context manager. Write all pieces, then `commit`; without it nothing stays. Every method raises ExportError when the operating
-    system refuses; the constructor also for what is there and is no regular file."""
+    """A context manager. Write all pieces, then call `commit`; without `commit` nothing stays. Every method raises ExportError if the
+    operating system refuses. The constructor also raises it if the path exists and is no regular file."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: the file, or the folder for a file of the default name."""
+        """`path`: the file, or a folder for a file with the default name."""
         self.path = path
         if stat.S_ISDIR(self._mode()):
             self.path = path / DEFAULT_NAME
@@ -40,7 +40,7 @@ class TargetFile:
             raise ExportError(
                 f"{self.path} is {_KINDS[stat.S_IFMT(mode)]}: give the name of a regular file, or of one that is not there yet"
             )
-        # Renaming onto a link, or onto a device, would put a file in its place.
+        # Resolved, because a rename onto a symbolic link would replace the link.
         self._place = self.path.resolve()
         self.bytes = 0
         self._temporary = self._place.with_name(f".{self._place.name}.{secrets.token_hex(4)}.part")
@@ -60,7 +60,7 @@ class TargetFile:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of what was written so far, hexadecimal."""
+        """SHA-256 of what was written so far, hexadecimal."""
         return self._digest.hexdigest()
 
     def write(self, piece: bytes) -> None:
@@ -72,7 +72,7 @@ class TargetFile:
         self.bytes += len(piece)
 
     def commit(self) -> None:
-        """Make it durable, and give it its name; an older file of that name is replaced."""
+        """Make the file durable, and give it its name. An older file with that name is replaced."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -82,7 +82,7 @@ class TargetFile:
             raise self._refused(error) from error
 
     def _mode(self) -> int:
-        """Return type and rights of what is there, behind symbolic links; of nothing the type of a regular file."""
+        """Type and rights of the file at the path, after symbolic links. If there is none, the type of a regular file."""
         try:
             return self.path.stat().st_mode
         except FileNotFoundError:

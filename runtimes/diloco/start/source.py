@@ -1,8 +1,8 @@
-"""Where a job's first parameters are: snapshots of another job, or safetensors files.
+"""Reads a job's first parameters from snapshots of another job, or from safetensors files.
 
-A URI is of one of these: a file `….safetensors`; a folder with `model.safetensors.index.json` and the files that it names, or with
-`model.safetensors`, as transformers saves models; or whatever `diloco export` takes: one snapshot, or a folder with snapshots, of which the
-newest is taken.
+A URI names one of these: a file `….safetensors`; a folder with `model.safetensors.index.json` and the files that it names, or with
+`model.safetensors`, as transformers saves models; or whatever `diloco export` accepts: one snapshot, or a folder with snapshots, whose
+newest one is taken.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -35,16 +35,16 @@ class Block(NamedTuple):
 
     name: str
     first: int
-    """Number of its first element."""
+    """Index of its first element in the tensor."""
     values: NDArray[np.float32]
-    """Flat."""
+    """float32 [elements]."""
 
 
 class StoredTensor(NamedTuple):
     """What a file says of one tensor."""
 
     dtype: str
-    """As the format names it, such as "BF16"."""
+    """The format's name of the type, such as "BF16"."""
     shape: tuple[int, ...]
 
 
@@ -53,24 +53,24 @@ class StartError(Exception):
 
 
 class Source(Protocol):
-    """A model somewhere."""
+    """A stored model."""
 
     @property
     def name(self) -> str:
-        """Say what it is, for people: a URI, and of a snapshot the job and its outer step."""
+        """A name for people: the URI, and for a snapshot also its job and outer step."""
         ...
 
     @property
     def tensors(self) -> Mapping[str, StoredTensor]: ...
 
     def blocks(self, names: Collection[str]) -> Iterator[Block]:
-        """Yield these tensors, each from its beginning to its end. Raises ExportError, also after some of them: what came is good only if
-        the iteration ends."""
+        """Yield these tensors, each from its beginning to its end. The blocks are good only if the iteration ends, as it may raise
+        ExportError after some of them."""
         ...
 
 
 def open_source(uri: str) -> Source:
-    """Return the model at `uri`, once what it says of its tensors has been read. Raises StartError."""
+    """Return the model at `uri`. Only the names, types and shapes of its tensors are read yet. Raises StartError."""
     try:
         files = _files(uri)
         return _FilesSource.of(uri, files) if files else _SnapshotSource.of(uri)
@@ -104,7 +104,7 @@ class _SnapshotSource:
 
 @dataclass(frozen=True, slots=True)
 class _FilesSource:
-    """Safetensors files, which hold a model together."""
+    """Safetensors files that hold a model together."""
 
     name: str
     tensors: Mapping[str, StoredTensor]
@@ -117,7 +117,7 @@ class _FilesSource:
         with errors_of_drivers(uri):
             for path in paths:
                 with _opened_file(uri, path) as file:
-                    held = {each.name: StoredTensor(each.dtype, each.shape) for each in file.places}
+                    held = {tensor.name: StoredTensor(tensor.dtype, tensor.shape) for tensor in file.places}
                     if twice := sorted(tensors.keys() & held.keys()):
                         raise ExportError(f"tensor {twice[0]} is in {path} and in another of its files")
                     tensors |= held
@@ -132,7 +132,7 @@ class _FilesSource:
 
 
 def _files(uri: str) -> list[str]:
-    """Return the safetensors files there; none: it is no such model."""
+    """Return the safetensors files at the URI; none if there is no such model, and snapshots must be looked for."""
     fs, path = opened(uri)
     with errors_of_drivers(uri):
         if path.endswith(SUFFIX):
@@ -152,7 +152,7 @@ def _index(fs: Any, folder: str) -> bytes:
 
 
 def _named_in(index: bytes) -> list[str]:
-    """Return the files that an index names. Raises ExportError for a name that leads out of its folder, too."""
+    """Return the files that an index names. Raises ExportError for a wrong index, and for a name that leads out of its folder."""
     try:
         names = sorted({str(name) for name in json.loads(index)["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -167,7 +167,7 @@ def _named_in(index: bytes) -> list[str]:
 
 @contextlib.contextmanager
 def _opened_file(uri: str, path: str) -> Iterator[SafetensorsFile]:
-    """Yield a file that is open. Raises ExportError for what is no such file, or ends while it is read."""
+    """Open a safetensors file. Raises ExportError if it is none, or ends too early while it is read."""
     fs, _ = opened(uri)
     folder, _, name = path.rpartition("/")
     try:
@@ -182,10 +182,10 @@ def _opened_file(uri: str, path: str) -> Iterator[SafetensorsFile]:
 
 
 def _block(name: str, dtype: str, at: int, data: bytes) -> Block:
-    """Return float32 values of a tensor of `dtype`, of which `data` begins at byte `at`."""
+    """Convert a part of a tensor of `dtype` to float32. `data`: its bytes, from byte `at` of the tensor on."""
     first = at // FLOAT_BYTES[dtype]
-    if dtype == _BFLOAT16:  # which numpy does not know: the upper half of a float32
+    if dtype == _BFLOAT16:  # numpy does not know it: it is the upper half of a float32
         return Block(name, first, (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").astype(np.float32, copy=False))
     values: NDArray[Any] = np.frombuffer(data, f"<f{FLOAT_BYTES[dtype]}")
-    with np.errstate(over="ignore"):  # infinity is refused as such
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, which the seed's check refuses
         return Block(name, first, values.astype(np.float32, copy=False))
