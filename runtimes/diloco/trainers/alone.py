@@ -1,4 +1,4 @@
-"""Training as a plain single program: the driver's interface without a job. The baseline that a job is compared with."""
+"""Training as a plain program: a session's interface without a job. It is the baseline that a job is compared with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diloco.session.loop_check import MOST_AHEAD
 
 
 class AloneLoop:
-    """Takes the sequence numbers one after the other and stops after a number of steps; there is no syncer."""
+    """A loop without a syncer: takes the sequence numbers in order, and stops after a number of steps."""
 
     def __init__(self, steps: int, *, rank: int = 0, ranks: int = 1) -> None:
         self.steps = steps
@@ -24,19 +24,19 @@ class AloneLoop:
         self.held_out_loss: float | None = None
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
-        """Yield `source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times. Several
-        ranks take turns."""
+        """Yield `source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times. If there are
+        several ranks, they take batches in turn."""
         start = self._rank * batch_size
         while not self.done:
             yield source(np.arange(start, start + batch_size, dtype=np.int64))
             start += self._ranks * batch_size
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
-        """Return the same batches as a batch sampler for data loaders."""
+        """The same batches as a batch sampler for data loaders."""
         return LeasedBatches(lambda: self.batches(lambda numbers: numbers, batch_size), batch_size, samples, seed)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
-        """Yield all shards of one epoch after the other, until `step` was called `steps` times."""
+        """Yield all shards, epoch by epoch, until `step` was called `steps` times."""
         number = 0
         while not self.done:
             yield shard_of(number, count, seed)
@@ -47,12 +47,12 @@ class AloneLoop:
 
     @property
     def optimizer_steps(self) -> int:
-        """No state came from elsewhere."""
+        """Equal to `step_count`, as no state comes from a peer."""
         return self.step_count
 
     @property
     def t(self) -> int:
-        """A program alone is its own clock."""
+        """Equal to `step_count`: a program alone is its own clock."""
         return self.step_count
 
     @property
@@ -76,7 +76,7 @@ class AloneLoop:
 
     @contextlib.contextmanager
     def paused(self, reason: str, at_most: float) -> Iterator[None]:
-        """Do nothing: no syncer waits."""
+        """Does nothing, as no syncer waits."""
         yield
 
     def finish(self, reason: str) -> None:
@@ -84,7 +84,7 @@ class AloneLoop:
         self.steps = self.step_count
 
     def close(self) -> None:
-        """Do nothing: there is no job to leave."""
+        """Does nothing, as there is no job to leave."""
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +94,7 @@ class AloneLoop:
 
 
 class AloneSession(AloneLoop):
-    """That of a program whose parameters change in place."""
+    """A session without a job, for a program whose parameters change in place."""
 
     def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
         self._count_step(tokens, loss, batches)

@@ -9,7 +9,7 @@ from diloco.trainers.alone import AloneLoop
 
 
 class AloneTreeSession[Tree, State](AloneLoop, TreeSession[Tree, State]):
-    """See `AloneLoop`."""
+    """A `TreeSession` that counts steps as `AloneLoop`."""
 
     def __init__(self, steps: int, store: TreeStore[Tree], opt_state: State) -> None:
         AloneLoop.__init__(self, steps)

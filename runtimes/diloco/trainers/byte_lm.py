@@ -1,8 +1,8 @@
-"""The byte-level language model that both frameworks' reference trainers train: its shape and first values, in numpy.
+"""The byte-level language model of both frameworks' reference trainers: its shape and first values, in numpy.
 
 A decoder-only transformer with pre-normalisation, learned positions and gated feed-forward blocks (SiLU), without biases except in the
-layer norms. `parameter_shapes` is its canonical layout; weight matrices lie as [in, out], so that y = x @ w. Both frameworks start
-from `initial_parameters`, so equal seeds give equal models in both.
+layer norms. `parameter_shapes` is its canonical layout. Weight matrices are [in, out], so that y = x @ w. Both frameworks start from
+`initial_parameters`, so equal seeds give equal models in both.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -19,7 +19,7 @@ VOCABULARY = 256
 """Every byte is a token."""
 NORM_EPSILON = 1e-5
 EMBEDDINGS = ("embedding", "position")
-"""Canonical tensors that the merge treats as embeddings; a head of its own is an output matrix and none of them."""
+"""Canonical tensors that the merge treats as embeddings. A head that is not tied is an output matrix and none of them."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class ModelConfig:
 
     @property
     def hidden(self) -> int:
-        """Width of the gated feed-forward block: 8/3 of the model's, as three matrices then cost what two of 4x would, in whole eights."""
+        """Width of the gated feed-forward block: 8/3 of the model's, rounded up to a multiple of 8. Its three matrices then cost as much as
+        two of width 4x would."""
         return 8 * math.ceil(self.width / 3)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return canonical name and shape of every tensor, in a fixed order."""
+    """Canonical name and shape of every tensor, in a fixed order."""
     width, hidden = config.width, config.hidden
     shapes: dict[str, tuple[int, ...]] = {"embedding": (VOCABULARY, width), "position": (config.context, width)}
     for layer in range(config.layers):
@@ -68,14 +69,14 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def is_decayed(name: str) -> bool:
-    """Return whether weight decay acts on the tensor: on matrices, not on embeddings, scales and biases."""
+    """Whether weight decay acts on the tensor: only on matrices, not on embeddings, scales and biases."""
     return name not in EMBEDDINGS and not name.endswith((".scale", ".bias"))
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return first values of every tensor, float32 in canonical shape: a function of `config` and `seed` alone.
+    """First values of every tensor, float32 in canonical shape. They depend on `config` and `seed` alone.
 
-    Scales 1, biases 0, embeddings N(0, 0.02), matrices N(0, 1/in); those that write to the residual stream are smaller by
+    Scales are 1, biases 0, embeddings N(0, 0.02), matrices N(0, 1/in). Matrices that write to the residual stream are smaller by
     sqrt(2 layers), so that its variance does not grow with depth (GPT-2's rule). The head starts at zero: a uniform prediction.
     """
     residual = 1.0 / math.sqrt(2.0 * config.layers)

@@ -1,6 +1,7 @@
 """The byte-level language model in JAX: `python -m diloco.trainers.byte_lm_jax`.
 
-A learner's program, or a plain one with `--alone`. Each of several local devices has all parameters and trains a part of the batch.
+A learner's program, or with `--alone` a plain one. If there are several local devices, each has all parameters and trains a part of the
+batch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ type Params = dict[str, Any]
 
 
 def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
-    """Return the canonical form of each leaf, by path: the blocks' leaves stack the layers."""
+    """The canonical form of each leaf, by path. The leaves of `blocks` stack the layers."""
     names: dict[str, Canonical | str] = {}
     for name in byte_lm.parameter_shapes(config):
         if name.startswith("block."):
@@ -43,7 +44,6 @@ def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
 
 
 def initial_params(config: ModelConfig, seed: int) -> Params:
-    """Return the parameters with their first values."""
     values = byte_lm.initial_parameters(config, seed)
     tree: Params = {}
     for path, form in canonical_names(config).items():
@@ -60,7 +60,7 @@ def initial_params(config: ModelConfig, seed: int) -> Params:
 
 
 def forward(params: Params, inputs: jax.Array, heads: int) -> jax.Array:
-    """Return bytes int [batch, time] -> logits [batch, time, 256] of the next byte."""
+    """Return logits [batch, time, 256] of the next byte, from bytes int [batch, time]."""
     x = params["embedding"][inputs] + params["position"][: inputs.shape[1]]
     x, _ = jax.lax.scan(partial(_block, heads=heads), x, params["blocks"])
     x = _normalise(x, params["final_norm"])
@@ -88,7 +88,7 @@ def _normalise(x: jax.Array, norm: Params) -> jax.Array:
 
 
 def mean_loss(params: Params, windows: jax.Array, heads: int) -> jax.Array:
-    """Return mean cross-entropy in nats per byte of windows uint8 [batch, context + 1]."""
+    """The mean cross-entropy in nats per byte. `windows`: uint8 [batch, context + 1]."""
     tokens = windows.astype(jnp.int32)
     logits = forward(params, tokens[:, :-1], heads)
     loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
@@ -96,26 +96,26 @@ def mean_loss(params: Params, windows: jax.Array, heads: int) -> jax.Array:
 
 
 def make_optimizer(config: ModelConfig, inner: InnerConfig) -> optax.GradientTransformation:
-    """Make AdamW with weight decay on matrices only."""
+    """AdamW with weight decay on matrices only."""
     return steps_jax.make_optimizer(canonical_names(config), byte_lm.is_decayed, inner)
 
 
 def make_train_step(
     config: ModelConfig, optimizer: optax.GradientTransformation, shardings: tuple[Any, ...] | None = None
 ) -> steps_jax.TrainStep:
-    """Return a step of the inner optimizer on one batch of windows. `shardings`: of params and state, which the results keep."""
+    """Return a function for one step on a batch of windows. `shardings`: of params and state, which the results keep."""
     return steps_jax.make_train_step(partial(mean_loss, heads=config.heads), optimizer, shardings=shardings)
 
 
 def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> float:
-    """Return mean loss in nats per byte over the corpus's held-out windows."""
+    """The mean loss in nats per byte over the corpus's held-out windows."""
     compiled = jax.jit(partial(mean_loss, heads=config.heads))
     losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out()]
     return sum(losses) / corpus.held_out_windows
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
-    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
+    """Train as `argv` says, and return the exit status. `before_join` is called right before the first contact with the job."""
     chosen = options.parse("diloco.trainers.byte_lm_jax", argv)
     options.pin_threads(chosen.threads)
     log = options.start_logging()

@@ -1,6 +1,6 @@
 """The byte-level language model in torch: `python -m diloco.trainers.byte_lm_torch`.
 
-A learner's program, or a plain one with `--alone`.
+A learner's program, or with `--alone` a plain one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [batch, time, width] -> the same."""
+        """x: [batch, time, width], as the result."""
         batch, length, width = x.shape
         y = self.attention_norm(x)
         split = (batch, length, self.heads, width // self.heads)
@@ -75,7 +75,7 @@ class ByteLM(nn.Module):
 
 
 def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
-    """Return the canonical form of each of `ByteLM`'s parameters: matrices turned, as torch keeps them as [out, in]."""
+    """The canonical form of each of `ByteLM`'s parameters. Matrices are transposed, because torch keeps them as [out, in]."""
     names: dict[str, Canonical | str] = {}
     for name in byte_lm.parameter_shapes(config):
         own = name.replace("block.", "blocks.")
@@ -91,14 +91,14 @@ def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
 
 
 def initial_model(config: ModelConfig, seed: int) -> ByteLM:
-    """Return the model with its first values, on the CPU."""
+    """The model with its first values, on the CPU."""
     model = ByteLM(config)
     ModuleStore(model, canonical=canonical_names(config)).write(byte_lm.initial_parameters(config, seed))
     return model
 
 
 def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices only. The rate is set anew before every step."""
+    """AdamW with weight decay on matrices only. `train_step` sets the rate before every step."""
     decayed = {name for name, form in canonical_names(config).items() if byte_lm.is_decayed(form if isinstance(form, str) else form.name)}
     named = dict(model.named_parameters())
     groups = [
@@ -109,13 +109,13 @@ def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> to
 
 
 def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return mean cross-entropy in nats per byte of windows int64 [batch, context + 1]."""
+    """The mean cross-entropy in nats per byte. `windows`: int64 [batch, context + 1]."""
     logits = model(windows[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float) -> torch.Tensor:
-    """Return one step of the inner optimizer on one batch at learning rate `rate`; the batch's loss before it."""
+    """Take one step of the inner optimizer on one batch at learning rate `rate`. Returns the batch's loss before the step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     loss = mean_loss(model, windows)
@@ -128,7 +128,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Te
 
 @torch.no_grad()
 def held_out_loss(model: ByteLM, corpus: ByteCorpus) -> float:
-    """Return mean loss in nats per byte over the corpus's held-out windows."""
+    """The mean loss in nats per byte over the corpus's held-out windows."""
     device = model.position.weight.device
     losses = [float(mean_loss(model, _tensor(windows, device))) * len(windows) for windows in corpus.held_out()]
     return sum(losses) / corpus.held_out_windows
@@ -139,7 +139,7 @@ def _tensor(windows: Windows, device: torch.device) -> torch.Tensor:
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
-    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
+    """Train as `argv` says, and return the exit status. `before_join` is called right before the first contact with the job."""
     chosen = options.parse("diloco.trainers.byte_lm_torch", argv)
     options.pin_threads(chosen.threads)
     if chosen.threads:

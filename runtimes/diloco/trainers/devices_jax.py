@@ -1,4 +1,4 @@
-"""All devices of a JAX trainer's process: each trains a part of the batch. On a TPU host they are its chips.
+"""All devices of a JAX trainer's process, such as the chips of a TPU host. Each trains a part of the batch.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -18,11 +18,11 @@ class LocalDevices:
     """The devices of this process, on one axis."""
 
     mesh: Mesh | None
-    """None with a single device, which needs none."""
+    """None if there is only one device."""
 
     @classmethod
     def all(cls) -> LocalDevices:
-        """Return those that JAX finds."""
+        """All local devices that JAX finds."""
         devices = jax.local_devices()
         return cls(Mesh(np.array(devices), ("data",)) if len(devices) > 1 else None)
 
@@ -31,23 +31,24 @@ class LocalDevices:
         return 1 if self.mesh is None else self.mesh.size
 
     def check_batch(self, samples: int, flags: str) -> None:
-        """Raise SystemExit if the devices do not share the samples evenly. `flags`: which say how many these are."""
+        """Raise SystemExit if the devices do not share the samples evenly. `flags`: the flags that set the number of samples."""
         if samples % self.count:
             raise SystemExit(f"{self.count} devices do not share {samples} samples evenly: change {flags}")
 
     def place(self, windows: np.ndarray[Any, Any]) -> Any:
-        """Return a batch, cut along its first axis."""
+        """Place a batch on the devices, cut along its first axis."""
         return windows if self.mesh is None else jax.device_put(windows, _cut(self.mesh, "data"))
 
     def replicate(self, tree: Any) -> Any:
-        """Return the tree with each array whole on every device, unless it is spread over them already."""
+        """Place each array as a whole on every device, unless it is on all of them already."""
         if self.mesh is None:
             return tree
         everywhere = _cut(self.mesh)
         return jax.tree.map(lambda leaf: leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, everywhere), tree)
 
     def shard(self, value: np.ndarray[Any, Any], *, stacked: bool) -> jax.Array:
-        """Return a parameter, cut along its first axis that the devices divide. `stacked`: the first counts layers, which stay whole."""
+        """Place a parameter on the devices, cut along the first axis that they divide evenly. `stacked`: the first axis counts layers, and
+        is not cut."""
         if self.mesh is None:
             return jax.numpy.array(value)
         axis = next((axis for axis in range(int(stacked), value.ndim) if value.shape[axis] % self.mesh.size == 0), None)
@@ -56,11 +57,11 @@ class LocalDevices:
 
 
 ONE_DEVICE = LocalDevices(None)
-"""JAX's default device alone."""
+"""Only JAX's default device."""
 
 
 def shardings_of(*trees: Any) -> tuple[Any, ...]:
-    """Return where the arrays of each tree are, for what computes their successors."""
+    """The sharding of each array of each tree, for a function whose results should be placed in the same way."""
     return tuple(jax.tree.map(lambda leaf: leaf.sharding, tree) for tree in trees)
 
 

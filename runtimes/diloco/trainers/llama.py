@@ -1,7 +1,7 @@
-"""A Llama-type decoder that the trainers of both frameworks train: its shape, names and first values, in numpy.
+"""The Llama-type decoder of both frameworks' trainers: its shape, names and first values, in numpy.
 
 Rotary positions, RMS norms, grouped-query attention and a gated feed-forward block (SwiGLU), without biases. Names and shapes of the
-canonical tensors are those of `transformers.LlamaForCausalLM`, and so are the numbers: an exported model is a transformers checkpoint.
+canonical tensors are those of `transformers.LlamaForCausalLM`, and so are the results: an exported model is a transformers checkpoint.
 `python -m diloco.trainers.llama --size 125m --vocabulary 32000` prints the `config.json` that goes with it.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 EMBEDDING = "model.embed_tokens.weight"
-"""The canonical tensor that the merge treats as an embedding. A head of its own is an output matrix and none."""
+"""The canonical tensor that the merge treats as an embedding. A head that is not tied is an output matrix and no embedding."""
 HEAD = "lm_head.weight"
 _DEVIATION = 0.02
-"""Deviation of the first values of all matrices, as `initializer_range` of transformers."""
+"""Standard deviation of the first values of all matrices: `initializer_range` of transformers."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LlamaConfig:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters; those of a tied head count once."""
+        """The number of parameters. A tied head does not count beside the embedding."""
         return sum(math.prod(shape) for shape in parameter_shapes(self).values())
 
     @classmethod
@@ -79,7 +79,7 @@ class LlamaConfig:
         if (rope_type := rope.get("rope_type", rope.get("type", "default"))) != "default":
             raise ValueError(f"the rotary positions are of type {rope_type!r}, and these trainers have 'default' only")
         try:
-            made = cls(
+            model = cls(
                 vocabulary=config["vocab_size"],
                 layers=config["num_hidden_layers"],
                 width=config["hidden_size"],
@@ -93,14 +93,14 @@ class LlamaConfig:
             )
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is missing") from error
-        if config.get("head_dim") not in (None, made.head_width):
+        if config.get("head_dim") not in (None, model.head_width):
             raise ValueError(
-                f"head_dim is {config['head_dim']}, and these trainers have hidden_size / num_attention_heads = {made.head_width}"
+                f"head_dim is {config['head_dim']}, and these trainers have hidden_size / num_attention_heads = {model.head_width}"
             )
-        return made
+        return model
 
     def to_transformers(self) -> dict[str, Any]:
-        """Return the content of the `config.json` with which transformers loads an exported model."""
+        """The content of the `config.json` that transformers needs to load an exported model."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -133,11 +133,11 @@ SIZES: dict[str, LlamaConfig] = {
     "3b": LlamaConfig(layers=28, width=3072, heads=24, kv_heads=8, hidden=8192, context=4096, rope_theta=500_000.0),
     "9b": LlamaConfig(layers=40, width=4096, heads=32, kv_heads=8, hidden=14336, context=4096, rope_theta=500_000.0),
 }
-"""By name: about so many parameters without the embedding and the head, which the vocabulary decides."""
+"""Models by size. The name says about how many parameters there are without embedding and head, whose size the vocabulary decides."""
 
 
 def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Return canonical name and shape of every tensor; matrices lie as [out, in]."""
+    """Canonical name and shape of every tensor. Matrices are [out, in]."""
     width, keys = config.width, config.kv_heads * config.head_width
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, width)}
     for layer in range(config.layers):
@@ -160,16 +160,16 @@ def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 
 def is_decayed(name: str) -> bool:
-    """Return whether weight decay acts on the tensor: on matrices, not on the embedding and the norms."""
+    """Whether weight decay acts on the tensor: only on matrices, not on the embedding and the norms."""
     return name != EMBEDDING and not name.endswith("norm.weight")
 
 
 def initial_value(config: LlamaConfig, seed: int, name: str) -> NDArray[np.float32]:
-    """Return first value of one tensor, float32 in canonical shape: a function of the arguments alone, so that a large model is made tensor
-    by tensor.
+    """The first value of one tensor, float32 in canonical shape. It depends on the arguments alone, so that a large model can be made
+    tensor by tensor.
 
-    Norms 1, matrices N(0, 0.02); those that write to the residual stream are smaller by sqrt(2 layers), so that its variance does not
-    grow with depth (GPT-2's rule). Raises KeyError for a name that the model does not have.
+    Norms are 1, matrices N(0, 0.02). Matrices that write to the residual stream are smaller by sqrt(2 layers), so that its variance does
+    not grow with depth (GPT-2's rule). Raises KeyError for a name that the model does not have.
     """
     shapes = parameter_shapes(config)
     shape = shapes[name]
@@ -186,7 +186,7 @@ def initial_value(config: LlamaConfig, seed: int, name: str) -> NDArray[np.float
 def rope_tables(config: LlamaConfig, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return (cosines, sines) of the rotary positions 0..length-1, float32 [length, head width / 2] each.
 
-    Element i of a head turns with element i + head width / 2 by the angle `position * theta^(-2 i / head width)`, as in transformers.
+    Element i of a head is rotated with element i + head width / 2 by the angle `position * theta^(-2 i / head width)`, as in transformers.
     """
     frequencies = config.rope_theta ** (-np.arange(0, config.head_width, 2, dtype=np.float64) / config.head_width)
     angles = np.arange(length, dtype=np.float64)[:, None] * frequencies
@@ -194,7 +194,7 @@ def rope_tables(config: LlamaConfig, length: int) -> tuple[NDArray[np.float32], 
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags from which `chosen_model` makes the model's shape."""
+    """Add the flags that `chosen_model` reads."""
     group = parser.add_argument_group("model", "the same for every learner of a job")
     group.add_argument("--config", type=Path, default=None, help="config.json of a Llama of transformers, instead of --size")
     group.add_argument("--size", choices=list(SIZES), default="1m", help="parameters without the embedding and the head")
@@ -204,7 +204,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_model(given: argparse.Namespace) -> LlamaConfig:
-    """Return the model that the flags name. Raises ValueError with the reason, and OSError if the file of --config cannot be read."""
+    """Return the model that the flags choose. Raises ValueError with the reason, and OSError if the file of --config cannot be read."""
     config = SIZES[given.size]
     if given.config is not None:
         try:
@@ -216,7 +216,7 @@ def chosen_model(given: argparse.Namespace) -> LlamaConfig:
 
 
 def main(argv: list[str]) -> int:
-    """Print the `config.json` of the model that the flags name."""
+    """Print the `config.json` of the model that the flags choose."""
     parser = argparse.ArgumentParser(
         prog="python -m diloco.trainers.llama", description="Print the config.json with which transformers loads an exported model."
     )

@@ -1,7 +1,7 @@
 """The Llama-type decoder in JAX: `python -m diloco.trainers.llama_jax`.
 
-A learner's program, or a plain one with `--alone`. With several local devices, parameters and optimizer state are sharded over them, and
-so is the batch.
+A learner's program, or with `--alone` a plain one. If there are several local devices, parameters, optimizer state and batch are sharded
+over them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from diloco.trainers.llama import LlamaConfig
 from diloco.trainers.llama_options import AnyWindows
 
 type Params = dict[str, Any]
-"""{"embed", "layers": {… with a leading axis of layers}, "norm", "head" unless tied}. Matrices lie as [out, in], as the canonical ones."""
+"""{"embed", "layers": {… with a leading axis of layers}, "norm", "head" unless tied}. Matrices are [out, in], as in canonical form."""
 
 _LAYERS = "model.layers.0."
 
 
 def canonical_names(config: LlamaConfig) -> dict[str, Canonical | str]:
-    """Return the canonical form of each leaf, by path: the leaves of `layers` stack the layers."""
+    """The canonical form of each leaf, by path. The leaves of `layers` stack the layers."""
     names: dict[str, Canonical | str] = {
         "embed": Canonical(llama.EMBEDDING, embedding=True),
         "norm": Canonical("model.norm.weight"),
@@ -48,7 +48,7 @@ def canonical_names(config: LlamaConfig) -> dict[str, Canonical | str]:
 
 
 def initial_params(config: LlamaConfig, seed: int, devices: LocalDevices = ONE_DEVICE) -> Params:
-    """Return the parameters with their first values, made leaf by leaf, each in its place on the devices."""
+    """The parameters with their first values. They are made leaf by leaf, each placed on the devices at once."""
     tree: Params = {"layers": {}}
     for path, form in canonical_names(config).items():
         assert isinstance(form, Canonical)
@@ -62,7 +62,8 @@ def initial_params(config: LlamaConfig, seed: int, devices: LocalDevices = ONE_D
 
 
 def forward(params: Params, inputs: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
-    """Return tokens int [batch, time] -> logits float32 [batch, time, vocabulary] of the next token. Matrices are multiplied in `dtype`."""
+    """Return logits float32 [batch, time, vocabulary] of the next token, from tokens int [batch, time]. Matrices are multiplied in `dtype`.
+    `recompute`: keep only the layers' inputs, and compute the rest again in the backward pass."""
     cosines, sines = (jnp.asarray(table) for table in llama.rope_tables(config, inputs.shape[1]))
     layer = partial(_layer, config=config, cosines=cosines, sines=sines)
     embed = params["embed"].astype(dtype)
@@ -92,14 +93,14 @@ def _normalise(x: jax.Array, scale: jax.Array, config: LlamaConfig) -> jax.Array
 
 
 def _turn(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Array:
-    """Turn each head, [batch, time, heads, head width], by its position: the first half of the elements with the second."""
+    """Rotate each head, [batch, time, heads, head width], by its position: the first half of its elements with the second half."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cosines, sines = cosines[:, None, :], sines[:, None, :]
     return jnp.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1).astype(x.dtype)
 
 
 def mean_loss(params: Params, windows: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
-    """Return mean cross-entropy in nats per token of windows, unsigned integers [batch, context + 1]."""
+    """The mean cross-entropy in nats per token. `windows`: unsigned integers [batch, context + 1]."""
     tokens = windows.astype(jnp.int32)
     logits = forward(params, tokens[:, :-1], config, dtype=dtype, recompute=recompute)
     loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
@@ -107,19 +108,19 @@ def mean_loss(params: Params, windows: jax.Array, config: LlamaConfig, *, dtype:
 
 
 def make_optimizer(config: LlamaConfig, inner: InnerConfig) -> optax.GradientTransformation:
-    """Make AdamW with weight decay on matrices only."""
+    """AdamW with weight decay on matrices only."""
     return steps_jax.make_optimizer(canonical_names(config), llama.is_decayed, inner)
 
 
 def held_out_loss(params: Params, loss_of: steps_jax.Loss, corpus: AnyWindows, batch: int) -> float:
-    """Return mean loss in nats per token over the corpus's held-out windows."""
+    """The mean loss in nats per token over the corpus's held-out windows."""
     compiled = jax.jit(loss_of)
     losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out(batch)]
     return sum(losses) / corpus.held_out_windows
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
-    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
+    """Train as `argv` says, and return the exit status. `before_join` is called right before the first contact with the job."""
     chosen = llama_options.parse("diloco.trainers.llama_jax", argv)
     options.pin_threads(chosen.threads)
     log = options.start_logging()

@@ -27,24 +27,24 @@ class LlamaOptions:
     inner: InnerConfig
     batch: int
     micro_batch: int | None
-    """Samples in memory at once; None: the whole batch."""
+    """Samples in memory at once; None for the whole batch."""
     dtype: str
     recompute: bool
     compile: bool
     seed: int
     data: TokenSource | None
-    """None: the source of Python's standard library, byte by byte."""
+    """None for the source of Python's standard library, byte by byte."""
     held_out: TokenSource | None
-    """None: the last `held_out_tokens` of the data."""
+    """None for the last `held_out_tokens` of the data."""
     held_out_tokens: int
     threads: int
     log_every: int
     alone_steps: int | None
-    """Steps to train without a job; None: as a learner of a job."""
+    """Steps to train without a job; None to train as a learner of a job."""
     device: str
 
     def read_corpus(self) -> AnyWindows:
-        """Raise DataError, ValueError or OSError for data that cannot be used."""
+        """Raises DataError, ValueError or OSError for data that cannot be used."""
         context = self.model.context
         if self.data is None:
             return ByteCorpus.read(context=context, seed=self.seed, most_held_out=self.held_out_tokens + 1)
@@ -60,7 +60,7 @@ class LlamaOptions:
 
 
 def parse(program: str, argv: list[str], environment: Mapping[str, str] | None = None) -> LlamaOptions:
-    """Return the options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
+    """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` if this is neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
     options.check_job(parser, program, given, os.environ if environment is None else environment)
@@ -76,8 +76,8 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] | None =
     def source(url: str | None) -> TokenSource | None:
         if url is None:
             return None
-        made = TokenSource(url, given.tokenizer, given.token_type, given.column)
-        return made if given.cache is None else TokenSource(url, given.tokenizer, given.token_type, given.column, given.cache)
+        with_default_cache = TokenSource(url, given.tokenizer, given.token_type, given.column)
+        return with_default_cache if given.cache is None else TokenSource(url, given.tokenizer, given.token_type, given.column, given.cache)
 
     return LlamaOptions(
         model=model,

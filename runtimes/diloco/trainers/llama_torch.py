@@ -1,6 +1,6 @@
 """The Llama-type decoder in torch: `python -m diloco.trainers.llama_torch`.
 
-A learner's program, or a plain one with `--alone`.
+A learner's program, or with `--alone` a plain one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention; several heads of queries share one of keys and values."""
+    """Causal self-attention. Several heads of queries share one head of keys and values."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(self, x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-        """Return [batch, time, width] -> the same."""
+        """x: [batch, time, width], as the result."""
         x = x + self.self_attn(self.input_layernorm(x), cosines, sines)
         fed: torch.Tensor = self.mlp(self.post_attention_layernorm(x))
         return x + fed
@@ -106,8 +106,8 @@ class Llama(nn.Module):
     """Tokens [batch, time] -> logits [batch, time, vocabulary] of the next token. Its parameters' names are the canonical ones."""
 
     def __init__(self, config: LlamaConfig, *, recompute: bool = False) -> None:
-        """Build the model without values: see `initial_model`. `recompute`: keep the layers' inputs only, and compute what is inside again
-        in the backward pass."""
+        """The model has no useful values yet, see `initial_model`. `recompute`: keep only the layers' inputs, and compute the rest again in
+        the backward pass."""
         super().__init__()
         self.model = Decoder(config)
         self.lm_head = nn.Linear(config.width, config.vocabulary, bias=False)
@@ -128,18 +128,18 @@ class Llama(nn.Module):
 
 
 def _turn(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Turn each head, [batch, heads, time, head width], by its position: the first half of the elements with the second."""
+    """Rotate each head, [batch, heads, time, head width], by its position: the first half of its elements with the second half."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)
 
 
 @torch.no_grad()
 def initial_model(config: LlamaConfig, seed: int, *, device: torch.device | None = None, recompute: bool = False) -> Llama:
-    """Return the model with its first values on `device`: made there, so that the host holds one tensor at a time."""
+    """The model with its first values on `device`. It is made there, so that the host holds only one tensor at a time."""
     with torch.device("meta"):
         model = Llama(config, recompute=recompute)
     model.to_empty(device=device or torch.device("cpu"))
-    if config.tied:  # each of the two got memory of its own
+    if config.tied:  # to_empty has given each of the two its own memory
         model.lm_head.weight = model.model.embed_tokens.weight
     for name, table in zip(("cosines", "sines"), llama.rope_tables(config, config.context), strict=True):
         model.get_buffer(name).copy_(torch.from_numpy(table))
@@ -149,7 +149,7 @@ def initial_model(config: LlamaConfig, seed: int, *, device: torch.device | None
 
 
 def make_optimizer(model: nn.Module, inner: InnerConfig) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices only. The rate is set anew before every step."""
+    """AdamW with weight decay on matrices only. `train_step` sets the rate before every step."""
     named = dict(model.named_parameters())
     groups = [
         {"params": [value for name, value in named.items() if llama.is_decayed(name)], "weight_decay": inner.weight_decay},
@@ -159,7 +159,7 @@ def make_optimizer(model: nn.Module, inner: InnerConfig) -> torch.optim.AdamW:
 
 
 def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return mean cross-entropy in nats per token of windows int64 [batch, context + 1]."""
+    """The mean cross-entropy in nats per token. `windows`: int64 [batch, context + 1]."""
     logits = model(windows[:, :-1]).float()
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -167,7 +167,8 @@ def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
 def train_step(
     model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float, *, micro: int | None = None, half: bool = False
 ) -> torch.Tensor:
-    """Return one step of the inner optimizer on one batch, int64 [batch, context + 1], at learning rate `rate`; the batch's loss before it.
+    """Take one step of the inner optimizer on one batch, int64 [batch, context + 1], at learning rate `rate`. Returns the batch's loss
+    before the step.
 
     `micro`: samples in memory at once; the gradients of the parts are added. `half`: matrices are multiplied in bfloat16.
     """
@@ -187,7 +188,7 @@ def train_step(
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, corpus: AnyWindows, batch: int, device: torch.device, *, half: bool = False) -> float:
-    """Return mean loss in nats per token over the corpus's held-out windows."""
+    """The mean loss in nats per token over the corpus's held-out windows."""
     total = 0.0
     for windows in corpus.held_out(batch):
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
@@ -200,7 +201,7 @@ def _tensor(windows: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
-    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
+    """Train as `argv` says, and return the exit status. `before_join` is called right before the first contact with the job."""
     chosen = llama_options.parse("diloco.trainers.llama_torch", argv)
     options.pin_threads(chosen.threads)
     if chosen.threads:

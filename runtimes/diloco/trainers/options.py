@@ -1,4 +1,4 @@
-"""What the reference trainers have in common: their flags, their threads, and their message outside of a job."""
+"""What the reference trainers share: flags, threads, logging, and the message outside of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diloco.trainers.text import ByteCorpus
 from diloco.wording import plural
 
 EVALUATION_SECONDS = 3600.0
-"""The evaluation of the final parameters may take so long."""
+"""Seconds that the evaluation of the final parameters may take."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class TrainerOptions:
     threads: int
     log_every: int
     alone_steps: int | None
-    """Steps to train without a job; None: as a learner of a job."""
+    """Steps to train without a job; None to train as a learner of a job."""
     device: str
 
     def read_corpus(self) -> ByteCorpus:
-        """Raise FileNotFoundError or ValueError for a folder with too little text."""
+        """Raises FileNotFoundError or ValueError for a folder with too little text."""
         return ByteCorpus.read(
             context=self.model.context, seed=self.seed, root=self.corpus, most=self.corpus_bytes, most_held_out=self.held_out_bytes
         )
 
 
 def parse(program: str, argv: list[str], environment: Mapping[str, str] | None = None) -> TrainerOptions:
-    """Return the options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
+    """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` if this is neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
     check_job(parser, program, given, os.environ if environment is None else environment)
@@ -72,7 +72,7 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] | None =
 
 
 def check_job(parser: argparse.ArgumentParser, program: str, given: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    """Exit with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`, and with 2 for flags that cannot be."""
+    """Exit with `contract.Exit.BAD_CONTRACT` if this is neither in a job nor `--alone`, and with 2 for flags that contradict each other."""
     if given.alone != (given.steps is not None):
         parser.error("--alone and --steps go together: in a job, the job's training.steps decides")
     if given.steps is not None and given.steps < 1:
@@ -84,9 +84,9 @@ def check_job(parser: argparse.ArgumentParser, program: str, given: argparse.Nam
 
 
 def pin_threads(threads: int) -> None:
-    """Let this process compute with `threads` threads; 0 leaves it to the frameworks. Call it before the first computation.
+    """Let this process compute with `threads` threads; 0 leaves the choice to the frameworks. Call this before the first computation.
 
-    Otherwise each of several learners on one machine uses every core, and they slow each other down.
+    Without it each of several learners on one machine would use every core, and they would slow each other down.
     """
     if threads < 1:
         return
@@ -97,7 +97,7 @@ def pin_threads(threads: int) -> None:
 
 
 def start_logging() -> logging.Logger:
-    """Return the trainers' log, on standard error: standard output has the result only."""
+    """Return the trainers' log. It goes to standard error, as standard output is for the result."""
     package = logging.getLogger("diloco")
     if package.handlers:
         return package.getChild("trainers")
@@ -109,7 +109,7 @@ def start_logging() -> logging.Logger:
 
 
 def print_result(framework: str, local_steps: int, tokens: int, held_out_loss: float) -> None:
-    """Print one JSON line on standard output: what this process trained, and the loss of the final parameters in nats per token."""
+    """Print one line of JSON on standard output: what this process has trained, and the loss of the final parameters in nats per token."""
     line = {
         "framework": framework,
         "unit": os.environ.get(contract.ENV_UNIT, "alone"),
@@ -170,7 +170,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inner_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the inner optimizer, from which `chosen_inner` makes its configuration."""
+    """Add the flags of the inner optimizer, which `chosen_inner` reads."""
     inner = InnerConfig()
     add = parser.add_argument_group("inner optimizer").add_argument
     add("--learning-rate", type=float, default=inner.learning_rate, help="highest rate of the inner AdamW")
@@ -181,7 +181,7 @@ def add_inner_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_inner(given: argparse.Namespace) -> InnerConfig:
-    """Return what the flags of `add_inner_flags` say."""
+    """The configuration in the flags of `add_inner_flags`."""
     return InnerConfig(
         learning_rate=given.learning_rate,
         warmup=given.warmup,

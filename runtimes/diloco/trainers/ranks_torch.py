@@ -1,6 +1,6 @@
-"""Where a torch trainer runs: on which device, and with which other ranks of its unit.
+"""The device of a torch trainer, and the ranks of its unit.
 
-With one process of a host for each GPU (`processesPerHost`, `diloco-launch`), every rank trains a part of the batch on its own GPU.
+With one process for each GPU of a host (`processesPerHost`, `diloco-launch`), every rank trains a part of the batch on its own GPU.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of the unit, of which this process is one."""
+    """This process among the ranks of its unit."""
 
     device: torch.device
     rank: int = 0
     count: int = 1
 
     def replicated(self, model: nn.Module) -> nn.Module:
-        """Return the model as it trains: the gradients of all ranks are averaged."""
+        """The model to train with: it averages the gradients of all ranks."""
         return DistributedDataParallel(model) if self.count > 1 else model
 
     def share(self, batch: int) -> int:
-        """Return samples that each rank trains of one batch of the unit. Raises SystemExit if they do not share it evenly."""
+        """The samples of a unit's batch that each rank trains. Raises SystemExit if the ranks do not share it evenly."""
         if batch % self.count:
             raise SystemExit(f"{self.count} ranks do not share {batch} samples evenly: change --batch, or processesPerHost of the pool")
         return batch // self.count
 
 
 def choose_device(name: str) -> torch.device:
-    """Choose the device: `auto`: the GPU of this rank, or the CPU where there is none; else the device of this name."""
+    """Return the device with this name. `auto`: this rank's GPU, or the CPU if there are no GPUs."""
     if name != AUTO:
         return torch.device(name)
     if not torch.cuda.is_available():
@@ -48,8 +48,8 @@ def choose_device(name: str) -> torch.device:
 
 @contextlib.contextmanager
 def joined_ranks(name: str) -> Iterator[Ranks]:
-    """Let the ranks of this unit meet; they have inside the context. `name`: of the device, see `choose_device`. The launcher says who they
-    are."""
+    """Within this context, the ranks of the unit have met. The launcher's environment says which ranks there are. `name`: the device's, see
+    `choose_device`."""
     device = choose_device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)

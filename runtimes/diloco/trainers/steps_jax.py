@@ -1,4 +1,4 @@
-"""The inner optimizer and its step in JAX, for the trainers of every model."""
+"""The inner optimizer and its step in JAX, for all trainers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ type TrainStep = Callable[[Params, optax.OptState, Any, float], tuple[Params, op
 def make_optimizer(
     forms: Mapping[str, Canonical | str], is_decayed: Callable[[str], bool], inner: InnerConfig
 ) -> optax.GradientTransformation:
-    """Return AdamW at rate 1; `make_train_step` multiplies by the rate. `forms`: the canonical form of each leaf, by path. `is_decayed`:
-    whether weight decay acts on the tensor of this canonical name."""
+    """Return AdamW at rate 1; the train step multiplies by the rate. `forms`: the canonical form of each leaf, by path. `is_decayed`:
+    whether weight decay acts on the tensor with this canonical name."""
 
     def decayed(params: Params) -> Params:
         def one(path: Any, _: jax.Array) -> bool:
@@ -43,17 +43,17 @@ def make_optimizer(
 def make_train_step(
     loss_of: Loss, optimizer: optax.GradientTransformation, micro: int | None = None, shardings: tuple[Any, ...] | None = None
 ) -> TrainStep:
-    """Return (params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated.
+    """Return a function (params, state, windows, rate) -> (params, state, the batch's loss before the step). It donates params and state.
 
-    `micro`: samples in memory at once, which divide the batch; the gradients of the parts are averaged. `shardings`: of params and state,
+    `micro`: samples in memory at once, a divisor of the batch; the gradients of the parts are averaged. `shardings`: of params and state,
     which the results keep.
     """
     placed = {} if shardings is None else {"out_shardings": (*shardings, None)}
 
     def gradients_of(params: Params, windows: jax.Array) -> tuple[jax.Array, Params]:
         if micro is None or micro == len(windows):
-            found: tuple[jax.Array, Params] = jax.value_and_grad(loss_of)(params, windows)
-            return found
+            whole: tuple[jax.Array, Params] = jax.value_and_grad(loss_of)(params, windows)
+            return whole
         parts = windows.reshape(-1, micro, windows.shape[1])
 
         def add(total: tuple[jax.Array, Params], part: jax.Array) -> tuple[tuple[jax.Array, Params], None]:

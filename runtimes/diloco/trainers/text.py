@@ -1,8 +1,8 @@
 """Text that every machine with Python has: the source of its standard library, as bytes.
 
-The corpus is a function of the files and nothing else: files in the order of a hash of their path, so that a cap takes a fair sample,
-tests left out, as some distributions do not ship them. Files are held out by the same hash. Learners of one job must run the same
-version of Python, or their sequence numbers mean different text.
+The corpus depends on the files alone. They come in the order of a hash of their path, so that a limit takes a fair sample, and some are
+held out by the same hash. Tests are left out, because some distributions do not ship them. Learners of one job must run the same version of
+Python, or their sequence numbers mean different text.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from diloco.trainers.windows import TokenWindows
 
 _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"})
 _HELD_OUT_IN = 20
-"""One file in so many is held out."""
+"""One file in this many is held out."""
 
 type Windows = NDArray[np.uint8]
 """uint8 [batch, context + 1]: inputs are all but the last byte of a row, targets all but the first."""
 
 
 def source_files(root: Path | None = None) -> list[Path]:
-    """Return every Python file under `root` (default: the standard library's folder), in the order of the hash of its relative path."""
+    """The Python files under `root` (default: the standard library's folder), in the order of the hash of their relative path, without
+    those in `_LEFT_OUT` folders."""
     base = root or Path(sysconfig.get_path("stdlib"))
-    found = [path for path in base.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(base).parts[:-1])]
-    if not found:
+    files = [path for path in base.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(base).parts[:-1])]
+    if not files:
         raise FileNotFoundError(f"no Python source under {base}: pass --corpus with a folder that has some")
-    return sorted(found, key=lambda path: _order(path.relative_to(base).as_posix()))
+    return sorted(files, key=lambda path: _order(path.relative_to(base).as_posix()))
 
 
 def split_files(root: Path | None = None) -> tuple[list[Path], list[Path]]:
-    """Return (to train on, held out): disjoint, and the same on every machine with the same files."""
+    """Return (files to train on, held-out files). The split is the same on every machine with the same files."""
     base = root or Path(sysconfig.get_path("stdlib"))
     train: list[Path] = []
     held_out: list[Path] = []
@@ -50,7 +51,7 @@ def _order(relative: str) -> str:
 
 
 def read_bytes(paths: Sequence[Path], most: int) -> NDArray[np.uint8]:
-    """Return the files' contents one after the other, at most `most` bytes: uint8 [n]."""
+    """The files' contents one after the other, at most `most` bytes: uint8 [n]."""
     pieces: list[bytes] = []
     left = most
     for path in paths:
@@ -62,10 +63,10 @@ def read_bytes(paths: Sequence[Path], most: int) -> NDArray[np.uint8]:
 
 
 class ByteCorpus(TokenWindows[np.uint8]):
-    """The text under a folder, byte by byte: every byte is a token."""
+    """The text under a folder. Every byte is a token."""
 
     @classmethod
     def read(cls, *, context: int, seed: int, root: Path | None = None, most: int = 8_000_000, most_held_out: int = 32_768) -> ByteCorpus:
-        """Return the corpus under `root` (default: the standard library), at most `most` bytes to train on and `most_held_out` held out."""
+        """The corpus under `root` (default: the standard library), with at most `most` bytes to train on and `most_held_out` held out."""
         train, held_out = split_files(root)
         return cls(read_bytes(train, most), read_bytes(held_out, most_held_out), context=context, seed=seed)

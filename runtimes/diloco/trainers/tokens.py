@@ -1,7 +1,7 @@
-"""Token files for training: tokenised before, or text with a tokenizer from a file; local, or anywhere that fsspec reads.
+"""Token files for training: already tokenised, or text with a tokenizer from a file; local, or anywhere that fsspec reads.
 
-What is no token file on a local disk is made one first, in a cache folder: remote files are copied, text and parquet are tokenised. A
-token file is memory-mapped, so that its size does not matter, and the learners of one machine share its memory.
+A source that is no token file on a local disk is first turned into one in a cache folder: remote files are copied, text and parquet are
+tokenised. A token file is memory-mapped, so its size does not matter, and the learners of one machine share its memory.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -28,11 +28,11 @@ TOKEN_TYPES: Final[dict[str, type[np.unsignedinteger]]] = {"uint8": np.uint8, "u
 _TOKEN_COLUMNS: Final = ("input_ids", "tokens")
 _TEXT_COLUMNS: Final = ("text", "content")
 _BLOCK: Final = 16 << 20
-"""Bytes or characters that are read at once."""
+"""Tokens or characters that are read at once."""
 
 
 class DataError(ValueError):
-    """Training data that cannot be used. The message is human-readable: which file, why, and what to do."""
+    """Training data cannot be used. The message, for people, says which file, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class TokenSource:
     token_type: str = "uint16"
     """The token type of raw `.bin` files: a key of TOKEN_TYPES."""
     column: str | None = None
-    """The column of parquet files; None: the first of input_ids, tokens, text, content that is there."""
+    """The column of parquet files; None for the first existing one of input_ids, tokens, text, content."""
     cache: Path = field(default_factory=lambda: Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "diloco" / "tokens")
-    """Folder for what is copied or tokenised. Learners of one machine may share it."""
+    """Folder for copied and tokenised files. Learners of one machine may share it."""
 
     def read(self) -> Tokens:
         """Return the tokens, unsigned integers [n], memory-mapped. Raises DataError, and OSError if the source cannot be read."""
@@ -56,7 +56,7 @@ class TokenSource:
             return self._read()
         except (DataError, OSError):
             raise
-        except Exception as error:  # drivers raise classes of their own
+        except Exception as error:  # drivers raise their own classes
             raise DataError(f"{self.url} cannot be read: {words(error)}") from error
 
     def _read(self) -> Tokens:
@@ -94,7 +94,7 @@ class TokenSource:
     # --- the cache --------------------------------------------------------------------------------------------------------------
 
     def _cached(self, fs: Any, path: str, suffix: str, how: str, make: Callable[[Any, str, Path], None]) -> Path:
-        """Return the file that `make(fs, path, file)` writes, made once for each state of the source and of the tokenizer."""
+        """Return the file that `make(fs, path, file)` writes. It is made anew when the source or the tokenizer has changed."""
         digest = hashlib.sha256(json.dumps([self.url, how, fs.ukey(path)]).encode())
         if self.tokenizer is not None:
             digest.update(self.tokenizer.read_bytes())
@@ -105,7 +105,7 @@ class TokenSource:
         part = self.cache / f".{file.name}.{secrets.token_hex(4)}"
         try:
             make(fs, path, part)
-            part.replace(file)  # whole or not at all: several learners may make it at once, and they make the same
+            part.replace(file)  # atomic: several learners may make the file at the same time, all with the same content
         finally:
             part.unlink(missing_ok=True)
         return file
@@ -141,9 +141,9 @@ class TokenSource:
             if self.tokenizer is None:
                 raise DataError(f"column {column} of {self.url} is text: name a tokenizer.json (--tokenizer)")
             tokenizer = self._load_tokenizer()
-            # A document's special tokens, as its end, are those that the tokenizer's file says.
-            encoded = (each for rows in batches for each in tokenizer.encode_batch([row for row in rows.to_pylist() if row]))
-            _write(out, (np.asarray(each.ids) for each in encoded), self._smallest_type(tokenizer))
+            # With special tokens, unlike plain text: each row is a document, and the tokenizer's file says how it begins and ends.
+            encoded = (document for rows in batches for document in tokenizer.encode_batch([row for row in rows.to_pylist() if row]))
+            _write(out, (np.asarray(document.ids) for document in encoded), self._smallest_type(tokenizer))
 
     def _load_tokenizer(self) -> Any:
         try:
@@ -152,7 +152,7 @@ class TokenSource:
             raise DataError("tokenising text takes the tokenizers library: pip install tokenizers") from error
         try:
             return tokenizers.Tokenizer.from_file(str(self.tokenizer))
-        except Exception as error:  # the library raises no other for a file that it cannot read
+        except Exception as error:  # the library raises plain Exception for a file that it cannot read
             raise DataError(f"{self.tokenizer} is no tokenizer.json: {error}") from error
 
     def _smallest_type(self, tokenizer: Any) -> type[np.unsignedinteger]:
@@ -160,7 +160,7 @@ class TokenSource:
 
 
 def check_vocabulary(url: str, tokens: Tokens, vocabulary: int) -> None:
-    """Raise DataError if a token is too large for a model with `vocabulary` tokens. Reads all of `tokens` once."""
+    """Raise DataError if a token is too large for a model with `vocabulary` tokens. Reads all tokens."""
     largest = max(int(tokens[at : at + _BLOCK].max()) for at in range(0, len(tokens), _BLOCK))
     if largest >= vocabulary:
         raise DataError(
@@ -169,13 +169,13 @@ def check_vocabulary(url: str, tokens: Tokens, vocabulary: int) -> None:
 
 
 def _lines(text: IO[str]) -> Iterator[str]:
-    """Yield the text in parts that end with a line."""
+    """Yield the text in parts that end at the end of a line."""
     while part := text.read(_BLOCK):
         yield part + text.readline()
 
 
 def _write(out: IO[bytes], parts: Iterator[NDArray[Any]], kind: type[np.unsignedinteger]) -> None:
-    """Write a .npy file of all parts, one after the other. Its length is known at the end: the header has room for any."""
+    """Write a .npy file of all parts, one after the other. The header is written again at the end, when the length is known."""
     count = 0
     _header(out, kind, 0)
     begin = out.tell()
@@ -192,7 +192,7 @@ def _write(out: IO[bytes], parts: Iterator[NDArray[Any]], kind: type[np.unsigned
 
 
 def _header(out: IO[bytes], kind: type[np.unsignedinteger], count: int) -> None:
-    # numpy pads the header for a first axis that grows.
+    # numpy pads the header for a first axis that grows, so a later header has the same size.
     np.lib.format.write_array_header_1_0(
         out, {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": (count,)}
     )

@@ -14,14 +14,14 @@ from diloco.wording import plural
 class TokenWindows[T: np.unsignedinteger]:
     """Training windows by sequence number, and a fixed set of held-out windows.
 
-    The tokens are cut into windows of `context`, without overlap but for the target of the last token. Sequence numbers go through the
-    windows in a pseudo-random order, another one in every epoch: number n is the n-th sample of the whole job, independent of the
-    unit that trains it.
+    The tokens are cut into windows of `context` tokens and one more, the target of the last token, which is also the first token of the
+    next window. Sequence numbers go through the windows in a pseudo-random order, a new one in every epoch. Number n is the n-th sample of
+    the whole job, whichever unit trains it.
     """
 
     def __init__(self, train: NDArray[T], held_out: NDArray[T], *, context: int, seed: int) -> None:
-        """Cut windows from `train` and `held_out`: unsigned integers [n], which may be memory-mapped. Raises ValueError when one of them
-        has less than one window."""
+        """`train`, `held_out`: unsigned integers [n], which may be memory-mapped. Raises ValueError if one of them has less than one
+        window."""
         for name, tokens in (("training", train), ("held-out", held_out)):
             if len(tokens) < context + 1:
                 raise ValueError(
@@ -37,7 +37,7 @@ class TokenWindows[T: np.unsignedinteger]:
         self.held_out_tokens = self.held_out_windows * context
 
     def batch(self, numbers: NDArray[np.int64]) -> NDArray[T]:
-        """Return the samples of these sequence numbers (int64 [batch], from 0): [batch, context + 1]."""
+        """The samples of these sequence numbers (int64 [batch], from 0): [batch, context + 1]."""
         return _rows(self._train, sample_indices(numbers, self.windows, self._seed), self._context)
 
     def held_out(self, batch: int = 32) -> Iterator[NDArray[T]]:
