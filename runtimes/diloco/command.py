@@ -12,7 +12,7 @@ from importlib.metadata import entry_points, version
 from diloco import launch
 
 COMMANDS = "diloco.command"
-"""Group of the entry points by which another package brings the whole command."""
+"""Group of entry points. Another package registers the whole command in it."""
 _USAGE = """\
 usage: diloco launch [--nproc-per-node N] [-m] PROGRAM [ARGUMENT...]
        diloco --version

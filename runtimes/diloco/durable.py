@@ -21,7 +21,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """The names in a directory become durable; a rename alone is not."""
+    """Make the names in a directory durable: a rename alone is not."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

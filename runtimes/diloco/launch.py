@@ -145,7 +145,6 @@ class Ranks:
             thread.start()
 
     def signal(self, number: int) -> None:
-        """Send a signal to every rank that runs."""
         for process in self._processes:
             process.send_signal(number)
 

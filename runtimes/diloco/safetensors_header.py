@@ -33,8 +33,6 @@ class TensorPlace(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file holds."""
-
     data_at: int
     """Where the first buffer begins, in bytes from the beginning of the file."""
     tensors: Sequence[TensorPlace]

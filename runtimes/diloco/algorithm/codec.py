@@ -1,7 +1,7 @@
 """How a fragment's values travel: float32 values, or deltas against a base in bfloat16 or int4.
 
 Payloads are little-endian. `BFLOAT16_DELTA`: the upper half of each float32, rounded to nearest, ties to even.
-`INT4_DELTA`: blocks of 256 values, the last of which may be short. First comes one float32 scale for each block (absolute maximum / 7, or 0
+`INT4_DELTA`: blocks of 256 values; the last one may be short. First comes one float32 scale for each block (absolute maximum / 7, or 0
 if that is subnormal), then the levels -7..7 as level + 8 in four bits, two in a byte, the even element in the low half.
 
 Every function reads and writes each array once, and Python's global lock is free meanwhile (`diloco.kernels`).
@@ -37,7 +37,7 @@ class NonFiniteError(CodecError):
 
 
 class Coding(enum.IntEnum):
-    """The numbers are those of the wire (`Chunk.Coding`)."""
+    """The same numbers as on the wire (`Chunk.Coding`)."""
 
     FLOAT32 = 1
     BFLOAT16_DELTA = 2
@@ -50,7 +50,6 @@ class Coding(enum.IntEnum):
 
 
 def coding_for(compression: Literal["None", "BFloat16", "Int4"]) -> Coding:
-    """The coding for `training.compression`."""
     return {"None": Coding.FLOAT32, "BFloat16": Coding.BFLOAT16_DELTA, "Int4": Coding.INT4_DELTA}[compression]
 
 

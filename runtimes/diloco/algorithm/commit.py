@@ -110,8 +110,8 @@ class Commit:
 def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
     """Return the record of a closed exchange's merge. `cosine`: see `merge.Merged`; NaN becomes None."""
     given = {
-        unit: Given(one.weight, one.steps, one.measured.tokens, one.measured.norm, one.marks)
-        for unit, one in sorted(exchange.contributions.items())
+        unit: Given(contribution.weight, contribution.steps, contribution.measured.tokens, contribution.measured.norm, contribution.marks)
+        for unit, contribution in sorted(exchange.contributions.items())
     }
     refused = {unit: str(exchange.refused[unit].reason) for unit in sorted(exchange.refused)}
     missed = sorted(exchange.waiting - exchange.refused.keys())
@@ -134,7 +134,7 @@ class Redo:
         self._shard.restore(state.versions, state.values, state.momentum, state.residual)
         self._guard = state.restored_guard()
         self._contributions = dict(state.contributions)
-        self._shares = Shares({unit: one.share for unit, one in state.contributions.items()})
+        self._shares = Shares({unit: stats.share for unit, stats in state.contributions.items()})
         self.t = state.t
         """The newest outer step."""
         self.merges = 0
@@ -158,8 +158,10 @@ class Redo:
         value = self._shard.redo(commit.t, p, gradient)
         if value is None:
             raise StateError(f"the merge of outer step {commit.t} does not give finite values again")
-        self._guard.merged(p, [Measured(unit, one.norm, one.steps, one.tokens) for unit, one in commit.given.items()])
-        self._shares.merged({unit: one.weight for unit, one in commit.given.items()})
+        self._guard.merged(
+            p, [Measured(unit, contribution.norm, contribution.steps, contribution.tokens) for unit, contribution in commit.given.items()]
+        )
+        self._shares.merged({unit: contribution.weight for unit, contribution in commit.given.items()})
         for unit in commit.given:
             before = self._contributions.get(unit, ContributionStats())
             self._contributions[unit] = ContributionStats(before.contributions + 1, max(commit.t, before.last))
@@ -171,7 +173,7 @@ class Redo:
         """The state after the merges so far."""
         shard = self._shard
         contributions = {
-            unit: ContributionStats(one.contributions, one.last, self._shares.of(unit)) for unit, one in self._contributions.items()
+            unit: ContributionStats(stats.contributions, stats.last, self._shares.of(unit)) for unit, stats in self._contributions.items()
         }
         return CoreState(
             self._state.layout, self.t, shard.versions, shard.values, shard.momentum, shard.residual, contributions, self._guard.to_json()

@@ -81,7 +81,7 @@ class Coordinator:
         self._t = t
         self._versions = [0] * training.fragments if versions is None else list(versions)
         self._contributions = dict(contributions or {})
-        self._shares = Shares({unit: one.share for unit, one in self._contributions.items()})
+        self._shares = Shares({unit: stats.share for unit, stats in self._contributions.items()})
         self._guard = guard
         self._quarantine = Quarantine(training.fragments)
         self._steps_per_sync: dict[str, int] = {}

@@ -57,7 +57,7 @@ def cut(coding: Coding, payload: Buffer, portion: Portion) -> memoryview:
 
 
 def value_of_cut(coding: Coding, data: Buffer, portion: Portion, base: Array) -> Array:
-    """Return the portion's values that a cut stands for. They equal those of `codec.value_of` for the whole fragment, bit by bit.
+    """Return the portion's values that a cut stands for. They equal the result of `codec.value_of` for the whole fragment, bit by bit.
 
     `base`: the portion of the base, float32 [size]. Raises CodecError for a cut of another size, NonFiniteError if a value is not finite.
     """

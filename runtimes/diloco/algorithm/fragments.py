@@ -50,13 +50,14 @@ def make_fragments(layout: Layout, count: int) -> tuple[Fragment, ...]:
             f"set training.fragments to at most {len(layout.tensors)}"
         )
     smallest = [(0, index) for index in range(count)]
-    held: list[list[TensorSpec]] = [[] for _ in range(count)]
+    tensors_of: list[list[TensorSpec]] = [[] for _ in range(count)]
     for tensor in sorted(layout.tensors, key=lambda x: (-x.size, x.name)):
         size, index = smallest[0]
-        held[index].append(tensor)
+        tensors_of[index].append(tensor)
         heapq.heapreplace(smallest, (size + tensor.size, index))
     return tuple(
-        Fragment(index, tuple(sorted(tensors, key=lambda x: x.name)), sum(x.size for x in tensors)) for index, tensors in enumerate(held)
+        Fragment(index, tuple(sorted(tensors, key=lambda x: x.name)), sum(x.size for x in tensors))
+        for index, tensors in enumerate(tensors_of)
     )
 
 

@@ -37,9 +37,9 @@ from diloco.wording import plural
 ARMED_AFTER: Final = 4
 """Merges before a level is used. While a learning rate warms up from zero, norms grow by hundreds from one merge to the next."""
 RISE: Final = 2.0
-"""The most by which the level of the job rises from merge to merge, as a factor."""
+"""The largest factor between the job's level after a merge and before it."""
 FALL: Final = 0.9
-"""The most by which the level of the job falls from merge to merge, as a factor."""
+"""The smallest such factor."""
 PEERS: Final = 1e3
 """The peers raise a reference at most to this multiple of the level of the job, or to its highest level."""
 ENOUGH_PEERS: Final = 2
@@ -143,9 +143,9 @@ class Merge:
 
     def __init__(self, given: Sequence[Measured]) -> None:
         # NaN as infinity: it has to be far above all other norms, and NaN cannot be sorted.
-        self.norms = Others([one.norm if not math.isnan(one.norm) else math.inf for one in given])
-        self.tokens_per_step = Others([one.tokens_per_step for one in given])
-        self._steps = Others([one.steps for one in given])
+        self.norms = Others([contribution.norm if not math.isnan(contribution.norm) else math.inf for contribution in given])
+        self.tokens_per_step = Others([contribution.tokens_per_step for contribution in given])
+        self._steps = Others([contribution.steps for contribution in given])
 
     def far(self, one: Measured, typical: float) -> bool:
         """Whether the norm is far above what the peers and the typical step say."""
@@ -239,14 +239,14 @@ class Guard:
         self._tokens.note(lower_median([contribution.tokens_per_step for contribution in accepted]))
 
     def _note_far(self, accepted: Sequence[Measured], typical: float) -> None:
-        if max(one.norm for one in accepted) <= FAR * typical:
+        if max(x.norm for x in accepted) <= FAR * typical:
             far: set[str] = set()
         else:
             merge = Merge(accepted)
-            far = {one.unit for one in accepted if merge.far(one, typical)}
+            far = {x.unit for x in accepted if merge.far(x, typical)}
         for unit in far:
             self._far.setdefault(unit, deque(maxlen=self._cycle)).append(True)
-        for unit in {one.unit for one in accepted if one.unit in self._far} - far:
+        for unit in {x.unit for x in accepted if x.unit in self._far} - far:
             self._far[unit].append(False)
             if not any(self._far[unit]):
                 del self._far[unit]
@@ -264,8 +264,8 @@ class Guard:
         find."""
         if not given or not self._norms[fragment].armed or not self._tokens.armed:
             return False
-        norms = all(one.norm <= FAR * typical for one in given)  # false for NaN
-        return norms and max(one.tokens_per_step for one in given) <= TOKENS_OF_UNIT * self._tokens.value
+        norms = all(x.norm <= FAR * typical for x in given)  # false for NaN
+        return norms and max(x.tokens_per_step for x in given) <= TOKENS_OF_UNIT * self._tokens.value
 
     def _typical(self, fragment: int) -> float:
         """The norm of a move of this fragment that is as large per value as the largest level of any fragment."""

@@ -25,8 +25,6 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One named parameter tensor."""
-
     name: str
     shape: tuple[int, ...]
     """In elements; `()` for a scalar."""

@@ -36,7 +36,7 @@ SILENT_STEPS: Final = 3.0
 """If the quorum depends on a learner's answer, the core waits until the learner has been silent for this many times its longest recent
 step."""
 SILENT_SECONDS: Final = 1.0
-"""The same, at least, in seconds: a shared machine has pauses of this length."""
+"""The least value of the same, in seconds: a shared machine has pauses of this length."""
 FORGETS: Final = 0.99
 """With each step the longest recent step shrinks by this factor, and the shortest grows by it: half is forgotten in 69 steps."""
 BUNCHED_STEPS: Final = 64.0
@@ -54,8 +54,6 @@ FIRST_ANSWER_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class Member:
-    """One joined unit."""
-
     unit: str
     joined_t: int
     steps: list[int]
@@ -163,7 +161,7 @@ class Member:
         return max(self.heard, self.paused_until) + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
 
     def answer_deadline(self, launched_at: float) -> float:
-        """Until when to wait for an answer to a pull of `launched_at` if the quorum depends on it. After a missed pull: not at all."""
+        """When to stop waiting for an answer to a pull of `launched_at` if the quorum depends on it. After a missed pull: at once."""
         return launched_at if self.missed else min(launched_at + self._expected_answer(), self.silent_at)
 
     def last_answer_deadline(self, launched_at: float) -> float:
@@ -280,7 +278,6 @@ class Members:
         self._sum_up()
 
     def stepped(self) -> None:
-        """An outer step was taken."""
         for member in self._members.values():
             member.fresh = False
         self.fresh = 0

@@ -26,7 +26,7 @@ class Group:
 
 
 def divide(held: Sequence[Iterable[Piece]]) -> list[Group]:
-    """Divide what the ranks of a unit hold. `held[r]` are the pieces of rank r; those of one tensor are disjoint.
+    """Divide what the ranks of a unit hold. `held[r]` are the pieces of rank r; its pieces of one tensor are disjoint.
 
     A rank owns what it alone holds. Equal pieces of several ranks are cut evenly among these ranks, so that none sends for the others.
     Deterministic: every rank gets the same answer. Pieces that overlap without being equal stay so, which `pieces.check_cover` refuses.

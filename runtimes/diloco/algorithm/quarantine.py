@@ -39,8 +39,6 @@ class Record:
 
 
 class Quarantine:
-    """The records of one job."""
-
     def __init__(self, fragments: int) -> None:
         """`fragments`: P."""
         self._forgotten_after = CLEAN_CYCLES * fragments

@@ -37,11 +37,10 @@ class IntervalSet:
 
     @property
     def count(self) -> int:
-        """The number of integers in the set."""
         return sum(self._ends) - sum(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Add [start, end), parts of which may be in the set already."""
+        """Add [start, end). Some of it may be in the set already."""
         if start >= end:
             return
         # [first, last) are the intervals that overlap or touch [start, end): they become one with it.
@@ -53,7 +52,7 @@ class IntervalSet:
         self._ends[first:last] = [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Remove [start, end), parts of which may be missing from the set."""
+        """Remove [start, end). Some of it may be missing from the set."""
         if start >= end:
             return
         first = bisect_right(self._ends, start)

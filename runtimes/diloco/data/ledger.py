@@ -136,23 +136,23 @@ class Ledger:
 
         Raises LedgerError for a session that has not begun or is over, and if n < 1.
         """
-        held = self._session(session)
-        if n < 1 or held.over:
-            raise LedgerError(f"session {session} asks for {plural(n, 'sample')}" + (" after its end" if held.over else ""))
+        record = self._session(session)
+        if n < 1 or record.over:
+            raise LedgerError(f"session {session} asks for {plural(n, 'sample')}" + (" after its end" if record.over else ""))
         taken = self._free.take(n)
         if taken is None:
             taken = (self._frontier, self._frontier + n)
             self._frontier += n
-        held.ahead.append(taken)
-        held.leased += taken[1] - taken[0]
+        record.ahead.append(taken)
+        record.leased += taken[1] - taken[0]
         lease = WorkLease(self._next_lease, *taken)
         self._next_lease += 1
         return lease
 
     def leased_to(self, session: str) -> int:
         """Samples of all leases of the session since it began. Raises LedgerError if there is no such session."""
-        held = self._session(session)
-        return held.done.samples + held.leased
+        record = self._session(session)
+        return record.done.samples + record.leased
 
     def commit(self, session: str, done: UnitWork) -> UnitWork:
         """The model now holds this session's first `done.samples` samples. The counts are totals since the session began, so a repeated or
@@ -162,8 +162,8 @@ class Ledger:
         Raises LedgerError, and commits nothing, if there is no such session, for more samples than were leased to it, and for more samples
         with fewer tokens than before.
         """
-        held = self._session(session)
-        before = held.done
+        record = self._session(session)
+        before = record.done
         new = UnitWork(done.samples, done.tokens, max(done.steps, before.steps)) - before
         if new.samples < 0 or (new.samples == 0 and new.tokens <= 0 and new.steps <= 0):
             return UnitWork()
@@ -172,14 +172,14 @@ class Ledger:
                 f"session {session}: {plural(done.samples, 'sample')} with {plural(done.tokens, 'token')} after "
                 f"{plural(before.samples, 'sample')} with {before.tokens}: totals cannot shrink"
             )
-        if new.samples > held.leased:
+        if new.samples > record.leased:
             raise LedgerError(
-                f"session {session}: {plural(done.samples, 'sample')} done, but only {before.samples + held.leased} were leased to it"
+                f"session {session}: {plural(done.samples, 'sample')} done, but only {before.samples + record.leased} were leased to it"
             )
-        for start, end in _take_first(held, new.samples):
+        for start, end in _take_first(record, new.samples):
             self._committed.add(start, end)
-        held.done = before + new
-        self._set(held.unit, self.unit(held.unit) + new)
+        record.done = before + new
+        self._set(record.unit, self.unit(record.unit) + new)
         return new
 
     def release(self, session: str, keep: int | None = None) -> tuple[Range, ...]:
@@ -187,24 +187,24 @@ class Ledger:
 
         With `keep`, the session's first `keep` samples stay leased and may still be committed, until a last call without `keep`.
         """
-        held = self._sessions.get(session)
-        if held is None:
+        record = self._sessions.get(session)
+        if record is None:
             return ()
-        held.over = True
-        kept = _take_first(held, min(held.leased, max(0, (keep or 0) - held.done.samples)))
-        freed = tuple(held.ahead)
+        record.over = True
+        kept = _take_first(record, min(record.leased, max(0, (keep or 0) - record.done.samples)))
+        freed = tuple(record.ahead)
         for start, end in freed:
             self._free.add(start, end)
-        held.ahead, held.leased = deque(kept), sum(end - start for start, end in kept)
+        record.ahead, record.leased = deque(kept), sum(end - start for start, end in kept)
         if keep is None:
             del self._sessions[session]
         return freed
 
     def _session(self, session: str) -> _WorkSession:
-        held = self._sessions.get(session)
-        if held is None:
+        record = self._sessions.get(session)
+        if record is None:
             raise LedgerError(f"there is no session {session}")
-        return held
+        return record
 
     # --- totals -------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Ledger:
         return Summary(
             frontier=self._frontier,
             committed=self._committed.count,
-            leased=sum(held.leased for held in self._sessions.values()),
+            leased=sum(record.leased for record in self._sessions.values()),
             free=self._free.count,
             tokens=self.tokens,
             units=dict(sorted(self._units.items())),
@@ -270,12 +270,12 @@ class Ledger:
         """What each session has committed and leased, for `restore_sessions`."""
         return {
             session: {
-                "unit": held.unit,
-                "done": [held.done.samples, held.done.tokens, held.done.steps],
-                "ahead": [list(x) for x in held.ahead],
-                "over": held.over,
+                "unit": record.unit,
+                "done": [record.done.samples, record.done.tokens, record.done.steps],
+                "ahead": [list(x) for x in record.ahead],
+                "over": record.over,
             }
-            for session, held in self._sessions.items()
+            for session, record in self._sessions.items()
         }
 
     def restore_sessions(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
@@ -283,14 +283,14 @@ class Ledger:
         data."""
         try:
             for session, entry in stored.items():
-                held = _WorkSession(str(entry["unit"]), UnitWork(*(int(x) for x in entry["done"])), over=bool(entry["over"]))
+                record = _WorkSession(str(entry["unit"]), UnitWork(*(int(x) for x in entry["done"])), over=bool(entry["over"]))
                 for start, end in entry["ahead"]:
                     if self._free.overlap(start, end) != [(start, end)]:
                         raise LedgerError(f"session {session} holds the samples {start} to {end - 1}, which are not free")
                     self._free.remove(start, end)
-                    held.ahead.append((int(start), int(end)))
-                    held.leased += end - start
-                self._sessions[session] = held
+                    record.ahead.append((int(start), int(end)))
+                    record.leased += end - start
+                self._sessions[session] = record
         except LedgerError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as e:

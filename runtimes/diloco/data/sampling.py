@@ -82,7 +82,6 @@ class Permutation:
 
 
 def epoch_permutation(samples: int, seed: int, epoch: int) -> Permutation:
-    """The order of the samples in one epoch."""
     return Permutation(samples, _mix(_mix(seed) + epoch * _GOLDEN))
 
 

@@ -31,8 +31,6 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEntry:
-    """One snapshot."""
-
     snapshot: str
     """Name of its folder. The first number in it counts saves."""
     folder: str

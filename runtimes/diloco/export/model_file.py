@@ -72,7 +72,6 @@ class ModelFile:
 
     @property
     def tensors(self) -> int:
-        """The number of tensors."""
         return len(self.shapes)
 
     @property

@@ -59,7 +59,6 @@ class Snapshot:
 
     @property
     def job(self) -> str:
-        """Name of the job that wrote it."""
         return _job(self.manifest)
 
 

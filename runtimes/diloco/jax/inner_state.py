@@ -275,7 +275,7 @@ def _written(value: Any) -> Any:
 
 
 def _read(path: str, saved: Any, leaf: Any) -> Any:
-    """Turn a result of `_written` into a value like `leaf`. Raises ValueError if type or shape are not those of `leaf`."""
+    """Turn a result of `_written` into a value like `leaf`. Raises ValueError if type or shape differ from `leaf`."""
     if not isinstance(leaf, jax.Array | np.ndarray):
         if type(saved) is not type(leaf.item() if isinstance(leaf, np.generic) else leaf):
             raise ValueError(f"{path} is {type(leaf).__name__} here and {type(saved).__name__} there")
@@ -338,14 +338,14 @@ class _Names:
 
     def of(self, place: _Path) -> str:
         """Return the name of a place: letters, digits, "_", "." and "-"."""
-        if (found := self._of.get(_keys(place))) is None:
+        if (name := self._of.get(_keys(place))) is None:
             words = re.sub(r"[^A-Za-z0-9_.-]", "_", _joined(place, "."))[:_MOST_NAME]
-            found = words if words[:1].isalnum() else f"_{words}"
+            name = words if words[:1].isalnum() else f"_{words}"
             # Names of two places may be equal after the cut. With one name, the values of one would be written to the other.
-            if found in self._of.values():
-                found = f"{found}-{len(self._of)}"
-            self._of[_keys(place)] = found
-        return found
+            if name in self._of.values():
+                name = f"{name}-{len(self._of)}"
+            self._of[_keys(place)] = name
+        return name
 
 
 def _classes(opt_state: object, params: object) -> list[str]:

@@ -32,17 +32,17 @@ class ProgressRate:
 
     def into[State](self, opt_state: State) -> State:
         """Return `opt_state` with this rate in every `learning_rate` of `optax.inject_hyperparams`. Raises ValueError if there is none."""
-        rate, found = self(), 0
+        rate, count = self(), 0
 
         def one(path: tuple[Any, ...], leaf: Any) -> Any:
-            nonlocal found
+            nonlocal count
             if path[-2:] != (GetAttrKey("hyperparams"), DictKey("learning_rate")):
                 return leaf
-            found += 1
+            count += 1
             return jnp.full(jnp.shape(leaf), rate, jnp.result_type(leaf))
 
         replaced: State = jax.tree_util.tree_map_with_path(one, opt_state)
-        if not found:
+        if not count:
             raise ValueError(
                 "the optimizer's state holds no learning rate to set; make the optimizer with "
                 "optax.inject_hyperparams(optax.adamw)(learning_rate=0.0), or hand the rate to your step yourself"

@@ -272,7 +272,7 @@ class TreeStore[Tree]:
 
     def _put(self, ready: Ready) -> None:
         updated = self._updated(ready)
-        # While the program holds the tree, there is no tree of its to compare with: `take_back` calls this again.
+        # Not while the program holds the tree: `take_back` calls this again, over the tree that the program gives back.
         if self.adoptions is not None and not self._handed_out:
             self.adoptions.adopted(self._leaves, updated)
         self._leaves |= updated
@@ -294,7 +294,6 @@ class TreeStore[Tree]:
             return jnp.asarray(native)
 
     def _updated(self, ready: Ready) -> dict[str, jax.Array]:
-        """Return the new leaves, by path."""
         leaves: dict[str, jax.Array] = {}
         layers: dict[str, list[tuple[int, _Native]]] = {}
         for name, value in zip(ready.names, ready.native, strict=True):

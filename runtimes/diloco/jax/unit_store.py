@@ -241,8 +241,8 @@ class UnitStore[Tree](TreeStore[Tree]):
     def _shard(self, place: Place) -> jax.Array:
         """The shard of the first device that has the place."""
         shards = self._leaves[place.part.parameter].addressable_shards
-        found: jax.Array = next(shard.data for shard in shards if shard.device == place.devices[0])
-        return found
+        data: jax.Array = next(shard.data for shard in shards if shard.device == place.devices[0])
+        return data
 
     def _places(self, names: Sequence[str]) -> list[Place]:
         return [place for name in names for place in self._owned[name]]

@@ -112,8 +112,8 @@ class LoopCheck:
     def step(
         self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None
     ) -> tuple[int, int | None]:
-        """Check a step that the program says it has done. Returns (tokens, batches that it settles); no batches but None if the program
-        feeds itself.
+        """Check a step that the program says it has done. Returns (tokens, number of batches that the step settles); the latter is None if
+        the program feeds itself.
 
         `updates`: updates of each optimizer so far; None if that is not known. Raises LoopError, and ValueError or TypeError for values
         that are no counts. Nothing is settled then.

@@ -55,7 +55,7 @@ _POLL = 0.1
 _WAIT_LOG_INTERVAL = 5.0
 """Seconds between two lines of the log that say that the training thread still waits."""
 _TRAINED_CHECKED = 64
-"""Steps between two checks of which parameters the program trains."""
+"""Steps between two checks that the program still trains the parameters that joined."""
 
 
 @dataclass(frozen=True, slots=True)

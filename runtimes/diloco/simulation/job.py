@@ -31,8 +31,6 @@ _NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a simulated job."""
-
     seconds: float
     """Simulated time."""
     outer_steps: int
@@ -155,8 +153,8 @@ class SimulatedJob:
 
         def asked() -> None:
             self._listening[unit.name] = None
-            held = list(self._coordinator.versions)
-            network.copy(unit.name, held, lambda: unit.received(held))
+            versions = list(self._coordinator.versions)
+            network.copy(unit.name, versions, lambda: unit.received(versions))
 
         network.connect(unit.name, unit.hardware.path)
         network.tell_syncer(unit.name, asked)

@@ -16,8 +16,6 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(slots=True)
 class Transfer:
-    """A transfer under way."""
-
     bits: float
     left: float
     """Bits that have not gone yet."""
@@ -64,7 +62,8 @@ class Link:
         return stream not in self._streams
 
     def send(self, stream: str, bits: float, sent: Callable[[], None]) -> None:
-        """Send `bits` bits over a free stream. `sent` is called when all have gone: at once if neither link nor stream has a limit."""
+        """Send `bits` bits over a free stream. `sent` is called when all have gone: at once if the stream is local, or neither link nor
+        stream has a limit."""
         if stream in self._local or (math.isinf(self._total) and math.isinf(self._most.get(stream, math.inf))):
             self.bits += bits
             sent()

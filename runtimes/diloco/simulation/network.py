@@ -46,8 +46,6 @@ class _Version:
 
 @dataclass(slots=True)
 class _Connection:
-    """The connection of a unit."""
-
     path: Path
     answers: PushOrder[Heard]
     broadcasts: SendOrder[_Version, Heard] = field(default_factory=SendOrder)
@@ -187,7 +185,6 @@ class Network:
             self._down.send(unit, path.sent(version.size), gone)
 
     def _send_up(self, unit: str, connection: _Connection) -> None:
-        """Send the unit's next answer."""
         answers, path = connection.answers, connection.path
         if not self._up.is_free(unit) or (answer := answers.begin()) is None:
             return

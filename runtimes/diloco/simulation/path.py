@@ -30,7 +30,7 @@ SEGMENT_BITS: Final = 8.0 * 1460
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path. The values hold for each direction."""
+    """The values hold for each direction."""
 
     bandwidth: float = math.inf
     """Bits a second."""

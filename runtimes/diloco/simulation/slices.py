@@ -37,8 +37,6 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PlacedUnit:
-    """Where a unit is."""
-
     accelerators: int
     speed: float
     """Relative to others of the fleet, above 0."""

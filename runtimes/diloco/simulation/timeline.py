@@ -31,7 +31,6 @@ class Timeline:
         self.now = max(self.now, when)
 
     def step(self) -> None:
-        """Let the next event happen."""
         when, _, do = heapq.heappop(self._events)
         self.now = when
         do()

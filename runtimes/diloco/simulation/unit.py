@@ -105,8 +105,6 @@ class Slices(Protocol):
 
 
 class SimulatedUnit:
-    """One learner unit."""
-
     def __init__(
         self,
         name: str,
@@ -172,7 +170,6 @@ class SimulatedUnit:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the unit's completed steps."""
         return self._tokens
 
     # --- what the syncer says -----------------------------------------------------------------------------------------

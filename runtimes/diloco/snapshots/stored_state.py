@@ -82,7 +82,6 @@ class Block:
     arrays: Sequence[PieceArray]
 
     def to_json(self) -> list[Any]:
-        """The block's entry in a manifest."""
         arrays = [[x.piece.tensor, x.name, x.dtype, x.piece.start, x.piece.size] for x in self.arrays]
         return [self.file, self.bytes, self.sha256, arrays]
 
@@ -119,7 +118,6 @@ class StoredState:
 
     @property
     def name(self) -> str:
-        """The name of the state's folder."""
         return name_of(self.attempt, self.local_step)
 
     def to_manifest(self) -> bytes:
@@ -224,7 +222,6 @@ class UnitFolder:
         return self.read(state, REST_FILE, size, sha256)
 
     def write(self, name: str, file: str, data: bytes | bytearray) -> None:
-        """Write one file of a state."""
         self._folders.write(name, file, data)
 
     def finish(self, state: StoredState, rest: bytes) -> None:

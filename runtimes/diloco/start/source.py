@@ -53,8 +53,6 @@ class StartError(Exception):
 
 
 class Source(Protocol):
-    """A stored model."""
-
     @property
     def name(self) -> str:
         """A name for people: the URI, and for a snapshot also its job and outer step."""

@@ -52,8 +52,6 @@ class TapeGone(TapeError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a file."""
-
     head: dict[str, Any]
     offset: int
     """Where the record begins in the file, in bytes."""

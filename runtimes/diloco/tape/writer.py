@@ -201,8 +201,8 @@ class TapeWriter:
             return
         if not self._based and not self._lost:
             self._based = self._seems_whole = True
-            held, self._held = self._held, []
-            for waiting in held:
+            merges, self._held = self._held, []
+            for waiting in merges:
                 self._put(waiting)
         await asyncio.to_thread(self._retire, position.segment)
 
@@ -358,9 +358,9 @@ class TapeWriter:
 
     def _go_on(self) -> None:
         """What waits goes on, without a record."""
-        held, self._held = self._held, []
+        merges, self._held = self._held, []
         after, self._held_after = self._held_after, []
-        for record in held:
+        for record in merges:
             if record.then is not None:
                 record.then()
         for then in after:

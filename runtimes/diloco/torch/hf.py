@@ -28,7 +28,7 @@ from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
 
 with packages_of("hf", __name__):
-    import accelerate  # noqa: F401 - else the program would learn only when it makes a Trainer that it is missing
+    import accelerate  # noqa: F401 - so that it fails here if it is missing, not only once a Trainer is made
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 _NO_LABEL = -100

@@ -225,13 +225,13 @@ class OptimizerState:
         self._check_arrays(names_of(rest))
         read = _Reader(self._store.device)
         optimizers = rest["optimizers"]
-        states = [self._state(one, read(saved["state"])) for one, saved in zip(self._optimizers, optimizers, strict=True)]
-        groups = [_options(one, read(saved["groups"])) for one, saved in zip(self._optimizers, optimizers, strict=True)]
+        states = [self._state(item, read(saved["state"])) for item, saved in zip(self._optimizers, optimizers, strict=True)]
+        groups = [_options(item, read(saved["groups"])) for item, saved in zip(self._optimizers, optimizers, strict=True)]
         # A stored state may be from a version that did not name the masters.
         masters = [saved.get("masters", {}) for saved in optimizers]
         if without := self._new.keys() - {self._names[id(parameter)] for state in states for parameter in state}:
             raise ValueError(f"arrays of {min(without)} came, and no optimizer has a state of it")
-        objects = [read(one) for _, one in zip(self._handed_over, rest["handed over"], strict=True)]
+        objects = [read(item) for _, item in zip(self._handed_over, rest["handed over"], strict=True)]
         return _Read(states, masters, groups, objects, steps)
 
     def _check_arrays(self, names: Mapping[str, frozenset[str]] | None) -> None:
@@ -266,18 +266,18 @@ class OptimizerState:
     def _hand_over(self, objects: Sequence[Any]) -> Sequence[Any]:
         """Give each object its state of a copy, and return their former states. If one refuses, all get these back, and it raises
         StateError."""
-        before = [copy.deepcopy(_state_of(one)) for one in self._handed_over]
-        for number, (one, state) in enumerate(zip(self._handed_over, objects, strict=True), 1):
+        before = [copy.deepcopy(_state_of(item)) for item in self._handed_over]
+        for number, (item, state) in enumerate(zip(self._handed_over, objects, strict=True), 1):
             try:
-                _load(one, state)
+                _load(item, state)
             except Exception as error:
                 self._give_back(before[:number])
-                raise StateError(f"{type(one).__name__} does not take the donor's state: {type(error).__name__}: {error}") from error
+                raise StateError(f"{type(item).__name__} does not take the donor's state: {type(error).__name__}: {error}") from error
         return before
 
     def _give_back(self, before: Sequence[Any]) -> None:
-        for one, state in zip(self._handed_over, before, strict=False):
-            _load(one, state)
+        for item, state in zip(self._handed_over, before, strict=False):
+            _load(item, state)
 
 
 class _Rest:

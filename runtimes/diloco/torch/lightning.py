@@ -118,23 +118,18 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         self._begin_pause("validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the pause."""
         self._pause.close()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a pause."""
         self._begin_pause("test")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the pause."""
         self._pause.close()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a pause."""
         self._begin_pause("prediction")
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the pause."""
         self._pause.close()
 
     def _begin_pause(self, reason: str) -> None:

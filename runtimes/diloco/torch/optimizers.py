@@ -24,13 +24,13 @@ def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Op
     An optimizer of other tensors (of a copy of the model, or of the model before its parameters were made anew) would train something
     that is never exchanged, and the job would go on as if this unit had learnt nothing.
     """
-    held: dict[int, int] = {}
+    times_held: dict[int, int] = {}
     shapes: dict[int, tuple[int, ...]] = {}
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer or a sequence of them, not {type(optimizer).__name__}")
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-            held[id(parameter)] = held.get(id(parameter), 0) + 1
+            times_held[id(parameter)] = times_held.get(id(parameter), 0) + 1
             shapes[id(parameter)] = tuple(parameter.shape)
     named = parameters.all()
     own = {id(parameter) for parameter in named.values()}
@@ -40,14 +40,14 @@ def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Op
             "trains would never be exchanged. Create the optimizer from the parameters of the very model that joins, after the "
             "model was moved to its device"
         )
-    if doubled := [name for name, parameter in named.items() if held.get(id(parameter), 0) > 1]:
+    if doubled := [name for name, parameter in named.items() if times_held.get(id(parameter), 0) > 1]:
         raise ValueError(f"more than one optimizer trains {some(doubled)}: each parameter belongs into one")
-    if apart := [name for name, parameter in parameters.frozen.items() if parameter.requires_grad and id(parameter) in held]:
+    if apart := [name for name, parameter in parameters.frozen.items() if parameter.requires_grad and id(parameter) in times_held]:
         raise ValueError(
             f"the optimizer trains {some(apart)}, which `trained` leaves out of the exchange: units would drift apart in it. Let "
             "`trained` select it, or take it out of the optimizer"
         )
-    if idle := [name for name, parameter in parameters.trained.items() if parameter.requires_grad and id(parameter) not in held]:
+    if idle := [name for name, parameter in parameters.trained.items() if parameter.requires_grad and id(parameter) not in times_held]:
         raise ValueError(
             f"no optimizer trains {some(idle)}: pass every optimizer as optimizer=[...], or set requires_grad to False for "
             "what shall stay as it is"

@@ -95,8 +95,10 @@ class Replicas:
         self.index = group.ranks.index(rank) if rank in group.ranks else -1
         """Index of this process among the ranks of the group; -1 if it is not in the group."""
         everyone = len(group.ranks) == distributed.get_world_size()
-        made = None if everyone else distributed.new_group(list(group.ranks))
-        self._process_group = made if isinstance(made, distributed.ProcessGroup) else None  # outside of the group torch gives a placeholder
+        process_group = None if everyone else distributed.new_group(list(group.ranks))
+        self._process_group = (
+            process_group if isinstance(process_group, distributed.ProcessGroup) else None
+        )  # outside of the group torch gives a placeholder
 
     def exchange(self, own: torch.Tensor, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
         """Send `own`, flat, to the group, and return what each rank has sent, in one collective. `sizes`: elements that each rank sends."""

@@ -79,7 +79,6 @@ class TrainedParameters:
         )
 
     def _found(self) -> list[str]:
-        """Return the differences from `join`, as sentences."""
         joined, now = self._parameters.all(), named_parameters(self._module)
         others = {name: x for name, x in now.items() if id(x) not in self._names}
         replaced = [name for name in others if name in joined]
@@ -118,7 +117,9 @@ class _OtherOptimizers:
         def stepped(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if torch.compiler.is_compiling() or optimizer in known:
                 return
-            trained.update({names[id(one)]: None for group in optimizer.param_groups for one in group["params"] if id(one) in names})
+            trained.update(
+                {names[id(parameter)]: None for group in optimizer.param_groups for parameter in group["params"] if id(parameter) in names}
+            )
             known.add(optimizer)  # checked once: this hook runs at every step of every optimizer, and must cost nothing
 
         handle = register_optimizer_step_post_hook(stepped)

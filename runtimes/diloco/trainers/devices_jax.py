@@ -52,7 +52,7 @@ class LocalDevices:
         if self.mesh is None:
             return jax.numpy.array(value)
         axis = next((axis for axis in range(int(stacked), value.ndim) if value.shape[axis] % self.mesh.size == 0), None)
-        placed: jax.Array = jax.device_put(value, _cut(self.mesh, *("data" if each == axis else None for each in range(value.ndim))))
+        placed: jax.Array = jax.device_put(value, _cut(self.mesh, *("data" if d == axis else None for d in range(value.ndim))))
         return placed
 
 

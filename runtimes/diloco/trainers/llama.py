@@ -58,7 +58,6 @@ class LlamaConfig:
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head."""
         return self.width // self.heads
 
     @property

@@ -21,8 +21,6 @@ type AnyWindows = TokenWindows[Any]
 
 @dataclass(frozen=True)
 class LlamaOptions:
-    """A trainer's whole configuration."""
-
     model: LlamaConfig
     inner: InnerConfig
     batch: int

@@ -25,8 +25,6 @@ EVALUATION_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """A trainer's whole configuration."""
-
     model: ModelConfig
     inner: InnerConfig
     batch: int
@@ -181,7 +179,6 @@ def add_inner_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_inner(given: argparse.Namespace) -> InnerConfig:
-    """The configuration in the flags of `add_inner_flags`."""
     return InnerConfig(
         learning_rate=given.learning_rate,
         warmup=given.warmup,

@@ -37,8 +37,6 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class TokenSource:
-    """Where tokens come from."""
-
     url: str
     """A path, or a URL that fsspec knows: `.bin` (raw, little-endian), `.npy`, `.parquet`, or text under any other name."""
     tokenizer: Path | None = None
