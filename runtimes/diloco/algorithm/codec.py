@@ -184,7 +184,7 @@ def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode
 
 
 def _place(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None, squares: Squares | None = None) -> None:
-    """Decode into `out`, which may be `base`. None if only `squares` are wanted."""
+    """Decode into `out`, which may be `base`, or is None if only `squares` are wanted."""
     payload = payload_of(coding, data, n)
     if base is not None:
         base = np.ascontiguousarray(base)

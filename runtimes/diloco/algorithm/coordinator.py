@@ -388,9 +388,8 @@ class Coordinator:
 
         Only a step with an exchange has a window, and only while the clock knows a learner to wait for. `PullClock` waits for a learner
         that has not trained the fragment since its adoption and is expected to report within the window. It does not wait for a learner
-        that can be pulled already: that one would only add one more step, and the clock would fall behind the learners. Nor for one whose
-        report is
-        overdue: it evaluates, say, and each step would wait for it.
+        that can be pulled already: that one would only add one more step, and the clock would fall behind the learners. Nor does it wait
+        for a learner whose report is overdue, which may evaluate: each step would wait for it.
         """
         p = self._launches.get((self._t + 1) % self.training.sync_interval)
         if p is None:

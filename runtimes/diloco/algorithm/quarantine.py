@@ -17,7 +17,7 @@ from diloco.algorithm.guards import FORGET_AFTER
 REFUSALS: Final = 3
 """Refusals that quarantine a unit while contributions of other units are accepted."""
 REFUSALS_ALONE: Final = 3 * FORGET_AFTER
-"""Refusals that quarantine a unit even if none of others was accepted."""
+"""Refusals that quarantine a unit even if no contribution of another unit was accepted."""
 CLEAN_CYCLES: Final = 4
 """Accepted contributions per fragment, without a refusal between them, after which earlier refusals are forgotten. Whole cycles count,
 because a defect may be in one fragment alone."""

@@ -231,9 +231,8 @@ class Ledger:
     def usual(self) -> Usual:
         """What is usual among the units that have committed `BELIEVED_SAMPLES` or more.
 
-        If most of the units that have done anything feed themselves, there is only each unit's `per_step_of`. Units are counted for this,
-        not
-        tokens: one unit can make up any number of tokens.
+        If most of the units that have done anything feed themselves, there is only each unit's `per_step_of`. The majority is one of units,
+        not of tokens, because one unit can make up any number of tokens.
         """
         working = {unit: work for unit, work in self._units.items() if work.samples or work.tokens}
         if 2 * sum(not work.samples for work in working.values()) > len(working):

@@ -65,19 +65,18 @@ def join[Tree, State](
 
     Args:
         params: any pytree of floating arrays. Leaves that are not exchanged may have any type.
-        opt_state: the inner optimizer's state, any pytree, with what belongs to it, such as keys of random numbers.
+        opt_state: the inner optimizer's state, any pytree, with what belongs to it, such as keys of random numbers. The session does not
+            change it.
         canonical: the job's canonical form of parameters where it differs, by path ("blocks/query"), above all for stacked layers (see
             `TreeStore`).
         embeddings: which parameters are embeddings, by path; default: those with "embed" in the path.
         stacks: how many leading axes of a parameter count separate matrices, such as experts, each merged by itself; default: none.
         trained: which leaves are exchanged, by path; default: all. The others are frozen and must be the same in every unit.
-        on_adopt: called as `on_adopt(paths, params, opt_state)` in `join` and in `step` when parameters at these paths were replaced.
-        Returns
-            the optimizer's state to go on with, if that holds copies of parameters (an average). Float32 masters of shorter parameters are
-            overwritten already, if `opt_state` has them in the structure of `params`.
+        on_adopt: called as `on_adopt(paths, params, opt_state)` in `join` and in `step` when parameters at these paths were replaced. It
+            returns the optimizer's state to go on with, for a state that holds copies of parameters (an average). Float32 masters of
+            shorter parameters are overwritten already, if `opt_state` has them in the structure of `params`.
         data_parallel: (index, count), the part of the unit's batch that this process feeds, and the number of parts; default: its index,
-        and
-            the number of processes. Processes that hold the same part of the batch have the same index.
+            and the number of processes. Processes that hold the same part of the batch have the same index.
         environment: the contract's variables; default: the process's own environment.
     """
     try:

@@ -53,9 +53,8 @@ class TreeStore[Tree]:
         Args:
             canonical: the canonical form of leaves where it differs, by path.
             embeddings: which leaves are embeddings, by path; default: those with "embed" in the path.
-            stacks: by path, how many leading axes of the canonical tensor count separate matrices (experts), each merged by itself;
-            default:
-                none.
+            stacks: how many leading axes of the canonical tensor count separate matrices (experts), by path; default: none. Each matrix is
+                merged by itself.
             trained: which leaves are exchanged, by path; default: all. The others are frozen, and may be of any type.
             spread: leaves may be spread over processes (`UnitStore`).
         """

@@ -73,7 +73,7 @@ def join(
         model: move it to its device before you create the optimizer and call `join`.
         optimizer: one or several. Together they must train exactly the exchanged parameters of `model` that require gradients, each in one
             optimizer only.
-        canonical: parameters whose canonical form differs, by name (see `ModuleStore`).
+        canonical: the job's canonical form of parameters where it differs, by name (see `ModuleStore`).
         embeddings: which parameters are embeddings, by name; default: those of `torch.nn.Embedding` and `EmbeddingBag`.
         stacks: how many leading axes of a parameter count separate matrices, such as experts, each merged by itself; default: none.
         trained: which parameters are exchanged, by name; default: those that require a gradient. The others are frozen and must be the same
@@ -81,14 +81,11 @@ def join(
         on_adopt: called in `join` and in `step` with the names of parameters that have just been overwritten, for a program that keeps
             copies of them (an average, float32 masters). Masters in an optimizer's state are overwritten already.
         state: what else a beginning process gets from a peer: objects with `state_dict` and `load_state_dict` (a learning-rate schedule
-        over
-            local steps, a gradient scaler) and generators of random numbers. A schedule that follows the job does not need it.
+            over local steps, a gradient scaler) and generators of random numbers. A schedule that follows the job does not need it.
         data_parallel: (index, count), the part of the unit's batch that this rank trains, and the number of parts; default: its rank, and
-        the
-            number of ranks. Ranks of one tensor-parallel group have the same index.
-        buffers: "own": each rank keeps its own buffers (running statistics). "leader": all ranks get those of rank 0 whenever parameters
-        are
-            adopted, so also at the end of the job. Buffers are never exchanged between units.
+            the number of ranks. Ranks of one tensor-parallel group have the same index.
+        buffers: "own": each rank keeps its own buffers (running statistics). "leader": all ranks get the buffers of rank 0 whenever
+            parameters are adopted, so also at the end of the job. Buffers are never exchanged between units.
         environment: the contract's variables; default: the process's own environment.
     """
     if buffers not in ("own", "leader"):

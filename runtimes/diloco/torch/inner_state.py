@@ -216,7 +216,7 @@ class OptimizerState:
                     if isinstance(value := values.get(key), torch.Tensor) and _is_shaped(value, parameter):
                         follow(value, parameter)
         self.steps = read.steps
-        self._new = {}  # not clear(): its inner dicts are the optimizers' now
+        self._new = {}  # its tensors belong to the optimizers now
         self._elements.clear()
 
     def _read(self, rest: Any) -> _Read:

@@ -96,9 +96,8 @@ class Replicas:
         """Index of this process among the ranks of the group; -1 if it is not in the group."""
         everyone = len(group.ranks) == distributed.get_world_size()
         process_group = None if everyone else distributed.new_group(list(group.ranks))
-        self._process_group = (
-            process_group if isinstance(process_group, distributed.ProcessGroup) else None
-        )  # outside of the group torch gives a placeholder
+        # Outside of the group, new_group returns a placeholder.
+        self._process_group = process_group if isinstance(process_group, distributed.ProcessGroup) else None
 
     def exchange(self, own: torch.Tensor, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
         """Send `own`, flat, to the group, and return what each rank has sent, in one collective. `sizes`: elements that each rank sends."""
