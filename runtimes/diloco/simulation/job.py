@@ -77,13 +77,14 @@ class SimulatedJob:
         driver: Driver | None = None,
         tokens: int = TOKENS,
     ) -> None:
-        """Args:
-        hardware: one unit is simulated for each. They begin at random moments of the first step.
-        clock: the coordinator's; None for its default.
-        sizes: None if messages have no size.
-        syncer_bandwidth: of each direction of the syncer's link, bits a second.
-        driver: of a job that has begun; None for one without arrays.
-        tokens: of a slice in a step.
+        """Simulate one unit for each `hardware`. They begin at random moments of the first step.
+
+        Args:
+            clock: the coordinator's; None for its default.
+            sizes: None if messages have no size.
+            syncer_bandwidth: of each direction of the syncer's link, bits a second.
+            driver: of a job that has begun; None for one without arrays.
+            tokens: of a slice in a step.
         """
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)

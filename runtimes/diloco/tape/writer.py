@@ -89,13 +89,15 @@ class TapeWriter:
         changed: Callable[[], None],
         most_history: int = MOST_HISTORY,
     ) -> None:
-        """Args:
-        about: the content of each segment's first record.
-        segment: number of the first segment of this process.
-        next_number: number of the first record of this process.
-        based: the records follow on a state that is on the volume, so merges need not wait for a snapshot.
-        changed: called when `error` has changed.
-        most_history: bytes at which a file of the history is full.
+        """Begins the first segment of this process.
+
+        Args:
+            about: the content of each segment's first record.
+            segment: number of the first segment.
+            next_number: number of the first record.
+            based: the records follow on a state that is on the volume, so merges need not wait for a snapshot.
+            changed: called when `error` has changed.
+            most_history: bytes at which a file of the history is full.
         """
         self._folder = folder
         self._about = dict(about)
