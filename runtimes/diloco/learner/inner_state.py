@@ -16,7 +16,8 @@ from diloco.protocol.state_parts import PieceArray
 STEP_SHARE = 0.05
 """Share of a step that staging may take at the boundary after it."""
 LONG_SECONDS = 10.0
-"""After so long it may take twice as much: a large state costs its giver the same then, and its taker waits half as long."""
+"""A state that would take longer may have twice as much of each step. This costs its giver the same in all, and its taker waits half as
+long."""
 LEAST_SECONDS = 0.0005
 """That staging may take in any case."""
 STEPS = "steps"
@@ -25,10 +26,9 @@ ARRAYS = "arrays"
 """Key of the small rest under which is what `arrays_of` returns, where the optimizer has other arrays after some step than before it."""
 
 
-def staging_seconds(step_seconds: float, for_seconds: float = 0.0) -> float:
-    """Return how long staging may take at the boundary after a step of `step_seconds`, of a state that has been staged `for_seconds`; one
-    part is staged in any case."""
-    return max(LEAST_SECONDS, STEP_SHARE * step_seconds * (2 if for_seconds > LONG_SECONDS else 1))
+def staging_seconds(step_seconds: float, *, is_long: bool) -> float:
+    """Return how long staging may take at the boundary after a step of `step_seconds`. `is_long`: see LONG_SECONDS."""
+    return max(LEAST_SECONDS, STEP_SHARE * step_seconds * (2 if is_long else 1))
 
 
 class StagedRest(Protocol):

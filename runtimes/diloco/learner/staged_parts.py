@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diloco.algorithm.pieces import Piece
-from diloco.learner.inner_state import InnerState, StagedRest
+from diloco.learner.inner_state import LONG_SECONDS, InnerState, StagedRest, staging_seconds
 from diloco.learner.store import Staged
 from diloco.protocol.state_parts import PieceArray, StateError, elements
 
@@ -78,6 +78,10 @@ class StagedParts:
         self._bound = max(QUEUE_BYTES, int(QUEUE_SHARE * 4 * sum(piece.elements for part in parts for piece in part)))
         self._was_full = False
         """So much did, after the last boundary."""
+        self._begun: float | None = None
+        """When the first part was staged."""
+        self._is_long = False
+        """All parts would take longer than LONG_SECONDS."""
         self._queue: deque[StagedPart | None] = deque()
         self._waiting = 0
         self._over = False
@@ -88,9 +92,15 @@ class StagedParts:
         """Nothing more is wanted."""
         return self._over
 
-    def stage(self, versions: Sequence[int], until: float, now: Callable[[], float]) -> None:
-        """Stage what there is room for until this time on `now`, and at least one part. `versions` has for each fragment the version that
-        this process has adopted. An error ends the transfer, and this process trains on."""
+    def stage(self, versions: Sequence[int], step_seconds: float, now: Callable[[], float]) -> bool:
+        """Stage what there is room for, in the time that a boundary may take after a step of `step_seconds`, and at least one part. Returns
+        whether that time is over. `versions` has for each fragment the version that this process has adopted. An error ends the transfer,
+        and this process trains on."""
+        begin = now()
+        self._begun = begin if self._begun is None else self._begun
+        # If all parts go on as those until now. Once decided it stays: with twice the share a state may seem short again.
+        self._is_long = self._is_long or (begin - self._begun) * len(self._parts) > LONG_SECONDS * max(1, self.next)
+        until = begin + staging_seconds(step_seconds, is_long=self._is_long)
         try:
             self._stage(versions, until, now)
         except StateError as error:
@@ -98,6 +108,7 @@ class StagedParts:
         except Exception as error:  # noqa: BLE001 - of a framework: the receiver does without
             _log.exception("the state could not be given to %s", self.receiver)
             self.end(f"this process could not read its state: {type(error).__name__}: {error}")
+        return now() >= until
 
     def _stage(self, versions: Sequence[int], until: float, now: Callable[[], float]) -> None:
         if self._was_full and not self._waiting:

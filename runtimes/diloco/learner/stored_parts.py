@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from diloco.algorithm.pieces import Piece
-from diloco.learner.inner_state import InnerState, staging_seconds
+from diloco.learner.inner_state import InnerState
 from diloco.learner.staged_parts import NothingComes, StagedParts
 from diloco.object_stores import words
 from diloco.protocol.state_parts import StateError
@@ -58,16 +58,13 @@ class PartsOfProcess:
         self._writer = writer
         self._done = done
         self._now = now
-        self._begun: float | None = None
         self._blocks: Sequence[Block] | None = None
         self._error = ""
         threading.Thread(target=self._write, name="diloco-store", daemon=True).start()
 
     def at_boundary(self, step_seconds: float) -> None:
         if not self._staged.over:
-            now = self._now()
-            self._begun = now if self._begun is None else self._begun
-            self._staged.stage((), now + staging_seconds(step_seconds, now - self._begun), self._now)
+            self._staged.stage((), step_seconds, self._now)
 
     def done(self) -> bool:
         if self._error:

@@ -17,7 +17,7 @@ import grpc
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, by_tensor, overlap
 from diloco.contract import learner_identity
-from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
+from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.protocol.diloco_pb2 import Give, StateWanted
 from diloco.protocol.piece_maps import MOST_RANKS
 from diloco.protocol.state_parts import StateError, pieces_from_message
@@ -70,8 +70,6 @@ class Giver:
         """All are for one taker. The one that waited longest for a boundary comes first."""
         self._epoch = 0
         """The number of the incarnation that its taker is connected to."""
-        self._begun: float | None = None
-        """When the first part for this taker was staged."""
         self._closed = False
 
     def allow(self, give: Give) -> None:
@@ -112,7 +110,6 @@ class Giver:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, f"the donor gives its state to unit {other.unit} now")
             gift = self._gift(wanted)
             self._served[wanted.unit].add(wanted.rank)
-            self._begun = self._begun if self._gifts else None
             self._epoch = epoch
             self._gifts.append((gift, wanted))
             return gift
@@ -153,17 +150,14 @@ class Giver:
             for gift, _ in gifts:
                 gift.end("the syncer has started again: the donor's outer steps are not the taker's")
             return
-        begin = self._now()
         for gift, wanted in gifts:
             if not readable or not held.reach(wanted.versions):
                 continue
-            self._begun = begin if self._begun is None else self._begun
-            until = begin + staging_seconds(step_seconds, begin - self._begun)
-            gift.stage(held.versions, until, self._now)
+            time_is_over = gift.stage(held.versions, step_seconds, self._now)
             with self._changed:
                 # Next time it is the last one: one process of the taker must not wait until another has all.
                 self._gifts = sorted(self._gifts, key=lambda one: one[0] is gift)
-            if self._now() >= until:
+            if time_is_over:
                 return
 
     def close(self) -> None:

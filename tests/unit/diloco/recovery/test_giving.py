@@ -207,6 +207,21 @@ def test_a_boundary_stages_for_a_small_share_of_the_step_and_at_least_one_part()
         assert gift.next == staged, boundary
 
 
+def test_a_state_that_will_take_long_gets_twice_the_share_of_a_step() -> None:
+    donor = Donor({"w": np.zeros((2048, 1 << 16), np.float32)})  # 512 parts
+    gift = donor.gives()
+    staged = []
+    for _ in range(3):
+        before = gift.next
+        # 5 % of a step of 100 ms are five looks at the clock; between two boundaries 100 ms go by.
+        donor.boundary()
+        staged.append(gift.next - before)
+        for _ in range(90):
+            next(donor.ticks)
+    # After the first boundary 5 of 512 parts took 0.1 s: all will take 10.6 s.
+    assert staged == [5, 10, 10]
+
+
 def test_no_more_waits_for_the_link_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     part = 2 * 4 * (1 << 18)
     monkeypatch.setattr(staged_parts, "QUEUE_BYTES", 2 * part)
