@@ -52,20 +52,21 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]], *, on_date: OnDate | None = None) -> None:
-    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message. For `on_date` see `OnDate`."""
+def on_cluster[T](target: Target, work: Callable[[RestClient, str], Awaitable[T]], *, on_date: OnDate | None = None) -> T:
+    """Run `work` with a client and the namespace, and return what it returns. Errors of the cluster end the program with a message. For
+    `on_date` see `OnDate`."""
     try:
         config = load_config(target.kubeconfig, target.context)
     except ConfigError as error:
         raise CommandError(str(error)) from error
 
-    async def connected() -> None:
+    async def connected() -> T:
         async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN, on_date=on_date) as client:
-            await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
+            return await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
 
     try:
         with cluster_errors(config.source):
-            asyncio.run(connected())
+            return asyncio.run(connected())
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
 

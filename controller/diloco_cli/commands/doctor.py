@@ -37,13 +37,12 @@ def doctor(target: Target, job: str, whole: bool, output: str) -> None:
     if job and whole:
         raise click.UsageError("give a JOB or --cluster, not both")
     clock = ServerClock()
-    findings: list[Finding] = []
 
-    async def work(client: RestClient, namespace: str) -> None:
+    async def work(client: RestClient, namespace: str) -> Sequence[Finding]:
         wanted = Wanted("" if whole else namespace, job)
-        findings.extend(examine(await read_facts(client, wanted, clock)))
+        return examine(await read_facts(client, wanted, clock))
 
-    on_cluster(target, work, on_date=clock.note)
+    findings = on_cluster(target, work, on_date=clock.note)
     click.echo(as_json(findings) if output == "json" else as_text(findings))
     if any(finding.level is Level.ERROR for finding in findings):
         raise SystemExit(EXIT_ERRORS)

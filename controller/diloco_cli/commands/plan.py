@@ -122,21 +122,19 @@ def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, 
             return of_fleet(load_fleet(fleet), now), target.namespace or "default"
         except BadFleet as error:
             refuse(*error.sentences)
-    results: list[tuple[Contents, str]] = []
 
-    async def work(client: RestClient, namespace: str) -> None:
+    async def work(client: RestClient, namespace: str) -> tuple[Contents, str]:
         try:
-            results.append((await of_cluster(client, namespace), namespace))
+            return await of_cluster(client, namespace), namespace
         except NotFound as error:
             raise no_such_resource() from error
 
     try:
-        on_cluster(target, work)
+        return on_cluster(target, work)
     except NodesNotReadable as error:
         refuse(str(error))
     except CommandError as error:
         refuse(f"{error.message}; to plan without a cluster, give its nodes with --fleet FILE")
-    return results[0]
 
 
 def _idle(jobs: Iterable[Obj], keys: Collection[tuple[str, str]]) -> Iterator[str]:

@@ -128,22 +128,21 @@ def submit(
     if dry_run:
         _print(wanted.on(explicit_pools if explicit_pools is not None else _seen(target, pools, held)), output)
         return
-    completions: list[bool] = []
 
-    async def work(client: RestClient, namespace: str) -> None:
+    async def work(client: RestClient, namespace: str) -> bool:
+        """Create the job. False if it was watched and did not complete."""
         placed_pools = explicit_pools if explicit_pools is not None else _pools(pools, await _slices(client), held)
         submission = wanted.on(placed_pools).in_namespace(namespace)
         await create_job(client, _valid(submission), config_map_of(submission))
         click.echo(f"{reference(job_name)} created in namespace {namespace}")
         if not watch:
             click.echo(f"kubectl diloco status {job_name} -n {namespace}    says how it goes")
-            return
+            return True
         view = await watch_job(client, namespace, job_name, lambda line: click.echo(plain(datetime.now().astimezone(), line)))
         click.echo(status_text(view, time.time()))
-        completions.append(view.complete)
+        return view.complete
 
-    on_cluster(target, work)
-    if completions == [False]:
+    if not on_cluster(target, work):
         raise SystemExit(1)
 
 
@@ -208,16 +207,16 @@ def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] 
 
 def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[PoolRequest]:
     """Read the pools. The cluster's nodes decide what they leave open, or the catalogue, with a note, if no cluster answers."""
-    answers: list[Mapping[SliceKind, int]] = []
 
-    async def ask(client: RestClient, _namespace: str) -> None:
-        answers.append(await _slices(client))
+    async def ask(client: RestClient, _namespace: str) -> Mapping[SliceKind, int]:
+        return await _slices(client)
 
     try:
-        on_cluster(target, ask)
+        slices = on_cluster(target, ask)
     except CommandError as error:
+        slices = None
         note_on_stderr(f"what --pool leaves open is the first of the catalogue, as no cluster could be asked: {error.message}")
-    return _pools(texts, answers[0] if answers else None, held)
+    return _pools(texts, slices, held)
 
 
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:

@@ -35,20 +35,16 @@ def export(target: Target, request: ClaimRequest, output: Path, step: int | None
     `kubectl diloco doctor` says which rights for this you lack.
     """
     one_choice(step, snapshot)
-    copies = ""
 
-    async def work(client: RestClient, namespace: str) -> None:
-        nonlocal copies
-        written = await fetch_model(client, namespace, request, output, step, snapshot, dtype)
-        if isinstance(written, str):
-            copies = written
-        else:
-            click.echo(summary(*written, dtype))
+    async def work(client: RestClient, namespace: str) -> tuple[TargetFile, Announcement] | str:
+        return await fetch_model(client, namespace, request, output, step, snapshot, dtype)
 
     with errors_of_export():
-        on_cluster(target, work)
-        if copies:
-            export_from(copies, "", output, step, snapshot, dtype)
+        written = on_cluster(target, work)
+        if isinstance(written, str):
+            export_from(written, "", output, step, snapshot, dtype)
+        else:
+            click.echo(summary(*written, dtype))
 
 
 async def fetch_model(

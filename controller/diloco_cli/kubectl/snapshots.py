@@ -34,21 +34,15 @@ def snapshots(target: Target, request: ClaimRequest, output: str, *, check: bool
       0  all are complete, or whole
       1  there are none, or one is damaged or unfinished
     """
-    entries: list[SnapshotEntry] = []
-    copies = ""
 
-    async def work(client: RestClient, namespace: str) -> None:
-        nonlocal entries, copies
+    async def work(client: RestClient, namespace: str) -> list[SnapshotEntry] | str:
+        """List what the claim has. Without a claim, return the URI of the copies of its snapshots."""
         reader = await claim_pod(client, namespace, request)
-        if isinstance(reader, str):
-            copies = reader
-        else:
-            entries = await list_claim(client, reader, check=check)
+        return reader if isinstance(reader, str) else await list_claim(client, reader, check=check)
 
     with errors_of_export():
-        on_cluster(target, work)
-        if copies:
-            entries = list(list_snapshots(copies, check=check))
+        answer = on_cluster(target, work)
+        entries = list(list_snapshots(answer, check=check)) if isinstance(answer, str) else answer
     show(entries, None, output)
 
 
