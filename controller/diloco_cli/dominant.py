@@ -229,11 +229,9 @@ def upcoming(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
             unit_names.setdefault((unit.paused_until, "must be over with its pause"), []).append(unit.name)
     actions = [Upcoming(at, f"{', '.join(names)} {what}") for (at, what), names in unit_names.items()]
     actions += [Upcoming(host.avoided_until, f"units start on {host.node} again") for host in view.status.hosts if host.avoided_until]
-    end = next(
-        (item for kind in (ConditionType.COMPLETE, ConditionType.FAILED) if (item := _condition(view, kind)) and view.holds(kind)),
-        None,
-    )
     ttl = spec.get("ttlSecondsAfterFinished")
-    if end is not None and ttl is not None:
-        actions.append(Upcoming(end.last_transition_time + ttl, "the job is deleted"))
+    if ttl is not None and view.over:
+        end = _condition(view, ConditionType.COMPLETE if view.complete else ConditionType.FAILED)
+        if end is not None:
+            actions.append(Upcoming(end.last_transition_time + ttl, "the job is deleted"))
     return tuple(sorted(actions, key=lambda item: (item.at, item.what)))

@@ -120,7 +120,9 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
         manifests += file_manifests
     good = [manifest for manifest in manifests if _check_kind(manifest, kinds, problems, beside)]
     seen: dict[tuple[str, str, str], Manifest] = {}
-    for manifest in (item for item in good if item.name):
+    for manifest in good:
+        if not manifest.name:
+            continue
         # With the namespace in which it will be created: the second of two objects with one name would overwrite the first.
         namespace = str(manifest.obj["metadata"].get("namespace") or "default")
         first = seen.setdefault((manifest.obj["kind"], namespace, manifest.name), manifest)

@@ -130,7 +130,10 @@ def pod_security(facts: Facts) -> Iterator[Finding]:
     for name, profile in refused:
         message = f"it enforces {enforced}, and programs on {name} need {profile}: pods are refused"
         remedy = f"kubectl label namespace {facts.namespace} {ENFORCE}={profile} --overwrite, or say runAsNonRoot: true in the templates"
-        yield (error if spec is not None else warning)(Check.POD_SECURITY, where, message, remedy)
+        if spec is not None:
+            yield error(Check.POD_SECURITY, where, message, remedy)
+        else:
+            yield warning(Check.POD_SECURITY, where, message, remedy)
     if not refused:
         who = ", ".join(sorted(kinds)) or CPU
         yield ok(Check.POD_SECURITY, where, f"it enforces {enforced}, which admits programs on {who}")

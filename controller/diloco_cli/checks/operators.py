@@ -87,11 +87,9 @@ def lease_of(deployment: Obj) -> tuple[str, str] | None:
     """Namespace and name of the Lease with which this operator elects its leader, by its arguments. None if there is no election."""
     if "--no-leader-elect" in arguments(deployment):
         return None
-    own = deployment["metadata"]["namespace"]
-    return (
-        [own, *_given(deployment, "--leader-elect-namespace")][-1],
-        [names.OPERATOR_LEASE, *_given(deployment, "--leader-elect-lease-name")][-1],
-    )
+    namespaces = _given(deployment, "--leader-elect-namespace") or [deployment["metadata"]["namespace"]]
+    lease_names = _given(deployment, "--leader-elect-lease-name") or [names.OPERATOR_LEASE]
+    return namespaces[-1], lease_names[-1]  # of an option that is given twice, the last value counts
 
 
 def leases(facts: Facts) -> Iterator[Finding]:

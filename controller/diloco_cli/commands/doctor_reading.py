@@ -52,12 +52,13 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
     groups = await client.groups()
     objects = await _objects(client, wanted)
     operator = _operator(objects[names.DEPLOYMENTS], wanted.namespace)
+    rights, account = (operator_rights(wanted.namespace), _account(operator)) if operator else ((), "")
     caller_reviews, operator_reviews, config, elections, reached = await asyncio.gather(
         _reviews(client, caller_rights(wanted.namespace) if wanted.namespace else (), ""),
-        _reviews(client, operator_rights(wanted.namespace), _account(operator)) if operator else _none(),
+        _reviews(client, rights, account),
         _config(client, operator),
         _elections(client, objects[names.DEPLOYMENTS]),
-        reach(client, wanted, objects[names.PODS]) if job is not None else _nothing(),
+        reach(client, wanted, objects[names.PODS]),
     )
     return Facts(
         namespace=wanted.namespace,
@@ -74,14 +75,6 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
         job=job,
         reach=reached,
     )
-
-
-async def _none() -> Sequence[Review]:
-    return ()
-
-
-async def _nothing() -> None:
-    return None
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------
@@ -223,7 +216,7 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
-    """Try whether the first running pod of a learner reaches the syncer. None if none runs."""
+    """Try whether the first running pod of a learner reaches the syncer. None if none runs, or no job is looked at."""
     if isinstance(pods, Unreadable):
         return pods
     running = [pod for pod in pods if _is_running_learner(pod)]

@@ -149,5 +149,6 @@ def slices_of(inventory: Inventory, jobs: Iterable[JobView], uses: Iterable[PodU
             numbers.others += 1
         elif not inventory.usable(slice_):
             numbers.unusable += 1
-        numbers.avoided += any(host.node in avoided for host in slice_.hosts)
+        if any(host.node in avoided for host in slice_.hosts):
+            numbers.avoided += 1
     return dict(sorted(counts.items()))

@@ -5,6 +5,7 @@ See docs/decisions/0274-dashboard.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
@@ -35,15 +36,10 @@ def fleet_page(facts: FleetFacts, base: str) -> Page:
 def _summary(facts: FleetFacts) -> Element:
     contributing = sum(view.status.learners.contributing for view in facts.jobs)
     desired = sum(view.status.learners.desired for view in facts.jobs)
-    named: list[tuple[str, Cell]] = [
-        (f"jobs: {state.value}", str(number)) for state in JobState if (number := _in_state(facts.jobs, state))
-    ]
+    jobs_in = Counter(view.state for view in facts.jobs)
+    named: list[tuple[str, Cell]] = [(f"jobs: {state.value}", str(jobs_in[state])) for state in JobState if jobs_in[state]]
     speed = sum(view.status.progress.tokens_per_second for view in facts.jobs if not view.over)
     return figures([*named, ("units contribute", f"{contributing} of {desired}"), ("tokens/s", count(speed))])
-
-
-def _in_state(jobs: Sequence[JobView], state: JobState) -> int:
-    return sum(view.state is state for view in jobs)
 
 
 def _jobs(jobs: Sequence[JobView], base: str) -> Iterator[Element]:

@@ -55,13 +55,13 @@ def of_queue(obj: Obj) -> tuple[Allowance, ...]:
         for resource in objects(flavor, "resources")
     }
     waiting = whole_number(status, "pendingWorkloads", "status")
-    return tuple(
-        Allowance(name, *key, used.get(key, "0"), _amount(resource, "nominalQuota"), waiting)
-        for group in objects(fields(obj, "spec"), "resourceGroups", "spec")
-        for flavor in objects(group, "flavors")
-        for resource in objects(flavor, "resources")
-        if (key := (string(flavor, "name"), string(resource, "name")))
-    )
+    allowances = []
+    for group in objects(fields(obj, "spec"), "resourceGroups", "spec"):
+        for flavor in objects(group, "flavors"):
+            for resource in objects(flavor, "resources"):
+                key = string(flavor, "name"), string(resource, "name")
+                allowances.append(Allowance(name, *key, used.get(key, "0"), _amount(resource, "nominalQuota"), waiting))
+    return tuple(allowances)
 
 
 def _amount(holder: Fields, resource: str) -> str:

@@ -70,8 +70,8 @@ def _norm(facts: JobFacts, unit: UnitStatus) -> Iterator[tuple[str, Cell]]:
         for other in facts.view.status.units
         if other.pool == unit.pool and other.name != unit.name and other.state is UnitState.TRAINING and other.tokens_per_second
     ]
-    if others and (middle := median(others)):
-        yield "of the pool's other units", f"{unit.tokens_per_second / middle:.0%}"
+    if others:
+        yield "of the pool's other units", f"{unit.tokens_per_second / median(others):.0%}"
     measured = next((pool.tokens_per_second for pool in facts.view.status.pools if pool.name == unit.pool), None)
     if measured:
         yield "of the pool's mean", f"{unit.tokens_per_second / measured:.0%}"

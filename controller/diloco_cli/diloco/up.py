@@ -119,7 +119,10 @@ def up(
         refuse(*sentences)
     view = view_of(output)
     for text in hints(jobs, nodes, fleet):
-        view.note(text) if output == "json" else click.echo(text, err=True)
+        if output == "json":
+            view.note(text)
+        else:
+            click.echo(text, err=True)
     command = shlex.join(["diloco", *sys.argv[1:]])
     options = UpOptions(
         jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report, config_maps, dashboard
