@@ -96,7 +96,7 @@ def drivers(facts: Facts) -> Iterator[Finding]:
         message = f"the nodes are in NVLink domains ({NVLINK_DOMAIN}), and the cluster has no ComputeDomain ({COMPUTE_DOMAINS})"
         remedy = "install NVIDIA's DRA driver, or units of several hosts do not use NVLink between them"
         yield warning(Check.DRIVERS, _nodes(domains), message, remedy)
-    elif not silent:
+    if not silent:
         yield ok(Check.DRIVERS, _CLUSTER, f"{known} of {known} hosts with a known accelerator offer it" if known else "no driver is needed")
 
 
