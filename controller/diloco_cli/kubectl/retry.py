@@ -5,6 +5,7 @@ See docs/decisions/0052-drain-and-retry.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -80,7 +81,8 @@ def _given_up(view: JobView) -> tuple[str, ...]:
 
 
 async def wait_retried(client: Client, namespace: str, name: str, emit: Emit, retry: Retry, *, seconds: float) -> None:
-    """Wait until the operator has acted on this retry and the units train, and then as long again for the job."""
+    """Wait until the operator has acted on this retry, the units train, and the job trains. `seconds` is the time for all of this."""
+    deadline = asyncio.get_running_loop().time() + seconds
 
     def units_train(view: JobView) -> bool:
         if (view.status.retry or 0) < retry.number:
@@ -95,4 +97,4 @@ async def wait_retried(client: Client, namespace: str, name: str, emit: Emit, re
         waits = "; ".join(f"{unit.name} is {unit.state}: {unit.message}" for unit in view.status.units if unit.name in retry.units)
         why = waits if (view.status.retry or 0) >= retry.number else view.missing_condition()
         raise CommandError(f'job "{name}" has not started again after {format_duration(seconds)}: {why}')
-    await wait_training(client, namespace, name, emit, seconds=seconds)
+    await wait_training(client, namespace, name, emit, seconds=seconds, deadline=deadline)

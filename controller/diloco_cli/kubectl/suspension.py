@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from diloco.wording import plural
@@ -48,15 +49,17 @@ async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, 
     emit(f"{reference(name)}: no pod runs any more, the state is saved")
 
 
-async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:
-    """Wait until the job trains again or is complete."""
+async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float, deadline: float | None = None) -> None:
+    """Wait until the job trains again or is complete. If the command has waited for something else before, `deadline` is its end, by the
+    event loop's clock, and `seconds` the time of the whole command, for messages."""
 
     def training(view: JobView) -> bool:
         if view.holds(ConditionType.FAILED):
             raise CommandError(f'job "{name}" failed: {_why(view)}')
         return view.complete or (not view.suspend and not view.is_suspended and view.holds(ConditionType.TRAINING))
 
-    view = await wait_until(client, namespace, name, training, seconds=seconds)
+    left = seconds if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    view = await wait_until(client, namespace, name, training, seconds=left)
     if view is None:
         raise CommandError(await _timeout_message(client, namespace, name, "training", seconds))
     if view.complete:

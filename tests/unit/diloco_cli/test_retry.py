@@ -78,6 +78,20 @@ async def test_a_retried_job_is_waited_for_until_it_trains(cluster: FakeCluster)
 
 
 @on_a_cluster
+async def test_units_and_job_are_waited_for_within_one_time(cluster: FakeCluster) -> None:
+    await begin(cluster, Failed="True")
+    asked = await retry(cluster)
+    now = asyncio.get_running_loop().time
+    began = now()
+    waiting = asyncio.create_task(wait_retried(cluster.api, "team", "bytes-lm", cluster.said.append, asked, seconds=60))
+    await asyncio.sleep(50)
+    await acted(cluster, 1, Failed="False", Training="False")
+    with pytest.raises(CommandError, match="is not training after 1m:"):
+        await waiting
+    assert now() - began == pytest.approx(60, abs=1)
+
+
+@on_a_cluster
 async def test_retried_units_are_waited_for_although_the_others_train(cluster: FakeCluster) -> None:
     await begin(cluster, unit(), unit("v5p-1", "Failed"), Training="True")
     asked = await retry(cluster)
