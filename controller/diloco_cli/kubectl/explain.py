@@ -10,12 +10,14 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import click
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
 from diloco_operator.api.reasons import lack_of
+from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
 from diloco_operator.kube.listing import list_all
@@ -67,10 +69,12 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
     events = await _readable(client, EVENTS, namespace, notes, "events of the namespace", selector=selector, most=_MOST_EVENTS)
     facts: dict[str, PoolFacts] = {}
     line: Mapping[str, Place] = {}
-    if any(lack_of(pool.reason).of_slices for pool in view.status.pools):
+    short = [pool.name for pool in view.status.pools if lack_of(pool.reason).of_slices]
+    if short:
         nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
         if nodes is not None:
-            facts = pool_facts(obj, nodes, now(), await gpu_slices(client, notes.append))
+            inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now(), await gpu_slices(client, notes.append))
+            facts = pool_facts(obj, short, inventory, notes.append)
         line = await _line(client, obj, notes)
     return explanation(view, obj["spec"], events or (), facts, line, notes)
 
@@ -93,19 +97,27 @@ async def _readable(
         return None
 
 
-def pool_facts(job: Obj, nodes: Sequence[Obj], now: float, slices: Sequence[Obj] = ()) -> dict[str, PoolFacts]:
-    """What the nodes tell about each pool. A pool that cannot be read has no facts; the operator's own messages name it."""
-    inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now, slices)
+def pool_facts(job: Obj, names: Collection[str], inventory: Inventory, note: Callable[[str], None]) -> dict[str, PoolFacts]:
+    """What the nodes tell about the pools of these names. `note` gets a sentence for each pool without facts whose accelerator is not built
+    in. A job or pool that cannot be read has no facts either; the operator's own messages name it."""
     try:
         pools = load(job).spec.pools
     except InvalidJob:
         return {}
     facts = {}
     for pool in pools:
+        if pool.name not in names:
+            continue
+        if pool.accelerator not in CATALOGUE:
+            note(
+                f"what the nodes have for pool {pool.name} is not shown: {pool.accelerator} is not built in, and the operator's catalogue "
+                "file is not read here; kubectl diloco doctor reads it"
+            )
+            continue
         try:
             shape = shape_of(pool)
         except ValueError:
-            continue  # its accelerator is in the operator's catalogue file, which is not read here
+            continue
         counts = inventory.counts(shape.one)
         facts[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
     return facts

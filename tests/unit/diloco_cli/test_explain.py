@@ -276,6 +276,20 @@ async def test_pools_of_hosts_and_pools_that_the_spec_lost_are_described(cluster
 
 
 @on_a_cluster
+async def test_a_pool_of_a_kind_from_the_operators_catalogue_file_says_why_its_nodes_are_not_shown(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    custom = a_manifest("own", namespace="team", pools=[gpu_pool("npu", accelerator="acme-npu"), tpu_pool(topology="2x2x1")])
+    await cluster.api.create(DILOCO_JOBS, custom)
+    pools = [a_pool(name, placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES) for name in ("npu", "v5p")]
+    told = {"state": "Queued", "conditions": conditions(Training="False"), "learners": learners(0, 2), "pools": pools}
+    await cluster.write_status(DILOCO_JOBS, "own", told, namespace="team")
+    explanation = await explained(cluster.api, "team", "own", lambda: NOW)
+    assert [pool.nodes for pool in explanation.pools] == ["", "none of tpu-v5p 2x2x1"]
+    (note,) = explanation.notes
+    assert note.startswith("what the nodes have for pool npu is not shown: acme-npu is not built in, and the operator's catalogue file")
+
+
+@on_a_cluster
 async def test_lines_are_as_wide_as_the_terminal_and_stay_indented(cluster: FakeCluster) -> None:
     await begin(cluster)
     await set_status(
