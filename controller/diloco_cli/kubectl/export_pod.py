@@ -25,8 +25,8 @@ _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory
 """Memory does not grow with the model. The limit is for namespaces whose quota demands one."""
 _FROM_TEMPLATE = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName", "serviceAccountName", "hostUsers")
 """Fields of the syncer's template that decide whether a pod is admitted and starts."""
-_HOPELESS = ("InvalidImageName", "ImageInspectError", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
-_PULLS = ("ErrImagePull", "ImagePullBackOff")
+_BAD_IMAGE = ("InvalidImageName", "ImageInspectError", "ErrImageNeverPull")
+_BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError")
 _GRACE = 1
 _NOTHING: Mapping[str, Any] = {}
 
@@ -134,7 +134,7 @@ def mounts(pod: Obj, claim: str) -> bool:
 
 async def _until_running(client: Client, request: PodRequest, name: str, say: Callable[[str], None], start: float) -> None:
     loop = asyncio.get_running_loop()
-    deadline, shown = loop.time() + start, ""
+    deadline, shown, backed_off = loop.time() + start, "", False
     while True:
         try:
             pod = await client.get(names.PODS, request.namespace, name)
@@ -148,9 +148,13 @@ async def _until_running(client: Client, request: PodRequest, name: str, say: Ca
         if has_ended(pod):
             raise CommandError(_ended_message(request, name, status, container))
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
-        # The kubelet tries a failed pull again, so the first one is not hopeless.
-        if reason in _HOPELESS or (reason in _PULLS and shown):
-            raise CommandError(f"pod {name} cannot start: {why}. {_image_hint(request) if reason not in _HOPELESS[3:] else ''}".strip())
+        # The kubelet tries a failed pull again, so the first one is not hopeless. It shows ErrImagePull once a pull has failed, and
+        # ImagePullBackOff while it waits before the next: ErrImagePull after that is of a second pull.
+        backed_off = backed_off or reason == "ImagePullBackOff"
+        if reason in _BAD_IMAGE or (reason == "ErrImagePull" and backed_off):
+            raise CommandError(f"pod {name} cannot start: {why}. {_image_hint(request)}")
+        if reason in _BAD_CONTAINER:
+            raise CommandError(f"pod {name} cannot start: {why}.")
         if loop.time() > deadline:
             events = await _last_events(client, request.namespace, name)
             raise CommandError(f"pod {name} does not run after {start:.0f} s: {why or 'no reason is known'}{events}")
