@@ -77,8 +77,8 @@ COMMANDS: Mapping[str, tuple[tuple[Resource, str, str], ...]] = {
         (names.SERVICES, "", "get"),
     ),
     "submit": (
-        (names.DILOCO_JOBS, "", "get create watch"),
-        (names.CONFIG_MAPS, "", "get create patch delete"),
+        (names.DILOCO_JOBS, "", "get create delete watch"),
+        (names.CONFIG_MAPS, "", "get create patch"),
         (names.NODES, "", "list"),
     ),
     "init": ((names.NODES, "", "list"),),

@@ -1,6 +1,7 @@
 """Creates the objects of `diloco submit` in a cluster, and follows the job to its end.
 
-The ConfigMap is created before the job, so that no pod waits for it. Then the job becomes its owner, so that it is deleted with the job.
+The job is created before the ConfigMap, which thereby has its owner from the beginning: it goes with the job, whatever fails in between.
+Pods that come first wait for it.
 
 See docs/decisions/0258-submit-and-client.md.
 """
@@ -14,41 +15,34 @@ from collections.abc import Callable
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj
 
-from diloco_cli.cluster import CommandError, no_such_resource
-from diloco_cli.jobs import follow
+from diloco_cli.cluster import CommandError
+from diloco_cli.jobs import follow, list_jobs
 from diloco_cli.view_model import JobView, Line, changes
 
-_OLD_GOES_SECONDS = 60.0
+_OLD_SCRIPT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 
 
-async def create_job(client: Client, job: Obj, config_map: Obj | None, *, seconds: float = _OLD_GOES_SECONDS) -> Obj:
-    """Create the job with its script. Raises `CommandError` if the name is taken and `ApiError` if the API server refuses the job, and
+async def create_job(client: Client, job: Obj, config_map: Obj | None, *, seconds: float = _OLD_SCRIPT_SECONDS) -> Obj:
+    """Create the job with its script. Raises `CommandError` if the name is taken and `ApiError` if the API server refuses an object, and
     leaves nothing behind. `seconds` is how long the ConfigMap of a deleted job may take to go."""
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     await _refuse_twice(client, namespace, name)
-    if config_map is not None:
-        await _create_script(client, config_map, seconds)
+    script_exists = config_map is not None and await _script_exists(client, config_map, seconds)
     try:
         created = await client.create(names.DILOCO_JOBS, job, field_manager=names.KUBECTL_PLUGIN)
-    except ApiError as error:
-        if config_map is not None:
-            with contextlib.suppress(ApiError):  # the first error is the one to tell
-                await client.delete(names.CONFIG_MAPS, namespace, config_map["metadata"]["name"])
-        if isinstance(error, NotFound):
-            raise no_such_resource() from error
-        if isinstance(error, AlreadyExists):
-            raise _exists(namespace, name) from error
+    except NotFound:
+        await list_jobs(client, namespace)  # raises if the cluster lacks the kind; else it lacks the namespace
         raise
+    except AlreadyExists as error:
+        raise _exists(namespace, name) from error
     if config_map is not None:
-        owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": name, "uid": created["metadata"]["uid"]}
-        await client.patch(
-            names.CONFIG_MAPS,
-            namespace,
-            config_map["metadata"]["name"],
-            {"metadata": {"ownerReferences": [owner]}},
-            field_manager=names.KUBECTL_PLUGIN,
-        )
+        try:
+            await _add_script(client, config_map, created, exists=script_exists)
+        except BaseException:  # after Ctrl-C, too, a job without its script would only hold slices
+            with contextlib.suppress(ApiError):  # the first error is the one to tell
+                await client.delete(names.DILOCO_JOBS, namespace, name, uid=created["metadata"]["uid"])
+            raise
     return created
 
 
@@ -67,25 +61,36 @@ def _exists(namespace: str, name: str) -> CommandError:
     )
 
 
-async def _create_script(client: Client, config_map: Obj, seconds: float) -> None:
-    """Create the ConfigMap. One of a deleted job with the same name and script may have to go first."""
+async def _script_exists(client: Client, config_map: Obj, seconds: float) -> bool:
+    """Whether there is this ConfigMap already and no job owns it, as after `kubectl apply` of a dry run. First waits until one of a deleted
+    job is gone. Raises `CommandError` if it does not go, or has another content."""
     namespace, name = config_map["metadata"]["namespace"], config_map["metadata"]["name"]
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         try:
-            await client.create(names.CONFIG_MAPS, config_map, field_manager=names.KUBECTL_PLUGIN)
-            return
-        except AlreadyExists:
-            with contextlib.suppress(NotFound):
-                existing = await client.get(names.CONFIG_MAPS, namespace, name)
-                if existing.get("data") != config_map["data"]:
-                    raise CommandError(f'ConfigMap "{name}" has another content; delete it, or give --name for another job') from None
-                # A `diloco submit` that was killed before it created its job left it. It has the same content.
-                if not existing["metadata"].get("ownerReferences") and not existing["metadata"].get("deletionTimestamp"):
-                    return
+            existing = await client.get(names.CONFIG_MAPS, namespace, name)
+        except NotFound:
+            return False
+        if existing.get("data") != config_map["data"]:
+            raise CommandError(f'ConfigMap "{name}" has another content; delete it, or give --name for another job')
+        if not existing["metadata"].get("ownerReferences") and not existing["metadata"].get("deletionTimestamp"):
+            return True
         if asyncio.get_running_loop().time() > deadline:
             raise CommandError(f'ConfigMap "{name}" of a deleted job does not go; look at its ownerReferences and finalizers')
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _add_script(client: Client, config_map: Obj, job: Obj, *, exists: bool) -> None:
+    """Create the ConfigMap as one of the job, or give the job one that `exists`."""
+    metadata = config_map["metadata"]
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    owned = {"ownerReferences": [owner]}
+    if exists:
+        await client.patch(
+            names.CONFIG_MAPS, metadata["namespace"], metadata["name"], {"metadata": owned}, field_manager=names.KUBECTL_PLUGIN
+        )
+    else:
+        await client.create(names.CONFIG_MAPS, {**config_map, "metadata": {**metadata, **owned}}, field_manager=names.KUBECTL_PLUGIN)
 
 
 async def watch_job(client: Client, namespace: str, name: str, emit: Callable[[Line], None]) -> JobView:

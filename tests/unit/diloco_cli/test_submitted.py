@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from builders.cluster_scenes import on_a_cluster
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj
+from builders.virtual_time import run_virtual
 from diloco_cli.cluster import CommandError
 from diloco_cli.diloco.pool_option import read_pool
 from diloco_cli.diloco.submission import Script, Submission, config_map_of, job_of
 from diloco_cli.diloco.submitted import create_job
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import Invalid
+from diloco_operator.kube.client import Invalid, NotFound, Unavailable
 
 
 def wanted(**fields: Any) -> tuple[Obj, Obj]:
@@ -70,8 +74,53 @@ async def test_a_cluster_without_the_operators_kinds_is_told_and_left_as_it_was(
     assert await scripts(cluster) == []
 
 
+class FailingOnce:
+    """A client with one write that fails; `error` is raised instead of the write with this number, from 0."""
+
+    def __init__(self, api: Any, number: int, error: BaseException) -> None:
+        self._api, self._left, self._error = api, number, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def create(self, *args: Any, **how: Any) -> Obj:
+        return await self._write(self._api.create, *args, **how)
+
+    async def patch(self, *args: Any, **how: Any) -> Obj:
+        return await self._write(self._api.patch, *args, **how)
+
+    async def _write(self, act: Callable[..., Awaitable[Obj]], *args: Any, **how: Any) -> Obj:
+        self._left -= 1
+        if self._left == -1:
+            raise self._error
+        return await act(*args, **how)
+
+
+@pytest.mark.parametrize("error", [Unavailable(503, "", "no connection"), asyncio.CancelledError()], ids=["unavailable", "Ctrl-C"])
+@pytest.mark.parametrize("number", range(3))
+def test_whichever_write_fails_no_script_and_no_job_stays(number: int, error: BaseException) -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster(MemoryApi())
+        await a_namespace(cluster)
+        client: Any = FailingOnce(cluster.api, number, error)
+        with contextlib.suppress(type(error)):
+            await create_job(client, *wanted())
+            return  # there is no such write
+        jobs = (await cluster.api.list(names.DILOCO_JOBS, "team")).items
+        assert (jobs, await scripts(cluster)) == ([], [])
+
+    run_virtual(scenario())
+
+
 @on_a_cluster
-async def test_the_script_that_a_killed_command_left_is_taken(cluster: FakeCluster) -> None:
+async def test_a_missing_namespace_is_named(cluster: FakeCluster) -> None:
+    await cluster.api.create(names.CUSTOM_RESOURCES, build_crd())
+    with pytest.raises(NotFound, match='namespaces "team" not found'):
+        await create_job(cluster.api, *wanted())
+
+
+@on_a_cluster
+async def test_a_script_that_no_job_owns_is_taken(cluster: FakeCluster) -> None:
     await a_namespace(cluster)
     job, config_map = wanted()
     await cluster.api.create(names.CONFIG_MAPS, config_map)
