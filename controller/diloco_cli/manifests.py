@@ -167,16 +167,16 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     return jobs
 
 
-def _beyond_schema(obj: Obj, found: Sequence[Cause]) -> list[Cause]:
-    """What the operator would refuse beyond the schema, as far as it can be judged without the wrong fields `found`."""
+def _beyond_schema(obj: Obj, wrong: Sequence[Cause]) -> list[Cause]:
+    """What the operator would refuse beyond the schema, as far as it can be judged without the fields of `wrong`."""
     try:
-        spec = readable_spec(obj.get("spec")) if found else load(obj).spec
+        spec = readable_spec(obj.get("spec")) if wrong else load(obj).spec
     except InvalidJob as error:
         return list(error.causes)
     # For built-in kinds the schema has the rules.
     others = ((index, pool) for index, pool in enumerate(spec.pools) if pool.accelerator not in BUILT_IN)
     causes = [cause for index, pool in others for cause in kind_problems(pool, f"spec.pools[{index}]")]
-    known = {cause.field for cause in found}
+    known = {cause.field for cause in wrong}
     return [cause for cause in (*causes, *template_problems(spec)) if cause.field not in known]
 
 

@@ -169,11 +169,11 @@ class Facts:
         return () if isinstance(slices, Unreadable) else slices
 
 
-def read[T](found: T | Unreadable) -> T:
-    """Return `found`. Raises `NotRead` if it could not be read."""
-    if isinstance(found, Unreadable):
-        raise NotRead(found)
-    return found
+def read[T](value: T | Unreadable) -> T:
+    """Return `value`. Raises `NotRead` if it could not be read."""
+    if isinstance(value, Unreadable):
+        raise NotRead(value)
+    return value
 
 
 def named(names: Sequence[str]) -> str:

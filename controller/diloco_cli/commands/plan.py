@@ -155,17 +155,17 @@ def _in_namespace(manifest: Manifest, namespace: str) -> Obj:
     return {key: value for key, value in manifest.obj.items() if key != "status"} | {"metadata": metadata}
 
 
-def _as_json(found: Preview, page: Page, fits: bool) -> dict[str, object]:
-    changed = found.changed
+def _as_json(outcome: Preview, page: Page, fits: bool) -> dict[str, object]:
+    changed = outcome.changed
     return {
         "fits": fits,
-        "settled": found.settled,
+        "settled": outcome.settled,
         "notes": list(page.notes),
-        "now": [asdict(job) for job in found.now if job.key in page.keys],
-        "planned": [asdict(job) for job in found.planned],
-        "next": asdict(difference(found.now, found.planned)),
+        "now": [asdict(job) for job in outcome.now if job.key in page.keys],
+        "planned": [asdict(job) for job in outcome.planned],
+        "next": asdict(difference(outcome.now, outcome.planned)),
         "changes": list(page.changes),
         "changed": None if changed is None else [asdict(job) for job in changed],
-        "sparesCost": None if found.spares_cost is None else asdict(found.spares_cost),
-        "difference": None if changed is None else asdict(difference(found.planned, changed)),
+        "sparesCost": None if outcome.spares_cost is None else asdict(outcome.spares_cost),
+        "difference": None if changed is None else asdict(difference(outcome.planned, changed)),
     }

@@ -50,15 +50,15 @@ class Page:
     """The fleet file, or "" for a cluster."""
 
 
-def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
+def plan_text(outcome: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
     """Render a preview. `lacking` are the jobs that do not fit or train in the end. A `width` of 0 does not wrap lines."""
-    cost = found.spares_cost
-    lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
-    if found.changed is not None:
-        lines += ["", *wrapped(f"AFTER {', '.join(page.changes)}", "", width), "", *_stage(found.planned, found.changed, (), width)]
+    cost = outcome.spares_cost
+    lines = _stage(outcome.now, outcome.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
+    if outcome.changed is not None:
+        lines += ["", *wrapped(f"AFTER {', '.join(page.changes)}", "", width), "", *_stage(outcome.planned, outcome.changed, (), width)]
         lines += _cost_of_spares(cost.changed if cost else None, width)
-    lines += _footnotes([*found.planned, *(found.changed or ())], width)
-    if not found.settled:
+    lines += _footnotes([*outcome.planned, *(outcome.changed or ())], width)
+    if not outcome.settled:
         lines += ["", *wrapped("Note: units still came and went after a virtual hour; this is how it was then.", "", width)]
     lines += [""] if page.notes else []
     for note in page.notes:

@@ -57,16 +57,16 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
         raise CommandError(str(error)) from error
 
 
-def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, output: str) -> None:
+def show(entries: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, output: str) -> None:
     """Print the lists, and end the command with EXIT_DAMAGED if an entry cannot be used. `states` is None if nobody looked for them."""
     if output == "json":
-        lists = {"snapshots": [asdict(entry) for entry in found]}
+        lists = {"snapshots": [asdict(entry) for entry in entries]}
         if states is not None:
             lists["states"] = [asdict(entry) for entry in states]
         click.echo(json.dumps(lists, indent=2))
     else:
         now = time.time()
-        for text in _text(found, now):
+        for text in _text(entries, now):
             click.echo(text)
         if states:
             click.echo("\nstored by units:")
@@ -78,17 +78,17 @@ def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, ou
                 ],
             ):
                 click.echo(text)
-    if ({entry.state for entry in found} | {entry.state for entry in states or ()}) & {State.DAMAGED, State.UNFINISHED}:
+    if ({entry.state for entry in entries} | {entry.state for entry in states or ()}) & {State.DAMAGED, State.UNFINISHED}:
         raise SystemExit(EXIT_DAMAGED)
 
 
-def _text(found: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
-    folders = list(dict.fromkeys(entry.folder for entry in found))
+def _text(entries: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
+    folders = list(dict.fromkeys(entry.folder for entry in entries))
     for number, folder in enumerate(folders):
         if number:
             yield ""
         yield f"in {folder}:"
-        yield from table(HEADER, [_row(entry, now) for entry in found if entry.folder == folder])
+        yield from table(HEADER, [_row(entry, now) for entry in entries if entry.folder == folder])
 
 
 def _row(one: SnapshotEntry, now: float) -> Sequence[str]:

@@ -82,7 +82,7 @@ def _numbers(numbers: SliceNumbers | None, sees_others: bool) -> str:
 _MOST_QUOTAS = 100
 
 
-def _quotas(found: Sequence[Allowance]) -> Iterator[Element]:
+def _quotas(allowances: Sequence[Allowance]) -> Iterator[Element]:
     rows = [
         [
             allowance.quota,
@@ -92,8 +92,8 @@ def _quotas(found: Sequence[Allowance]) -> Iterator[Element]:
             allowance.allowed,
             NOTHING if allowance.waiting is None else str(allowance.waiting),
         ]
-        for allowance in found[:_MOST_QUOTAS]
+        for allowance in allowances[:_MOST_QUOTAS]
     ]
     yield table(("QUOTA", "FLAVOR", "RESOURCE", "USED", "ALLOWED", "WORKLOADS THAT WAIT"), rows, label="Quota", texts=TEXTS)
-    if len(found) > _MOST_QUOTAS:
-        yield element("p", f"{len(found) - _MOST_QUOTAS} more are not shown.", class_="soft")
+    if len(allowances) > _MOST_QUOTAS:
+        yield element("p", f"{len(allowances) - _MOST_QUOTAS} more are not shown.", class_="soft")

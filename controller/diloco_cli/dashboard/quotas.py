@@ -33,9 +33,9 @@ class Allowance(NamedTuple):
     """Workloads that wait in the queue, or None for a ResourceQuota, which has no queue."""
 
 
-def in_order(found: Iterable[Allowance]) -> list[Allowance]:
+def in_order(allowances: Iterable[Allowance]) -> list[Allowance]:
     """Sort accelerators first, then by name."""
-    return sorted(found, key=lambda allowance: (allowance.resource.removeprefix(_REQUESTS) not in _ACCELERATORS, allowance[:3]))
+    return sorted(allowances, key=lambda allowance: (allowance.resource.removeprefix(_REQUESTS) not in _ACCELERATORS, allowance[:3]))
 
 
 def of_quota(obj: Obj) -> tuple[Allowance, ...]:

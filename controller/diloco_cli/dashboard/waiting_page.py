@@ -30,14 +30,14 @@ def waiting_page(facts: FleetFacts, base: str) -> Page:
     return Page("Waiting", {"head": [element("h1", "Waiting"), *notes(facts.notes)], "jobs": content})
 
 
-def _row(facts: FleetFacts, view: JobView, found: Dominant, base: str) -> Iterator[Cell]:
+def _row(facts: FleetFacts, view: JobView, main: Dominant, base: str) -> Iterator[Cell]:
     name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
     yield element("a", name, href=job_path(base, view.namespace, view.name))
-    yield found.cause.value
-    yield found.subject or NOTHING
-    yield found.reason or NOTHING
-    yield found.evidence or view.why()
-    yield found.next_step or NOTHING
+    yield main.cause.value
+    yield main.subject or NOTHING
+    yield main.reason or NOTHING
+    yield main.evidence or view.why()
+    yield main.next_step or NOTHING
     since = [pool.waiting_since for pool in view.status.pools if pool.waiting_since is not None]
     yield moment(min(since), "since") if since else NOTHING
     key: JobKey = view.namespace, view.name

@@ -22,20 +22,22 @@ _OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
 """Causes of the whole job. No pool or unit below has the operator's words for them."""
 
 
-def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
+def explanation_text(explained: Explanation, now: float, width: int = 0) -> str:
     """Render the explanation for a terminal of `width` columns. 0 does not wrap lines, for a file or another program."""
-    lines = wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
-    lines += _rows(_dominant_rows(found, now), width)
-    for pool in found.pools:
+    lines = wrapped(
+        f"{explained.name} in namespace {explained.namespace} is {explained.answer}" if explained.state else explained.answer, "", width
+    )
+    lines += _rows(_dominant_rows(explained, now), width)
+    for pool in explained.pools:
         lines += ["", *wrapped(_pool_head(pool), "", width)]
         lines += _rows(_pool_rows(pool, now), width)
-    for group in found.units:
+    for group in explained.units:
         lines += ["", *wrapped(_units_head(group), "", width)]
-        lines += _rows(_unit_rows(found, group, now), width)
-    if found.beginnings:
+        lines += _rows(_unit_rows(explained, group, now), width)
+    if explained.beginnings:
         lines += ["", "units that came back, and what they began with"]
-        lines += _rows(found.beginnings, width)
-    if found.hosts:
+        lines += _rows(explained.beginnings, width)
+    if explained.hosts:
         lines += ["", "hosts on which attempts failed"]
         lines += _rows(
             (
@@ -43,23 +45,23 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
                     host.node,
                     f"{'avoided until' if host.until > now else 'was avoided until'} {format_timestamp(host.until)}: {host.message}",
                 )
-                for host in found.hosts
+                for host in explained.hosts
             ),
             width,
         )
-    if found.notes:
-        lines += ["", *(line for note in found.notes for line in wrapped(f"Note: {note}", "", width))]
+    if explained.notes:
+        lines += ["", *(line for note in explained.notes for line in wrapped(f"Note: {note}", "", width))]
     return "\n".join(lines)
 
 
-def _dominant_rows(found: Explanation, now: float) -> Iterable[tuple[str, str]]:
-    main = found.dominant
+def _dominant_rows(explained: Explanation, now: float) -> Iterable[tuple[str, str]]:
+    main = explained.dominant
     if main.cause not in (Cause.NOTHING, *_ANSWERED):
         of_job = main.cause in _OF_JOB
         yield "cause", f"{main.reason}: {main.evidence}" if of_job else f"{main.reason} ({main.subject}): {main.meaning}"
     if main.next_step:
         yield "next step", main.next_step
-    following = next((event for event in found.upcoming if event.at > now), None)
+    following = next((event for event in explained.upcoming if event.at > now), None)
     if following is not None:
         yield "by itself", f"in {duration(following.at - now)} {following.what}"
     if page := url_of(main.reason):
@@ -96,7 +98,7 @@ def _units_head(group: UnitsExplained) -> str:
     return f"{'UNIT' if len(group.names) == 1 else 'UNITS'} {named}{more}: {group.state}{reason}{where}"
 
 
-def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterable[tuple[str, str]]:
+def _unit_rows(explained: Explanation, group: UnitsExplained, now: float) -> Iterable[tuple[str, str]]:
     if group.message:
         yield "why", group.message
     if group.since is not None:
@@ -111,7 +113,7 @@ def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterabl
         yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
         if failure.attempt:  # else the end was no failure, and the pods do not stay
             earlier = " -p" if failure.attempt < group.attempt else ""
-            yield "its log", f"kubectl diloco logs {found.name} {group.names[0]}{earlier} -n {found.namespace}"
+            yield "its log", f"kubectl diloco logs {explained.name} {group.names[0]}{earlier} -n {explained.namespace}"
 
 
 def _since(moment: float, now: float) -> str:

@@ -27,29 +27,29 @@ class Row:
     """Merged tokens, as a share (0..1) of what all units that fit would train without failures, starts and compilation."""
 
 
-def measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table: a name, and a figure for each number of units."""
-    yield "SPARE SLICES", *(f"{row.spares}" for row in found)
-    yield "WORK", *(f"{100 * row.work:.1f}" for row in found)
-    yield "FAILURES", *(f"{row.outcome.failures}" for row in found)
-    if any(row.outcome.reclaimed for row in found):
-        yield "RECLAIMED", *(f"{row.outcome.reclaimed}" for row in found)
-    if any(row.outcome.moved for row in found):
-        yield "MOVED", *(f"{row.outcome.moved}" for row in found)
-    yield "UPTIME", *(f"{100 * row.outcome.uptime:.1f}" for row in found)
-    yield "MERGED", *(f"{row.outcome.contributions:.2f}" for row in found)
-    yield "STALENESS", *(f"{row.outcome.staleness:.2f}" for row in found)
-    if any(row.outcome.down_bits for row in found):
-        yield "UP", *(rate_text(row.outcome.up_bits / row.outcome.seconds) for row in found)
-        yield "DOWN", *(rate_text(row.outcome.down_bits / row.outcome.seconds) for row in found)
-    yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in found)
+def measures(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of the table: a name, and a figure for each number of units."""
+    yield "SPARE SLICES", *(f"{row.spares}" for row in rows)
+    yield "WORK", *(f"{100 * row.work:.1f}" for row in rows)
+    yield "FAILURES", *(f"{row.outcome.failures}" for row in rows)
+    if any(row.outcome.reclaimed for row in rows):
+        yield "RECLAIMED", *(f"{row.outcome.reclaimed}" for row in rows)
+    if any(row.outcome.moved for row in rows):
+        yield "MOVED", *(f"{row.outcome.moved}" for row in rows)
+    yield "UPTIME", *(f"{100 * row.outcome.uptime:.1f}" for row in rows)
+    yield "MERGED", *(f"{row.outcome.contributions:.2f}" for row in rows)
+    yield "STALENESS", *(f"{row.outcome.staleness:.2f}" for row in rows)
+    if any(row.outcome.down_bits for row in rows):
+        yield "UP", *(rate_text(row.outcome.up_bits / row.outcome.seconds) for row in rows)
+        yield "DOWN", *(rate_text(row.outcome.down_bits / row.outcome.seconds) for row in rows)
+    yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in rows)
     for use in BADPUT:
-        yield f"- {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in found)
+        yield f"- {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in rows)
 
 
-def lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
+def lines(rows: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
     """Yield a JSON object for each number of units. Shares are 0..1."""
-    for row in found:
+    for row in rows:
         outcome = row.outcome
         yield {
             "units": row.units,
@@ -71,17 +71,17 @@ def lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
         }
 
 
-def plot_job(name: str, found: Sequence[Row]) -> Element:
+def plot_job(name: str, rows: Sequence[Row]) -> Element:
     """Draw work, goodput and uptime over the number of units, and beside it the units in each merge."""
-    units = [row.units for row in found]
+    units = [row.units for row in rows]
     shares = [
-        Line("work", [(row.units, 100 * row.work) for row in found], COLOURS[0], marks=True),
-        Line("goodput", [(row.units, 100 * row.outcome.goodput) for row in found], COLOURS[2], dashes="6 4", marks=True),
-        Line("uptime", [(row.units, 100 * row.outcome.uptime) for row in found], COLOURS[5], dashes="2 3", marks=True),
+        Line("work", [(row.units, 100 * row.work) for row in rows], COLOURS[0], marks=True),
+        Line("goodput", [(row.units, 100 * row.outcome.goodput) for row in rows], COLOURS[2], dashes="6 4", marks=True),
+        Line("uptime", [(row.units, 100 * row.outcome.uptime) for row in rows], COLOURS[5], dashes="2 3", marks=True),
     ]
     merged = [
-        Line("", [(row.units, row.units) for row in found], "#999999"),
-        Line("units in each merge", [(row.units, row.outcome.contributions) for row in found], COLOURS[1], marks=True),
+        Line("", [(row.units, row.units) for row in rows], "#999999"),
+        Line("units in each merge", [(row.units, row.outcome.contributions) for row in rows], COLOURS[1], marks=True),
     ]
     x = Axis("units", min(units) - 0.5, max(units) + 0.5, labels=[(number, f"{number}") for number in units])
     return picture(
