@@ -71,6 +71,6 @@ def scrolled(drawn: Iterable[Element], label: str) -> Element:
     return element("div", *drawn, class_="charts", tabindex="0", role="region", aria_label=label)
 
 
-def notes(said: Sequence[str]) -> list[Element]:
+def notes(sentences: Sequence[str]) -> list[Element]:
     """A box with sentences that the reader should know. Empty without sentences."""
-    return [element("div", *(element("p", note) for note in said), class_="notes")] if said else []
+    return [element("div", *(element("p", note) for note in sentences), class_="notes")] if sentences else []

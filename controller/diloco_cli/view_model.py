@@ -252,12 +252,12 @@ def event_line(event: Obj) -> Line:
     return Line("event", about.get("name", ""), text, event.get("type") == "Warning")
 
 
-_SAID = re.compile(rf"^(?:{EventReason.POOL_CHANGED}: |\w+: (?:[a-z0-9-]+-\d+: |\w+=(?:True|False|Unknown)\b))")
+_REPEATS_STATUS = re.compile(rf"^(?:{EventReason.POOL_CHANGED}: |\w+: (?:[a-z0-9-]+-\d+: |\w+=(?:True|False|Unknown)\b))")
 
 
 def repeats_status(event: Line) -> bool:
     """Whether the event tells of a change of one unit, pool or condition, for which `changes` has a line already."""
-    return bool(_SAID.match(event.text))
+    return bool(_REPEATS_STATUS.match(event.text))
 
 
 type Speeds = Mapping[tuple[str, str], float]

@@ -24,12 +24,12 @@ type Shares = Mapping[Use, float]
 """Seconds of unit time by their use."""
 
 
-def goodput_page(jobs: Sequence[JobFacts], said: Sequence[str], base: str) -> Page:
-    """`said` are sentences about what could not be read."""
+def goodput_page(jobs: Sequence[JobFacts], sentences: Sequence[str], base: str) -> Page:
+    """`sentences` are sentences about what could not be read."""
     return Page(
         "Goodput",
         {
-            "head": [element("h1", "Goodput"), *notes(said)],
+            "head": [element("h1", "Goodput"), *notes(sentences)],
             "jobs": [
                 element("h2", "Jobs, from their beginning"),
                 *_table("JOB", [(_link(job, base), _whole(job)) for job in jobs], "Goodput of jobs", interruptions=_interruptions(jobs)),

@@ -84,7 +84,7 @@ def _node(obj: Obj, _previous: NodeView | None) -> NodeView:
     return project_node(obj)
 
 
-def _said(missing: Sequence[tuple[str, str]]) -> list[str]:
+def _sentences(missing: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{what}: {why}" for why, what in missing if why]
 
 
@@ -181,7 +181,7 @@ class Source:
             (self._uses.missing, "Slices in other use are not told from free ones"),
             (self._quotas.missing, "ResourceQuotas are not shown"),
         ]
-        return FleetFacts(views, slices, self._notes(), places, not self._uses.missing, quotas, _said(unseen))
+        return FleetFacts(views, slices, self._notes(), places, not self._uses.missing, quotas, _sentences(unseen))
 
     def jobs(self) -> Sequence[JobFacts]:
         keys = sorted(held.key for held in self._jobs.cache)
@@ -204,7 +204,7 @@ class Source:
     def _notes(self) -> list[str]:
         missing = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]
         missing.append((self._nodes.missing, "The hardware is not shown"))
-        return _said(missing)
+        return _sentences(missing)
 
     # --- what the cluster says ----------------------------------------------------------------------------------------
     def _on_job(self, old: CachedObject[_Read] | None, new: CachedObject[_Read] | None) -> None:

@@ -43,13 +43,13 @@ def page(history: History, remarks: Sequence[str]) -> str:
     return whole(pages[0].page.title, pages, now)
 
 
-def _run(history: History, others: Sequence[JobHistory], of_job: Mapping[str, JobFacts], said: Sequence[Element]) -> Page:
+def _run(history: History, others: Sequence[JobHistory], of_job: Mapping[str, JobFacts], notices: Sequence[Element]) -> Page:
     """A page with links to all jobs, and with all that is known of `others`, the jobs without pages of their own."""
     names = ", ".join(job.title for job in history.jobs)
     title = f"Run of {names}" if names else "Run without a job"
     links = [element("a", job.title, href=_path(job)) for job in history.jobs if job.name in of_job]
     listed = [element("ul", *(element("li", link) for link in links))] if links else []
-    return Page(title, {"head": [element("h1", title), *said, *listed], **{job.name: list(_job(job)) for job in others}})
+    return Page(title, {"head": [element("h1", title), *notices, *listed], **{job.name: list(_job(job)) for job in others}})
 
 
 def _path(job: JobHistory) -> str:
@@ -57,12 +57,12 @@ def _path(job: JobHistory) -> str:
     return job_path(BASE, namespace, name)
 
 
-def _with_run(job: JobHistory, placed: Placed, said: Sequence[Element]) -> Placed:
+def _with_run(job: JobHistory, placed: Placed, notices: Sequence[Element]) -> Placed:
     """Add to the page of a job what only the record says. Pages of units stay as they are."""
     if not placed.name:
         return placed
     sections = dict(placed.page.sections)
-    sections["head"] = [*sections["head"], *said, *_claims(job)]
+    sections["head"] = [*sections["head"], *notices, *_claims(job)]
     sections["run"] = [element("h2", "The run"), figures(_facts(job)), table(*_table(job), label=f"units of {job.title}")]
     return placed._replace(page=replace(placed.page, sections=sections))
 

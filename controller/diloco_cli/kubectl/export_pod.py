@@ -183,9 +183,9 @@ def _ended_message(request: PodRequest, name: str, status: Mapping[str, Any], co
     return f"pod {name} ended before the export: exit {ended.get('exitCode', '?')}: {message or 'no message'}. {_image_hint(request)}"
 
 
-def no_export(said: str) -> bool:
+def no_export(message: str) -> bool:
     """Whether a Python says that it has no such module."""
-    return "No module named" in said and "diloco" in said
+    return "No module named" in message and "diloco" in message
 
 
 def no_syncer_image(image: str) -> str:

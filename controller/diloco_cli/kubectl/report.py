@@ -77,13 +77,13 @@ async def reported(client: Client, logs: PodLogs | None, namespace: str, name: s
     return whole(f"{namespace}/{name} - DiLoCo", [head, goodput_of(facts), *others], now)
 
 
-async def _events(client: Client, job: Obj, said: list[str]) -> list[Obj]:
+async def _events(client: Client, job: Obj, gaps: list[str]) -> list[Obj]:
     meta = job["metadata"]
     selector = f"involvedObject.kind={KIND},involvedObject.name={meta['name']},involvedObject.uid={meta['uid']}"
     try:
         return await list_all(client, EVENTS, meta["namespace"], fields=selector, most=_MOST_EVENTS)
     except ApiError as error:
-        said.append(f"How earlier attempts ended is not shown: {error.message}")
+        gaps.append(f"How earlier attempts ended is not shown: {error.message}")
         return []
 
 
