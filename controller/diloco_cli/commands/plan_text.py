@@ -93,7 +93,7 @@ def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: 
     show_before = before is not None and bool(moves)
     if job.message:
         lines += wrapped(job.message, "  ", width)
-    rows = [_row(unit, job, moves.get(unit.name), told=show_before) for unit in job.units]
+    rows = [_row(unit, job, moves.get(unit.name), show_before=show_before) for unit in job.units]
     ended = [_ended(move) for move in moves.values() if move.move is Move.ENDS] if show_before else []
     if rows or ended:
         speed = "TOKENS/S" if job.tokens_per_second is not None else "SPEED"
@@ -151,8 +151,8 @@ def _about(units: Iterable[UnitOutlook]) -> str:
     return "about " if any(unit.speed.basis is not Basis.MEASURED for unit in units) else ""
 
 
-def _row(unit: UnitOutlook, job: JobOutlook, move: UnitMove | None, *, told: bool) -> tuple[str, ...]:
-    previous = (move.before if move is not None else unit.slice,) if told else ()
+def _row(unit: UnitOutlook, job: JobOutlook, move: UnitMove | None, *, show_before: bool) -> tuple[str, ...]:
+    previous = (move.before if move is not None else unit.slice,) if show_before else ()
     share = f"{unit.share:.0%}" if unit.share is not None else "-"
     return (unit.name, unit.slice, *(slices or "-" for slices in previous), _speed(unit, job), share, _why(unit, move))
 

@@ -25,7 +25,7 @@ type Shares = Mapping[Use, float]
 
 
 def goodput_page(jobs: Sequence[JobFacts], sentences: Sequence[str], base: str) -> Page:
-    """`sentences` are sentences about what could not be read."""
+    """`sentences` say what could not be read."""
     return Page(
         "Goodput",
         {

@@ -93,11 +93,11 @@ def slices_of(nodes: Iterable[NodeView]) -> Counter[SliceKind]:
     return Counter({kind: count // slice_hosts(kind) for kind, count in hosts.items() if count >= slice_hosts(kind)})
 
 
-def read_pool(text: str, there: Mapping[SliceKind, int] | None) -> PoolRequest:
+def read_pool(text: str, cluster_slices: Mapping[SliceKind, int] | None) -> PoolRequest:
     """Read `KIND=UNITS`, `KIND=UNITSxTOPOLOGY` for TPUs, or `KIND=UNITSxDEVICES` for hosts with fewer accelerators than the largest, and
     the words behind it: `h100=2,hosts=4,spot`. Raises BadPool.
 
-    `there` are the slices of the cluster, which decide what the text leaves open. If None, the catalogue's first entry decides.
+    `cluster_slices` decide what the text leaves open. If None, the catalogue's first entry decides.
     """
     beginning, *words = text.split(",")
     parts = _POOL.fullmatch(beginning)
@@ -106,11 +106,11 @@ def read_pool(text: str, there: Mapping[SliceKind, int] | None) -> PoolRequest:
             f"--pool {text}: write KIND=UNITS, such as h100=2, or for TPUs KIND=UNITSxTOPOLOGY, such as v5p=1x2x2x2; words come behind it, "
             "as in h100=2,hosts=4,spot"
         )
-    kind = _kind(text, parts["kind"], there)
+    kind = _kind(text, parts["kind"], cluster_slices)
     size, units = parts["size"] or "", int(parts["units"])
     topology, per_host = "", 0
     if kind.family is Family.TPU:
-        topology, per_host = _slice(text, parts["kind"], kind, size, there)
+        topology, per_host = _slice(text, parts["kind"], kind, size, cluster_slices)
     elif size:
         per_host = _devices(text, parts["kind"], kind, size, units)
     return _with_words(text, PoolRequest(pool_name(parts["kind"]), kind, units, topology, per_host), words)
@@ -170,12 +170,12 @@ def _number(text: str, field: str, value: str) -> int:
     return int(value)
 
 
-def of_slices(there: Mapping[SliceKind, int]) -> list[PoolRequest]:
+def of_slices(cluster_slices: Mapping[SliceKind, int]) -> list[PoolRequest]:
     """A pool for each kind of accelerator, the fastest first. Hosts without accelerators get one only if there are no others."""
     pools = []
-    for slices, count in sorted(there.items()):
-        kind = CATALOGUE[slices.accelerator]
-        pools.append(PoolRequest("", kind, min(count, MAX_LEARNERS), slices.topology, slices.chips_per_host))
+    for slice_kind, count in sorted(cluster_slices.items()):
+        kind = CATALOGUE[slice_kind.accelerator]
+        pools.append(PoolRequest("", kind, min(count, MAX_LEARNERS), slice_kind.topology, slice_kind.chips_per_host))
     accelerated = [pool for pool in pools if pool.kind.family is not Family.CPU]
     chosen = sorted(accelerated or pools, key=lambda pool: -pool.kind.peak_tflops)[:MAX_POOLS]
     names = _distinct([pool_name(_short(pool.kind.name)) for pool in chosen])
@@ -235,15 +235,15 @@ def _distinct(names: list[str]) -> list[str]:
     return distinct
 
 
-def _kind(text: str, word: str, there: Mapping[SliceKind, int] | None) -> Accelerator:
+def _kind(text: str, word: str, cluster_slices: Mapping[SliceKind, int] | None) -> Accelerator:
     if word in CATALOGUE:
         return CATALOGUE[word]
     kinds = [kind for kind in CATALOGUE.values() if word in kind.name.split("-")]
     if not kinds:
         raise BadPool(f"--pool {text}: {word} is no kind of accelerator; the kinds are {', '.join(CATALOGUE)}")
-    if len(kinds) == 1 or there is None:
+    if len(kinds) == 1 or cluster_slices is None:
         return kinds[0]
-    present = {slice_kind.accelerator for slice_kind in there}
+    present = {slice_kind.accelerator for slice_kind in cluster_slices}
     chosen = [kind for kind in kinds if kind.name in present]
     if len(chosen) != 1:
         why = "the cluster has nodes of several of them" if chosen else "the cluster has nodes of none of them"
@@ -251,7 +251,7 @@ def _kind(text: str, word: str, there: Mapping[SliceKind, int] | None) -> Accele
     return chosen[0]
 
 
-def _slice(text: str, word: str, kind: Accelerator, size: str, there: Mapping[SliceKind, int] | None) -> tuple[str, int]:
+def _slice(text: str, word: str, kind: Accelerator, size: str, cluster_slices: Mapping[SliceKind, int] | None) -> tuple[str, int]:
     """Topology and chips per host of a TPU slice."""
     if size and size not in kind.host_options:
         raise BadPool(
@@ -259,18 +259,22 @@ def _slice(text: str, word: str, kind: Accelerator, size: str, there: Mapping[Sl
             f"{word}=1x{kind.topologies[0]}"
         )
     present = sorted(
-        {(option.topology, option.chips_per_host) for option in there or () if option.accelerator == kind.name and option.chips_per_host}
+        {
+            (option.topology, option.chips_per_host)
+            for option in cluster_slices or ()
+            if option.accelerator == kind.name and option.chips_per_host
+        }
     )
     fitting = [option for option in present if not size or option[0] == size]
     if len(fitting) == 1:
         return fitting[0]
     topologies = {topology for topology, _ in fitting}
     # No default if there is a cluster: a pool with the wrong size of hosts would wait for slices that it never gets.
-    if size and there is not None and len(kind.host_options[size]) > 1:
+    if size and cluster_slices is not None and len(kind.host_options[size]) > 1:
         sizes = " or ".join(map(str, kind.host_options[size]))
         has = "both" if fitting else "none of these"
         raise BadPool(f"--pool {text}: hosts of such a slice have {sizes} chips, and the cluster has {has}; write chipsPerHost into a job")
-    if not size and there is not None and len(topologies) != 1:
+    if not size and cluster_slices is not None and len(topologies) != 1:
         has = f"the cluster has slices of {' and '.join(sorted(topologies))}" if topologies else f"the cluster has no slices of {kind.name}"
         raise BadPool(f"--pool {text}: {kind.name} comes in slices, and {has}; write the topology, such as {word}=1x{kind.topologies[0]}")
     topology = size or next(iter(topologies), kind.topologies[0])

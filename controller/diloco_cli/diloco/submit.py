@@ -180,11 +180,11 @@ def _read(path: str) -> Script:
 
 
 # --- pools ------------------------------------------------------------------------------------------------------------
-def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None, held: Capacity | None) -> list[PoolRequest]:
-    """Read the pools, or end the program and say which one is not possible. `held` is the capacity of pools that name none; for `there` see
-    `read_pool`."""
+def _pools(texts: Sequence[str], cluster_slices: Mapping[SliceKind, int] | None, held: Capacity | None) -> list[PoolRequest]:
+    """Read the pools, or end the program and say which one is not possible. `held` is the capacity of pools that name none; for
+    `cluster_slices` see `read_pool`."""
     try:
-        requests = [read_pool(text, there) for text in texts]
+        requests = [read_pool(text, cluster_slices) for text in texts]
     except BadPool as error:
         refuse(str(error))
     names = [pool.name for pool in requests]

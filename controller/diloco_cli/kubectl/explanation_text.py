@@ -24,9 +24,8 @@ _OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
 
 def explanation_text(explained: Explanation, now: float, width: int = 0) -> str:
     """Render the explanation for a terminal of `width` columns. 0 does not wrap lines, for a file or another program."""
-    lines = wrapped(
-        f"{explained.name} in namespace {explained.namespace} is {explained.answer}" if explained.state else explained.answer, "", width
-    )
+    subject = f"{explained.name} in namespace {explained.namespace} is " if explained.state else ""
+    lines = wrapped(f"{subject}{explained.answer}", "", width)
     lines += _rows(_dominant_rows(explained, now), width)
     for pool in explained.pools:
         lines += ["", *wrapped(_pool_head(pool), "", width)]

@@ -57,15 +57,15 @@ def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRequest | str:
+async def claim_pod(client: Client, namespace: str, wanted: ClaimRequest) -> PodRequest | str:
     """Return the pod that reads the claim, and tell the user. Without a claim, return the URI of the copies of its snapshots, from which
     the caller can read. Raises CommandError, ApiError."""
-    job = await find_job(client, namespace, kept.job) if kept.job else None
-    claim = kept.claim or names.volume_claim_name(kept.job)
+    job = await find_job(client, namespace, wanted.job) if wanted.job else None
+    claim = wanted.claim or names.volume_claim_name(wanted.job)
     try:
         volume_claim = await client.get(names.VOLUME_CLAIMS, namespace, claim)
     except NotFound as error:
-        uri = _copies(job) if job is not None and not kept.claim else ""
+        uri = _copies(job) if job is not None and not wanted.claim else ""
         if not uri:
             raise CommandError(
                 f'there is no claim "{claim}" in namespace "{namespace}": there are no snapshots yet, or they were deleted with it'
@@ -79,11 +79,11 @@ async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRe
         name=f"{claim[:50].rstrip('-.')}-export-{secrets.token_hex(3)}",
         namespace=namespace,
         claim=claim,
-        image=kept.image or await _image(client, namespace, job, volume_claim),
+        image=wanted.image or await _image(client, namespace, job, volume_claim),
         python=_python(_template(job)),
         node=node,
         template=_template(job),
-        seconds=kept.seconds,
+        seconds=wanted.seconds,
     )
     where = f", on node {node}, where the claim is mounted" if node else ""
     click.echo(f"reading claim {claim} through pod {request.name} (image {request.image}){where}", err=True)
