@@ -39,7 +39,7 @@ from diloco_operator.reconcile import OperatorConfig
 from diloco_cli.dashboard.facts import FleetFacts, JobFacts, Samples, sample_of, slices_of
 from diloco_cli.dashboard.quotas import Allowance, in_order, of_queue, of_quota
 from diloco_cli.dashboard.unit_pods import UnitPods
-from diloco_cli.dashboard.unit_reader import Looked, UnitReader
+from diloco_cli.dashboard.unit_reader import OpenPage, UnitReader
 from diloco_cli.pod_logs import PodLogs
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, all_places
@@ -199,7 +199,7 @@ class Source:
     def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
         """See `app.Facts`. While the unit's page asks, the pods are read again from time to time."""
         held = self._jobs.cache.get(namespace, name)
-        return self._units.look(Looked(namespace, name, unit, held.uid, host)) if held is not None else None
+        return self._units.look(OpenPage(namespace, name, unit, held.uid, host)) if held is not None else None
 
     def _notes(self) -> list[str]:
         missing = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]

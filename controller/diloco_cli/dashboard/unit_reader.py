@@ -32,7 +32,7 @@ _PATIENCE = 20.0
 """Seconds that a reading may take. It may be slow, because the API server gets the log from the node."""
 
 
-class Looked(NamedTuple):
+class OpenPage(NamedTuple):
     """An open page of a unit."""
 
     namespace: str
@@ -45,9 +45,11 @@ class Looked(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Page:
-    looked: float
-    read: float = float("-inf")
+class _Reading:
+    seen_at: float
+    """When somebody last looked at the page."""
+    read_at: float = float("-inf")
+    """When the last reading ended."""
     pods: UnitPods | None = None
     task: asyncio.Task[None] | None = None
 
@@ -57,56 +59,56 @@ class UnitReader:
 
     def __init__(self, client: Client, logs: PodLogs, monotonic: Callable[[], float], changed: Callable[[], None]) -> None:
         self._client, self._logs, self._monotonic, self._changed = client, logs, monotonic, changed
-        self._pages: dict[Looked, _Page] = {}
+        self._readings: dict[OpenPage, _Reading] = {}
 
-    def look(self, at: Looked) -> UnitPods | None:
+    def look(self, page: OpenPage) -> UnitPods | None:
         """Return the last reading for this page, or None if there is none yet. If it is some seconds old, start a new one."""
         now = self._monotonic()
-        page = self._pages.setdefault(at, _Page(now))
-        page.looked = now
-        if page.task is None and now - page.read >= _APART:
-            page.task = asyncio.create_task(self._read(at, page))
-        for old in [key for key, kept in self._pages.items() if now - kept.looked > _KEPT and kept.task is None]:
-            del self._pages[old]
-        return page.pods
+        reading = self._readings.setdefault(page, _Reading(now))
+        reading.seen_at = now
+        if reading.task is None and now - reading.read_at >= _APART:
+            reading.task = asyncio.create_task(self._read(page, reading))
+        for closed in [key for key, other in self._readings.items() if now - other.seen_at > _KEPT and other.task is None]:
+            del self._readings[closed]
+        return reading.pods
 
     async def close(self) -> None:
-        tasks = [page.task for page in self._pages.values() if page.task is not None]
+        tasks = [reading.task for reading in self._readings.values() if reading.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, at: Looked, page: _Page) -> None:
+    async def _read(self, page: OpenPage, reading: _Reading) -> None:
         try:
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    pods = await read_unit(self._client, self._logs, at)
+                    pods = await read_unit(self._client, self._logs, page)
             except TimeoutError:
                 pods = UnitPods(note=f"The cluster did not answer within {_PATIENCE:.0f} s.")
-            if pods != page.pods:
-                page.pods = pods
+            if pods != reading.pods:
+                reading.pods = pods
                 self._changed()
         except Exception:  # noqa: BLE001 - one page shows what it had; an unforeseen error must not end the dashboard
-            _log.exception("the pods of %s could not be read", "/".join(at[:3]))
+            _log.exception("the pods of %s could not be read", "/".join(page[:3]))
         finally:
-            page.task, page.read = None, self._monotonic()
+            reading.task, reading.read_at = None, self._monotonic()
 
 
-async def read_unit(client: Client, logs: PodLogs | None, at: Looked) -> UnitPods:
+async def read_unit(client: Client, logs: PodLogs | None, page: OpenPage) -> UnitPods:
     """Read the pods of a unit, and the end of the log of one of them. Without `logs` leave the log out."""
     try:
-        listed = await client.list(PODS, at.namespace, label_selector=unit_selector(at.job, at.unit))
+        listed = await client.list(PODS, page.namespace, label_selector=unit_selector(page.job, page.unit))
     except Forbidden as error:
         return UnitPods(note=f"Hosts and log are not shown, as you may not list pods: {error.message}")
     except ApiError as error:
         return UnitPods(note=f"Hosts and log are not shown: {error.message}")
-    hosts = hosts_of(listed.items, at.uid)
+    hosts = hosts_of(listed.items, page.uid)
     if not hosts:
         return UnitPods(note="It has no pods now, and so no log here. Only pods that ended by themselves stay.")
-    chosen = next((host for host in hosts if host.index == at.host), None if at.host is not None else hosts[0])
+    chosen = next((host for host in hosts if host.index == page.host), None if page.host is not None else hosts[0])
     if chosen is None:
-        return UnitPods(hosts, at.host or 0, note=f"It has no host {at.host} in attempt {hosts[0].attempt}.")
-    log, note = await _end_of_log(logs, at.namespace, chosen) if logs is not None else ("", "")
+        return UnitPods(hosts, page.host or 0, note=f"It has no host {page.host} in attempt {hosts[0].attempt}.")
+    log, note = await _end_of_log(logs, page.namespace, chosen) if logs is not None else ("", "")
     return UnitPods(hosts, chosen.index, log, note)
 
 

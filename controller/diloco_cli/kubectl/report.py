@@ -22,7 +22,7 @@ from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.dashboard.document import whole
 from diloco_cli.dashboard.job_document import facts_of, goodput_of, job_pages
 from diloco_cli.dashboard.unit_pods import UnitPods
-from diloco_cli.dashboard.unit_reader import Looked, read_unit
+from diloco_cli.dashboard.unit_reader import OpenPage, read_unit
 from diloco_cli.html import notes
 from diloco_cli.jobs import find_job
 from diloco_cli.pod_logs import PodLogs
@@ -92,6 +92,6 @@ async def _pods(client: Client, logs: PodLogs | None, job: Obj, units: Sequence[
 
     async def read(unit: str) -> UnitPods:
         async with turns:
-            return await read_unit(client, logs, Looked(meta["namespace"], meta["name"], unit, meta["uid"], None))
+            return await read_unit(client, logs, OpenPage(meta["namespace"], meta["name"], unit, meta["uid"], None))
 
     return dict(zip(units, await asyncio.gather(*map(read, units)), strict=True))
