@@ -77,7 +77,7 @@ class Conditions:
     reclaims: Reclaims = field(default_factory=Reclaims)
     slowdowns: Slowdowns = field(default_factory=Slowdowns)
     links: Links = field(default_factory=Links)
-    later: Mapping[str, float] = field(default_factory=dict)
+    joining: Mapping[str, float] = field(default_factory=dict)
     """When groups come that are not there at the beginning, in seconds, by name."""
 
 
@@ -108,7 +108,7 @@ def simulate(training: Training, placer: Placer, groups: Sequence[Group], condit
     job = SimulatedJob(endless, (), random, sizes=links.sizes(training), syncer_bandwidth=links.syncer)
     fate = default_rng(seed)  # without the number of units, so that the same groups fail whatever it is
     job.slices = slices = FleetSlices(
-        job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate, conditions.later
+        job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate, conditions.joining
     )
     slices.begin()
     return replace(job.run(seconds), reclaimed=slices.reclaimed, moved=slices.moved)

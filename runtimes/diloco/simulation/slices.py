@@ -122,9 +122,9 @@ class FleetSlices:
         reclaims: Reclaims,
         slowdowns: Slowdowns,
         random: Generator,
-        later: Mapping[str, float],
+        joining: Mapping[str, float],
     ) -> None:
-        """`hardware`: makes the hardware of a unit from its place. `repairs`: time until a group that failed is back. `later`: when groups
+        """`hardware`: makes the hardware of a unit from its place. `repairs`: time until a group that failed is back. `joining`: when groups
         come that are not there at the beginning, in seconds, by name."""
         self.reclaimed = 0
         """Units that had to leave because their slices were taken away."""
@@ -147,13 +147,13 @@ class FleetSlices:
         """The places of the units that have one."""
         self._moving: set[str] = set()
         """Units in `_places` that are leaving for better slices."""
-        self._later = later
+        self._joining = joining
         self._due = math.inf
         """When to ask the placer again, if nothing happens before."""
 
     def begin(self) -> None:
         """Place the first units, and plan the first reclaims and slowdowns."""
-        for name, when in self._later.items():
+        for name, when in self._joining.items():
             self._out[name] += 1
             self._placer.gone(name)
             self._job.timeline.at(when, partial(self._back, [name]))

@@ -2,7 +2,7 @@
 
 import click
 import pytest
-from diloco_cli.diloco.simulations.options import ForPlace, Later, Rate, Units, rate_text
+from diloco_cli.diloco.simulations.options import ForPlace, JoinTime, Rate, Units, rate_text
 from diloco_cli.parameters_option import Parameters
 
 
@@ -56,13 +56,13 @@ def test_what_is_no_place_with_a_value_is_refused(text: str, why: str) -> None:
 
 
 def test_nodes_come_after_a_time() -> None:
-    assert Later().convert("h100-*=2h", None, None) == ("h100-*", 7200.0)
+    assert JoinTime().convert("h100-*=2h", None, None) == ("h100-*", 7200.0)
 
 
 @pytest.mark.parametrize("text", ["h100-*", "=2h", "h100-*=soon"])
 def test_what_does_not_say_when_nodes_come_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"2h|soon"):
-        Later().convert(text, None, None)
+        JoinTime().convert(text, None, None)
 
 
 @pytest.mark.parametrize(("bits", "text"), [(0.0, "0.0 bit/s"), (950.0, "950 bit/s"), (3.4e9, "3.4 Gbit/s"), (2e13, "20.0 Tbit/s")])

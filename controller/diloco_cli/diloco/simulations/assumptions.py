@@ -14,7 +14,7 @@ from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 from diloco_operator.program.duration import Duration
 
 from diloco_cli.diloco.simulations.inputs import BadInput
-from diloco_cli.diloco.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, Later, Rate
+from diloco_cli.diloco.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, JoinTime, Rate
 from diloco_cli.diloco.simulations.placement import SimulatedOperator
 from diloco_cli.parameters_option import Finite, Parameters
 
@@ -24,7 +24,7 @@ class Assumptions:
     """The options as the user gave them."""
 
     conditions: Conditions
-    """All but `later`, which needs the nodes of the fleet."""
+    """All but `joining`, which needs the nodes of the fleet."""
     joining: tuple[tuple[str, float], ...]
     """Patterns of node names, and after how many seconds these nodes come."""
     seconds: float
@@ -33,15 +33,15 @@ class Assumptions:
 
     def on(self, operator: SimulatedOperator) -> Conditions:
         """Add the times at which groups of nodes join: a group joins when its last node does. Raises `BadInput`."""
-        later: dict[str, float] = {}
+        joining: dict[str, float] = {}
         self._check_places(operator)
         for pattern, when in self.joining:
             groups = operator.groups_named(pattern)
             if not groups:
                 raise BadInput(f"--join {pattern}: no node that the job could use has such a name")
             for group in groups:
-                later[group] = max(when, later.get(group, 0.0))
-        return replace(self.conditions, later=later)
+                joining[group] = max(when, joining.get(group, 0.0))
+        return replace(self.conditions, joining=joining)
 
     def _check_places(self, operator: SimulatedOperator) -> None:
         links, known = self.conditions.links, operator.places
@@ -80,7 +80,7 @@ def assumptions_of(given: Mapping[str, Any]) -> Assumptions:
         Slowdowns(given["slowdowns"], given["slow_factor"], given["slow_time"]),
         links,
     )
-    return Assumptions(conditions, given["later"], given["seconds"], given["seed"])
+    return Assumptions(conditions, given["joining"], given["seconds"], given["seed"])
 
 
 def _by_place(given: Sequence[tuple[str, float]], default: float) -> ByPlace:
@@ -117,8 +117,8 @@ _OPTIONS: Final = (
     click.option("--slow-time", type=Duration(), default="10m", show_default=True, help="How long a slowdown takes."),
     click.option(
         "--join",
-        "later",
-        type=Later(),
+        "joining",
+        type=JoinTime(),
         multiple=True,
         metavar="NODES=TIME",
         help="Nodes that come only after that time, by name or pattern, such as h100-*=2h. May be given several times.",

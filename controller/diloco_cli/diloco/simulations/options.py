@@ -68,7 +68,7 @@ class ForPlace(click.ParamType[tuple[str, float]]):
         return place, self._value.convert(text, param, ctx)
 
 
-class Later(click.ParamType[tuple[str, float]]):
+class JoinTime(click.ParamType[tuple[str, float]]):
     """`h100-*=2h`, converted to a pattern of node names and the seconds after which these nodes come."""
 
     name = "nodes"

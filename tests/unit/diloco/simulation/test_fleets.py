@@ -89,7 +89,7 @@ def outcome(
     reclaims: Reclaims | None = None,
     slowdowns: Slowdowns | None = None,
     placer: FirstCome | None = None,
-    later: Mapping[str, float] | None = None,
+    joining: Mapping[str, float] | None = None,
 ) -> Outcome:
     """Simulate units of one accelerator; what failed is back after half an hour. A simulation costs by its steps, so they are long."""
     conditions = Conditions(
@@ -101,7 +101,7 @@ def outcome(
         repair_seconds=1800.0,
         reclaims=reclaims or Reclaims(),
         slowdowns=slowdowns or Slowdowns(),
-        later=later or {},
+        joining=joining or {},
     )
     groups = [Group(f"g-{index}", spot) for index in range(units + spares)]
     return simulate(Training(steps=100, quorum=quorum), placer or FirstCome(units, units + spares), groups, conditions, seconds, seed=1)
@@ -154,7 +154,7 @@ def test_a_unit_in_several_places_has_the_worst_of_their_ways() -> None:
 
 
 def test_a_unit_whose_hardware_comes_later_waits_until_then() -> None:
-    found = outcome(units=2, later={"g-1": 1800.0})
+    found = outcome(units=2, joining={"g-1": 1800.0})
     # The second unit exists from its hardware on: half an hour of two hours is not its time.
     assert found.accounts.total == pytest.approx(7200.0 + 5400.0, rel=0.01)
     assert found.accounts.by_use[Use.START] == pytest.approx(60.0)
