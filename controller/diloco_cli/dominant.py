@@ -219,7 +219,7 @@ def _log(view: JobView, unit: UnitStatus) -> str:
 
 
 # --- what comes by itself -----------------------------------------------------------------------------------------------
-def upcoming(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
+def upcoming_of(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
     """What happens by itself at a known time, the soonest first. Some times may have passed."""
     unit_names: dict[tuple[float, str], list[str]] = {}
     for unit in view.status.units:

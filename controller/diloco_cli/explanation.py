@@ -16,7 +16,7 @@ from diloco_operator.api.status import PoolStatus, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
-from diloco_cli.dominant import Dominant, Upcoming, dominant, upcoming
+from diloco_cli.dominant import Dominant, Upcoming, dominant, upcoming_of
 from diloco_cli.status_text import headline
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place
@@ -134,7 +134,7 @@ def explanation(
     state = view.state.value if view.state is not None else ""
     answer = _answer(view, pools, units)
     return Explanation(
-        view.namespace, view.name, state, answer, dominant(view), upcoming(view, spec), pools, units, beginnings, hosts, tuple(notes)
+        view.namespace, view.name, state, answer, dominant(view), upcoming_of(view, spec), pools, units, beginnings, hosts, tuple(notes)
     )
 
 

@@ -44,7 +44,7 @@ def whole(title: str, pages: Sequence[Placed], now: float) -> str:
     articles = [element("article", *_parts(placed.page), id=placed.path) for placed in pages]
     known = {f"{BASE}{placed.path}" for placed in pages}
     for article in articles:
-        _settle(article, known, now)
+        _make_static(article, known, now)
     head = [element("meta", http_equiv="Content-Security-Policy", content=_POLICY), element("style", STYLE + _ONE_AT_A_TIME)]
     menu = [element("nav", *links, aria_label="Pages")] if len(links) > 1 else []
     return document(title, head, [*menu, element("main", *articles)])
@@ -56,7 +56,7 @@ def _parts(page: Page) -> Iterator[Element]:
             yield element("section", *parts)
 
 
-def _settle(article: Element, known: set[str], now: float) -> None:
+def _make_static(article: Element, known: set[str], now: float) -> None:
     """Write out the times that the dashboard's script would count, and turn links to missing pages into text."""
     for node in article.iter():
         if node.tag == "time":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders.cluster_scenes import NOW, conditions, unit
 from builders.jobs import Obj, a_manifest
-from diloco_cli.dominant import Cause, Dominant, Upcoming, dominant, upcoming
+from diloco_cli.dominant import Cause, Dominant, Upcoming, dominant, upcoming_of
 from diloco_cli.view_model import JobView
 
 IN_42_SECONDS = "2026-11-20T21:01:42Z"
@@ -106,7 +106,7 @@ def test_what_comes_by_itself_is_listed_with_its_time_the_soonest_first() -> Non
         conditions=[ended],
         hosts=[{"node": "tpu-3", "message": "", "avoidedUntil": "2026-11-20T21:03:00Z"}],
     )
-    assert upcoming(view, {"ttlSecondsAfterFinished": 60}) == (
+    assert upcoming_of(view, {"ttlSecondsAfterFinished": 60}) == (
         Upcoming(NOW + 30, "the job is deleted"),
         Upcoming(NOW + 42, "v5p-2, v5p-9 may start again"),
         Upcoming(NOW + 120, "units start on tpu-3 again"),
