@@ -16,8 +16,11 @@ from typing import Any, NoReturn
 
 import click
 import yaml
+from diloco.durable import write_json
+from diloco.export.places import ExportError, find_snapshot
 from diloco_local.nodes import this_machine
-from diloco_operator.api.names import NODES
+from diloco_local.state_dir import claim_folder
+from diloco_operator.api.names import NODES, volume_claim_name
 from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slices import SliceKind
@@ -29,8 +32,17 @@ from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, note_on_stderr, on_cluster, target_options
 from diloco_cli.commands.validate import catalogue_option, refuse
 from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
-from diloco_cli.diloco.scripts_before import of_another_script
-from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
+from diloco_cli.diloco.submission import (
+    BadScript,
+    Script,
+    Submission,
+    config_map_of,
+    digest_of,
+    job_of,
+    name_of_job,
+    read_script,
+    stays_behind,
+)
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
 from diloco_cli.diloco.up_run import UpOptions
@@ -237,10 +249,32 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
     assert config_map is not None, "the script is a file here"
     job = _valid(placed)
     nodes = simulated_nodes(placed.pools, this_machine()[0]["status"]["capacity"])
-    if note := of_another_script(state_dir, placed):
+    if note := _note_of_another_script(state_dir, placed):
         click.echo(note, err=True)
     command = shlex.join(["diloco", *sys.argv[1:]])
     run_here(UpOptions([job], nodes, state_dir, resume_command=command, config_maps=[config_map]), view_of(None))
+
+
+def _note_of_another_script(state_dir: Path, job: Submission) -> str:
+    """A note if the job goes on from a snapshot of another script, else "". Later runs are compared with this script. Raises CommandError
+    if the state directory cannot be written."""
+    assert not isinstance(job.script, str), "the script is a file here"
+    now, known = digest_of(job.script), state_dir / "scripts" / f"{job.namespace}-{job.name}.json"
+    try:
+        before = known.read_text(encoding="utf-8").strip('"') if known.is_file() else now
+        write_json(known, now)
+    except OSError as error:
+        raise CommandError(f"the state directory {state_dir} cannot be used: {error.strerror or error}") from error
+    if before == now:
+        return ""
+    try:
+        snapshot = find_snapshot(str(claim_folder(state_dir, job.namespace, volume_claim_name(job.name))))
+    except ExportError:
+        return ""
+    return (
+        f"note: {job.name} goes on from outer step {snapshot.t}, of a snapshot of another script: its SHA-256 was {before[:12]}… and is "
+        f"{now[:12]}…. To begin anew give --name or --state-dir for another one"
+    )
 
 
 # --- the objects ------------------------------------------------------------------------------------------------------
