@@ -2,7 +2,7 @@
 
 A unit with float32 parameters seeds the job with values that no shorter type holds; a unit with bfloat16 and one with float16 take part.
 All step, report tokens, answer every pull and adopt every broadcast over loopback, but train nothing. This runs once for each compression.
-A model of a short type adopts rounded values: measured against anything but these, its contribution would be a step that nobody took.
+A model of a short type adopts rounded values: measured against anything but these, its contribution would be a step that was never taken.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class _LocalJob:
                 self._begin(by_unit[name])
                 waiting[name] = self._processes[name]
             if _SYNCER not in waiting:
-                # The job is over: start nobody again, and kill the learners whose present attempt has not taken a step yet.
+                # The job is over: start no learner again, and kill the learners whose present attempt has not taken a step yet.
                 self._returns.clear()
                 for name in [name for name in waiting if len(self._first_steps(name)) == len(self._ended[name])]:
                     waiting.pop(name).kill()

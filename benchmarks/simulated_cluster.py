@@ -89,7 +89,7 @@ class InstantKubelet:
         while True:
             what, pod = await self._todo.get()
             meta = pod["metadata"]
-            with suppress(NotFound, Conflict):  # the pod may be gone: an ended one goes as soon as somebody asks for its deletion
+            with suppress(NotFound, Conflict):  # the pod may be gone: an ended one goes as soon as its deletion is asked for
                 if what == "remove":
                     await self._api.delete(names.PODS, meta["namespace"], meta["name"], grace_seconds=0, uid=meta["uid"])
                 else:

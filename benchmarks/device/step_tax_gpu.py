@@ -203,7 +203,7 @@ def train(given: Given, shape: str, compression: str, pair: Pair, *, blocks: int
             del pair.apart  # frees memory for the unit that joins
             torch.cuda.empty_cache()
             taken_state(rig, member, pair)
-        member.session._member.abandon(None)  # the syncer is killed next, so nobody waits for Bye
+        member.session._member.abandon(None)  # the syncer is killed next, so Bye is not waited for
 
 
 def main(given: Given) -> None:

@@ -1,7 +1,7 @@
 """[wire] A push and the broadcast after it, through the real ends of a learner's stream, against a bare gRPC stream.
 
 `Connection` and `Service` run with TLS over loopback, in two processes, with coding in FLOAT32, chunks, checks and all. The bare stream
-sends as many messages of the same size there and back over the same TLS; they are made beforehand, and nobody reads them. Both take turns.
+sends as many messages of the same size there and back over the same TLS; they are made beforehand, and are not read. Both take turns.
 """
 
 from __future__ import annotations

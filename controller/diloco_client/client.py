@@ -93,7 +93,7 @@ class Client:
             connection = contextlib.AsyncExitStack()
             try:
                 api = loop.run(connection.enter_async_context(RestClient.connect(config, user_agent=PYTHON_CLIENT)))
-            # After Ctrl-C, too, the thread must end here: nobody else knows of it.
+            # After Ctrl-C, too, the thread must end here: no other code knows of it.
             except BaseException:
                 loop.close()
                 raise

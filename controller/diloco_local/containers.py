@@ -274,7 +274,7 @@ async def first_of(wanted: Coroutine[Any, Any, object], other: Coroutine[Any, An
     finally:
         for task in tasks:
             task.cancel()
-        # Await both and take their exceptions: asyncio would report one that nobody took.
+        # Await both and take their exceptions: asyncio would report one that was not taken.
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -71,7 +71,7 @@ class KubeletContext:
     chosen_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the user gives to all containers. They win over what this kubelet sets; what a pod declares wins over them."""
     short_paths: ShortPaths = field(default_factory=ShortPaths)
-    """Whoever makes this context closes it."""
+    """The code that makes this context closes it."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits between restarts and retries go through this."""

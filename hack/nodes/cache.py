@@ -37,7 +37,7 @@ def tree_key(*paths: Path) -> str:
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return `folder`, made by `make` if it does not exist. `make` fills a folder beside it, which is renamed when it is complete: so
-    nobody takes a half-made one for `folder`."""
+    no caller takes a half-made one for `folder`."""
     if not folder.exists():
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)

@@ -58,7 +58,7 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
 
 
 def show(entries: Sequence[SnapshotEntry], states: Sequence[StateEntry] | None, output: str) -> None:
-    """Print the lists, and end the command with EXIT_DAMAGED if an entry cannot be used. `states` is None if nobody looked for them."""
+    """Print the lists, and end the command with EXIT_DAMAGED if an entry cannot be used. `states` is None if they were not looked for."""
     if output == "json":
         lists = {"snapshots": [asdict(entry) for entry in entries]}
         if states is not None:

@@ -47,7 +47,7 @@ class OpenPage(NamedTuple):
 @dataclass(slots=True)
 class _Reading:
     seen_at: float
-    """When somebody last looked at the page."""
+    """When a browser last asked for the page."""
     read_at: float = float("-inf")
     """When the last reading ended."""
     pods: UnitPods | None = None

@@ -269,7 +269,7 @@ class Run:
         self._recorder.fault((fired.namespace, fired.job), fired.fault.unit, fired.fault.signal, fired.step, fired.at)
 
     def _interrupt(self) -> None:
-        """Drain and end: after the first Ctrl-C, or when nobody reads the output any more."""
+        """Drain and end: after the first Ctrl-C, or when the reader of the output is gone."""
         self._interrupted.set()
 
     @contextlib.contextmanager

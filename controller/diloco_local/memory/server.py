@@ -1,6 +1,6 @@
 """What a request does to the store, by the rules of the object's kind. Synchronous: each method is one atomic step.
 
-Methods return stored objects. Those are shared with history and watchers, so nobody may change them in place.
+Methods return stored objects. Those are shared with history and watchers, so callers may not change them in place.
 """
 
 from __future__ import annotations

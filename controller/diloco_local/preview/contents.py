@@ -126,7 +126,7 @@ def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
 
 
 _GRANTED = tuple(watched.resource for watched in WATCHES if watched.resource.group)
-"""Kinds of grantors' objects. No grantor runs in a preview, so nobody answers them."""
+"""Kinds of grantors' objects. No grantor runs in a preview, so they get no answer."""
 
 
 def _grantor_crd(resource: Resource) -> Obj:

@@ -26,8 +26,8 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest step of several units in some time, beside the usual step of its unit. While the syncer itself was lost, nobody heard of
-    each step: a step then takes the mean time between two reports."""
+    """The longest step of several units in some time, beside the usual step of its unit. While the syncer itself was lost, the record
+    has no single steps: each then takes the mean time between two reports."""
 
     unit: str
     seconds: float

@@ -58,7 +58,7 @@ class _Job:
 
 
 class Recorder:
-    """Records one run. `write` takes lines. `wall` is read once, in seconds since the epoch: if somebody sets that clock meanwhile, lines
+    """Records one run. `write` takes lines. `wall` is read once, in seconds since the epoch: if that clock is set meanwhile, lines
     keep their distances."""
 
     def __init__(self, write: Callable[..., None], wall: Callable[[], float], monotonic: Callable[[], float]) -> None:

@@ -117,7 +117,7 @@ class _Decision:
                 new_question, new_answer = yield from self._ask(tried)
                 if is_better(new_answer[0], answer[0]):
                     groups, question, answer = used(new_question, new_answer[0], tried), new_question, new_answer
-                    if len(groups) < len(tried):  # hosts of groups that nobody uses are for small units again
+                    if len(groups) < len(tried):  # hosts of unused groups are for small units again
                         question, answer = yield from self._ask(groups)
         if rest := (yield from left_together(question, answer[0])):
             groups = [*groups, *rest]

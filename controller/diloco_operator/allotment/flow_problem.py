@@ -71,7 +71,7 @@ class Questions:
         self._held: dict[tuple[PoolKey, Stock], list[HeldUnit]] = {}
         self._stocks_of: dict[PoolKey, dict[Stock, None]] = {}
         self._fixed: dict[PoolKey, int] = {}
-        """Pool -> how many of its units are on slices that nobody else can use. They stay."""
+        """Pool -> how many of its units are on slices that no other pool can use. They stay."""
 
     def add(self, applicant: Applicant) -> None:
         """Add a job, and what its units hold to the stocks."""

@@ -52,7 +52,7 @@ def shares_of(request: JobRequest | None) -> Shares:
         return {}
     shares = dict(request.shared)
     for pool in request.pools:
-        # A unit of another shape takes whole hosts, and nobody else gets a part of these.
+        # A unit of another shape takes whole hosts, and no other unit gets a part of these.
         if pool.requirements.shape.divides:
             shares |= {(node, unit.name): pool.requirements.needs for unit in pool.units for node in unit.nodes}
     return shares

@@ -101,7 +101,7 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
         else:
             winners = _share_host(jobs, stock, taking, leaving, barred)
         for place, leaver in enumerate(leaving):
-            # Nobody waits if units move to better slices.
+            # No job waits if units move to better slices.
             winner = winners[min(place, len(winners) - 1)] if winners else leaver.job
             jobs[leaver.job].revoked[leaver.unit.name] = winner
         yield

@@ -332,7 +332,7 @@ class Inventory:
                 entry = index.entries[key]
                 if not entry.divisible:
                     yield self._offers.of(entry)
-                # A unit that takes whole hosts gets only hosts that nobody uses: its pods would wait for what others have.
+                # A unit that takes whole hosts gets only unused hosts: its pods would wait for what others have.
                 elif not (entry.used or entry.reserved) or (shape.divides and entry.left >= shape.chips_per_host):
                     yield self._offers.remainder(entry)
 

@@ -50,7 +50,7 @@ class Offers:
         return entry.slice_
 
     def remainder(self, entry: Entry) -> Slice:
-        """Return what is left of a divisible host, as a slice. It is the whole host if nobody uses any of it."""
+        """Return what is left of a divisible host, as a slice. It is the whole host if no part of it is used."""
         whole = self.of(entry)
         kind = entry.kind._replace(chips_per_host=min(entry.kind.chips_per_host, entry.left))
         in_part = whole.in_part or bool(entry.reserved)

@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def why_not(self) -> str:
-        """Why the slice cannot be used, whoever uses it now. "" if it can."""
+        """Why the slice cannot be used, however it is used now. "" if it can."""
         return self.broken or (self.unusable[min(self.unusable)] if self.unusable else "")
 
     def copy(self) -> Entry:

@@ -15,7 +15,7 @@ from diloco_operator.kube.client import Resource
 log = logging.getLogger(__name__)
 
 _LINES, _INTERVAL = 50, 10.0
-"""Log lines that may come at once, and seconds for each further one: whoever writes malformed objects must not fill the log."""
+"""Log lines that may come at once, and seconds for each further one: a user who writes malformed objects must not fill the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""TLS of /metrics: a key and a self-signed certificate of this process, so that nobody on the network can read bearer tokens.
+"""TLS of /metrics: a key and a self-signed certificate of this process, so that no host of the network can read bearer tokens.
 
 See docs/decisions/0105-rights-and-networks.md.
 """

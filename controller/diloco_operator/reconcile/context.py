@@ -157,7 +157,7 @@ class ReconcileContext:
             return None
         again = ask_at(answer, generation, observed.config)
         if self.now >= again and pool not in observed.allotted.checks:
-            return None  # the answer is old, and nobody asks for a new one, because no unit would leave for the pool
+            return None  # the answer is old, and no new one is asked for, because no unit would leave for the pool
         return Rejection((names.PODS.kind, pool), explain(rejected, observed.config, again), again)
 
     def without_rejected(self, creates: Iterable[Create]) -> tuple[list[Create], list[Rejection]]:

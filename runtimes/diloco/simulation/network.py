@@ -202,7 +202,7 @@ class Network:
         self._up.send(unit, path.sent(self._sizes.fragment), gone)
 
     def _cut_short(self, unit: str, connection: _Connection) -> None:
-        """End the answer under way if nobody needs it any more (`over`)."""
+        """End the answer under way if it is not needed any more (`over`)."""
         if (sending := connection.answers.sending) is not None and sending.over:
             connection.answers.sending = None
             connection.answers.gave_up(sending.begun_at)

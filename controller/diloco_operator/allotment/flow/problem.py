@@ -56,7 +56,7 @@ class FlowPool:
     moving: int = 0
     """Held units that would leave their slices for others if some are left over."""
     displaces: bool = True
-    """Units may be asked to leave for its new ones. If False, because nobody knows yet whether its pods are admitted, new ones take only
+    """Units may be asked to leave for its new ones. If False, because it is not known yet whether its pods are admitted, new ones take only
     what is free or being left."""
     keeps_for_minimum: bool = True
     """Slices may stay free for its new units until there are enough for the job's minimum. False if its pods are known to be refused."""

@@ -43,7 +43,7 @@ class ConfigurationChanges:
 def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     """Create what is missing. A job file that no longer fits the spec is deleted, and created anew when it has gone.
 
-    Services and volume claim are created once; later only the claim's metadata changes (`retention`). If somebody deletes the claim, it
+    Services and volume claim are created once; later only the claim's metadata changes (`retention`). If a user deletes the claim, it
     stays until the syncer's pod ends, and the job works on until then.
     """
     observed, job = context.observed, context.observed.job

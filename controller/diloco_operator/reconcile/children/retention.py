@@ -65,7 +65,7 @@ def claim_retention(context: ReconcileContext) -> Retention:
         unseen = wanted is Retain.KEEP and bool(context.observed.missing_rights)
         return Retention(settled=not unseen)
     follows, image = _follows(claim, job, wanted), syncer_image(context.spec, context.observed.config)
-    # A claim that goes with its job needs no current image in its annotation: whoever exports the model can ask the job.
+    # A claim that goes with its job needs no current image in its annotation: the export of the model can ask the job.
     named = wanted is Retain.DELETE or claim.syncer_image == image
     if claim.deleting or not is_claim_of(claim, job) or (follows and named):
         return Retention()

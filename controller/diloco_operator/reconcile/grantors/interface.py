@@ -123,7 +123,7 @@ class Grantor(ABC):
     """It chooses the place of every unit of a job, even if a slice is free: placement gives these units no slices, and takes none from
     them."""
     reads_priority: ClassVar[bool] = False
-    """It reads the pods' PriorityClass. If it does not, delegated pods have none: nobody has chosen a slice for them, so a class that
+    """It reads the pods' PriorityClass. If it does not, delegated pods have none: no slice was chosen for them, so a class that
     pre-empts would let them end units of other jobs."""
     missing_reason: ClassVar[PlacedReason] = PlacedReason.INSUFFICIENT_CAPACITY
     """Reason of a job whose places it chooses, while the grantor is missing."""

@@ -179,7 +179,7 @@ def _tell(
     """Return patches that mark lost pods as failed, and that release groups in which nothing follows.
 
     A pod is lost if Kueue counts it, it was asked to go, and its node does not answer. Its kubelet cannot report its end, and until
-    somebody does, Kueue accepts no successor in its place, and its group is not over. So the operator does it, as Kubernetes' garbage
+    that is reported, Kueue accepts no successor in its place, and its group is not over. So the operator does it, as Kubernetes' garbage
     collector does for pods of nodes that are gone. This is safe, because the syncer refuses what an old attempt sends.
 
     Args:
@@ -244,7 +244,7 @@ def _name(group: Sequence[PodView]) -> str:
 
 
 def _may_run(context: ReconcileContext, pod: PodView) -> bool:
-    """Return whether a process of the pod may still run, and somebody will report its end: its kubelet, or else the operator."""
+    """Return whether a process of the pod may still run, and its end will be reported, by its kubelet or the operator."""
     return not pod.ended and not pod.never_runs and (not context.unreachable(pod.node) or _awaits_end(context, pod))
 
 

@@ -93,7 +93,7 @@ class PodView:
     ip: str
     created: float
     deletion: float | None
-    """metadata.deletionTimestamp, when it should be gone. None if nobody has deleted it."""
+    """metadata.deletionTimestamp, when it should be gone. None if it was not deleted."""
     running_since: float | None
     """When the main container started. None while it does not run."""
     waiting: str

@@ -36,7 +36,7 @@ def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, Unit
     events: list[Event] = []
     for name, record in after.items():
         old = before.get(name)
-        # An attempt that follows without a pause begins in the status that records the failure: else nobody would hear of the failure.
+        # An attempt that follows without a pause begins in the status that records the failure: else users would not hear of the failure.
         if record.running and (why := _new_failure(old, record)):
             events.append(Event.about(name, EventReason.UNIT_CRASHED, why))
         if (event := _unit_event(old, record)) is not None:

@@ -21,7 +21,7 @@ from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitRepor
 _PAUSE_TOLERANCE = 5.0
 """Seconds by which the end of a pause may move before status is written anew."""
 _REST_SHOWN_AFTER = 10.0
-"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step, which nobody needs to see."""
+"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step, which users need not see."""
 
 
 def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:

@@ -273,7 +273,7 @@ def _keeps_its_place(record: UnitStatusRecord) -> bool:
 
 
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Return whether a pod of the unit should have gone long ago, so that nobody knows when its slice will be free."""
+    """Return whether a pod of the unit should have gone long ago, so that it is not known when its slice will be free."""
     latest = context.now - RECONCILE.stuck_deletion
     return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
 
