@@ -8,7 +8,7 @@ See docs/decisions/0138-job-state.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -352,17 +352,21 @@ def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
 
 def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     """Record the end of a unit that drains once its pods have ended, or how long it waits for one that does not."""
-    due = min((pod.deletion + RECONCILE.stuck_deletion for pod in current if pod.deletion is not None and not pod.ended), default=None)
     if _lingers(context, current):
-        late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
+        due = {pod.name: pod.deletion + RECONCILE.stuck_deletion for pod in current if pod.deletion is not None and not pod.ended}
+        deadlines = [moment for moment in due.values() if context.now < moment]
+        late = [pod for pod in current if pod.name in due and due[pod.name] <= context.now]
         why = _why_it_drains(context, record)
-        if late and _moves(context, record, late):
+        if not late:
+            draining = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, why, cause="")
+            return UnitObservation(draining, adopted, deadlines)
+        # The other pods that still end keep their hosts too.
+        if _moves(context, record, [pod.node for pod in current if pod.name in due]):
             # Safe although a pod still runs: the syncer refuses what the old attempt sends, and the pod keeps its host until it has ended.
             end = replace(_asked_to_leave(record, _stuck(why, late), context.now), leave_slice=True)
             return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
-        what, cause = (_stuck(why, late), why) if late else (why, "")
-        draining = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, what, cause=cause)
-        return UnitObservation(draining, adopted, [due] if due is not None and not late else [])
+        draining = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, _stuck(why, late), cause=why)
+        return UnitObservation(draining, adopted, deadlines)
     end = _asked_to_leave(record, _why_it_drains(context, record), context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
         # It may have reached the end of the job before it was asked to go.
@@ -370,10 +374,11 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
 
 
-def _moves(context: ReconcileContext, record: UnitStatusRecord, stuck: Sequence[PodView]) -> bool:
-    """Return whether a unit starts elsewhere although some of its pods do not end: the job wants it, and a slice is free."""
+def _moves(context: ReconcileContext, record: UnitStatusRecord, nodes: Collection[str]) -> bool:
+    """Return whether a unit starts elsewhere although some of its pods do not end: the job wants it, and a slice without these nodes is
+    free."""
     wanted = not context.spec.suspend and not follows(record.reason, Follows.NOT_WANTED)
-    return wanted and has_place_elsewhere(context, record.pool, {pod.node for pod in stuck})
+    return wanted and has_place_elsewhere(context, record.pool, nodes)
 
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:

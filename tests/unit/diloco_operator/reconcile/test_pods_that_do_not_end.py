@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 
 from builders.jobs import a_job
-from builders.nodes import a_tpu_node
+from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import is_deleted
 from builders.stage import Stage
 from diloco_operator.kube.timestamps import format_timestamp
@@ -45,6 +45,19 @@ def test_a_unit_whose_pod_does_not_end_waits_for_it_while_no_other_host_is_free(
     stage.set_node(a_tpu_node("tpu-1"))
     stage.settle()
     assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["slice"]) == ("Starting", "tpu-1")
+
+
+def test_only_a_pod_whose_own_time_has_passed_is_named_as_one_that_does_not_end() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    is_deleted(stage.pod("v5p-0", 1, host=0), stage.now, grace=120)
+    is_deleted(stage.pod("v5p-0", 1, host=1), stage.now)
+    stage.settle()
+    stage.advance(STUCK)
+    stage.settle()
+    assert "its pod bytes-lm-v5p-0-a1-1 was to end by" in stage.unit("v5p-0")["message"]
+    stage.advance(90)
+    stage.settle()
+    assert "its pod bytes-lm-v5p-0-a1-0 was to end by" in stage.unit("v5p-0")["message"], "the first of two"
 
 
 def test_a_suspended_job_waits_for_a_pod_that_does_not_end() -> None:
