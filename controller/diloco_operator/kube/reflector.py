@@ -209,7 +209,9 @@ class Reflector[T]:
     def what(self) -> str:
         """What the reflector does, for messages."""
         where = f" in {self._namespace}" if self._namespace else ""
-        which = f" with {self._label_selector}" if self._field_selector else ""
+        # The selectors tell several watches of a resource apart. Alone, a label selector is that of the objects of jobs.
+        selectors = filter(None, (self._label_selector, self._field_selector))
+        which = f" with {' and '.join(selectors)}" if self._field_selector else ""
         return f"watching {self.resource.plural}{where}{which}"
 
     def _refuse(self, error: Forbidden | NotFound) -> None:

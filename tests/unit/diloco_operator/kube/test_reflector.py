@@ -61,6 +61,21 @@ class Followed:
         return sorted(held.name for held in self.reflector.cache)
 
 
+@pytest.mark.parametrize(
+    ("label", "field", "what"),
+    [
+        ("", "", "watching pods"),
+        ("job", "", "watching pods"),
+        ("", "spec.nodeName!=", "watching pods with spec.nodeName!="),
+        ("!job", "spec.nodeName!=", "watching pods with !job and spec.nodeName!="),
+    ],
+)
+def test_messages_name_the_selectors_of_a_watch_with_a_field_selector(label: str, field: str, what: str) -> None:
+    api: Any = ScriptedApi()
+    reflector: Reflector[Obj] = Reflector(api, PODS, lambda obj, _: obj, rng=lambda: 0.0, label_selector=label, field_selector=field)
+    assert reflector.what == what
+
+
 def follow[F: Followed](it: F, check: Callable[[F], object], within: float = 60) -> F:
     """Run until `check` holds."""
 
