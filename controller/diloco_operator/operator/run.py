@@ -78,11 +78,14 @@ class RunConfig:
     watches: WatchTimeouts = field(default_factory=WatchTimeouts)
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.concurrency < 1 or self.job_concurrency < 1 or not 0 < self.decision_share <= 1:
+        if self.workers < 1 or self.concurrency < 1 or self.job_concurrency < 1:
             raise ValueError(
-                "an operator needs workers, concurrency and jobConcurrency of 1 or more and a decidingShare above 0 and at most 1, not "
-                f"{self.workers}, {self.concurrency}, {self.job_concurrency} and {self.decision_share}"
+                "workers, concurrency and jobConcurrency must be 1 or more, not "
+                f"{self.workers}, {self.concurrency} and {self.job_concurrency}"
             )
+        # No configuration file sets it.
+        if not 0 < self.decision_share <= 1:
+            raise ValueError(f"decision_share must be above 0 and at most 1, not {self.decision_share}")
 
 
 @dataclass(slots=True)

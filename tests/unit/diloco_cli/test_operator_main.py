@@ -57,7 +57,7 @@ def test_fields_are_in_camel_case_and_durations_as_in_a_job(tmp_path: Path) -> N
         (HEAD + "progressInterval: soon\n", "progressInterval: 'soon' is not a duration"),
         (HEAD + "progressInterval: -1\n", "progressInterval: Input should be greater than or equal to 0"),
         (HEAD + "disruptionLabels: [[k]]\n", "disruptionLabels[0][1]: Field required"),
-        (HEAD + "workers: 0\n", "workers"),
+        (HEAD + "workers: 0\n", "workers, concurrency and jobConcurrency must be 1 or more, not 0, 64 and 32"),
         ("kind: OperatorConfiguration\n", "apiVersion: Field required"),
         ("apiVersion: v1\nkind: OperatorConfiguration\n", "apiVersion: Input should be 'config.diloco.dev/v1alpha1'"),
         ("- a\n", "must be a map"),
