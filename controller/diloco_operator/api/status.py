@@ -31,11 +31,6 @@ MOST_TOKENS_PER_SECOND = 1e12
 """The most tokens per second of one unit."""
 
 
-def _without_default(schema: dict[str, Any]) -> None:
-    """Keep the API server from writing an empty field into objects that do not use it."""
-    schema.pop("default", None)
-
-
 class ConditionStatus(enum.StrEnum):
     TRUE = "True"
     FALSE = "False"
@@ -139,10 +134,9 @@ class OutsideStatus(ApiModel):
         "",
         max_length=63,
         description="As the syncer sees it: Joining, Contributing, Disconnected, Done or Refused. Absent: it has not joined.",
-        json_schema_extra=_without_default,
     )
-    message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.", json_schema_extra=_without_default)
-    tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters.", json_schema_extra=_without_default)
+    message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.")
+    tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters.")
 
 
 class UnschedulableNode(ApiModel):
@@ -229,7 +223,7 @@ class HostStatus(ApiModel):
         return self.avoided_until is not None and now < self.avoided_until
 
     def written(self) -> dict[str, Any]:
-        """The fields for status. Defaults are written, so that what the API server returns equals what was written."""
+        """The fields for status, also at their defaults."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -275,13 +269,11 @@ class ModelStatus(ApiModel):
         "",
         max_length=SNAPSHOT_PATH_LIMIT,
         description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400.",
-        json_schema_extra=_without_default,
     )
     uri: str = Field(
         "",
         max_length=2048,
         description="The folder of its copy below training.checkpoint.uri; absent: there is no copy of this snapshot.",
-        json_schema_extra=_without_default,
     )
     format: str = Field("", max_length=32, description="Format of the file with the parameters: safetensors.")
     retain: Retain = Field(

@@ -94,8 +94,8 @@ def _state(state: UnitState, *, runs: bool) -> UnitState:
 
 
 def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
-    """The record as fields of status. `_ALWAYS` are written even at their defaults, so that what the API server returns equals what was
-    written. Other fields are absent at their defaults, so that a version that adds one need not write every job's status anew."""
+    """The record as fields of status. Fields that are not in `_ALWAYS` are absent at their defaults, so that a version that adds one need
+    not write every job's status anew."""
     fields = {name: getattr(record, name) for name in _FIELDS}
     for name in _TIMES:
         if fields[name] is not None:
@@ -113,4 +113,5 @@ _TIMES = frozenset({"since", "ended_at", "not_before", "paused_until"})
 _ALWAYS = frozenset(
     {"name", "pool", "slice", "state", "attempt", "restarts", "reason", "message", "failures", "ended_attempt", "template_hash"}
 )
-"""Fields that every unit has in status, also at their defaults."""
+"""Fields that every unit has in status, also at their defaults. The CRD requires `name`, `pool` and `state`. The others could be
+left out, but they always were there, and a version that leaves them out would write every job's status anew."""
