@@ -117,7 +117,10 @@ class EventTurns:
                 begun = loop.time()
                 self._fit_turn(max(begun - asleep - pause, 0.0))
                 for _ in range(self._turn_events()):
-                    if loop.time() - begun >= self._turn or (event := self._waiting.pop()) is None:
+                    if loop.time() - begun >= self._turn:
+                        break
+                    event = self._waiting.pop()
+                    if event is None:
                         break
                     self._bytes -= event.size
                     self._apply(event)

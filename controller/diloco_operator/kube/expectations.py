@@ -86,7 +86,8 @@ class Expectations[K: Hashable]:
     def renew(self, key: K) -> float:
         """Let `key` wait once more for everything that it waits for. Return the seconds until that expires."""
         expires = self._time() + self._expiry
-        for target in (waits := self._by_key.get(key, {})):
+        waits = self._by_key.get(key, {})
+        for target in waits:
             waits[target] = expires
         return self._expiry
 

@@ -28,17 +28,17 @@ class FairQueue[K]:
 
     def pop(self, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
         """Return the next key of a lane that `may` allows now, and put that lane last. None if no such key waits."""
-        # In a list, since a lane may be None, too.
-        next_lane = next(([lane] for lane in self._lanes if may(lane)), None)
-        if next_lane is None:
-            return None
-        (lane,) = next_lane
-        waiting = self._lanes.pop(lane)
-        key = waiting.popleft()
-        if waiting:
-            self._lanes[lane] = waiting
-        self._size -= 1
-        return key
+        for lane, waiting in self._lanes.items():
+            if not may(lane):
+                continue
+            key = waiting.popleft()
+            self._size -= 1
+            if waiting:
+                self._lanes.move_to_end(lane)
+            else:
+                del self._lanes[lane]
+            return key
+        return None
 
     def waiting(self, lane: Hashable) -> int:
         return len(self._lanes.get(lane, ()))

@@ -217,7 +217,8 @@ class Reflector[T]:
     def _refuse(self, error: Forbidden | NotFound) -> None:
         """Note that the server forbids reading the objects, or does not know the resource. The cache of an optional reflector becomes
         empty; that of another one stays as it was."""
-        self._refused_list, self._version = self._version is None, None
+        self._refused_list = self._version is None
+        self._version = None
         if self._without:
             self._miss(error)
         elif not self.forbidden:
@@ -301,7 +302,8 @@ class Reflector[T]:
             self._take_in(held)
         self._version = version
         self._fail("")
-        was_missing, self.missing = bool(self.missing), ""
+        was_missing = bool(self.missing)
+        self.missing = ""
         self._synced.set()
         self._answered.set()
         if was_missing:
