@@ -68,10 +68,19 @@ def judge(observed: ObservedState, now: datetime) -> Judged:
 
     def plan(observed: ObservedState) -> Plan:
         defects = dict(known)
-        # If the second half finds a further defect, the job is judged anew without that unit.
-        plan = _without_defects(defects, lambda: (judged if defects == known else _judge(observed, now, defects)).plan(observed))
+
+        def decide() -> Plan:
+            # If the second half finds a further defect, the job is judged anew without that unit.
+            current = judged if defects == known else _judge(observed, now, defects)
+            return current.plan(observed)
+
+        decided = _without_defects(defects, decide)
         defect_events = (Event.about(unit, EventReason.OPERATOR_DEFECT, why) for unit, why in defects.items())
-        return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())), events=(*plan.events, *defect_events))
+        return replace(
+            decided,
+            patches=(*decided.patches, *_orphans(observed, now.timestamp())),
+            events=(*decided.events, *defect_events),
+        )
 
     return Judged(judged.request, plan)
 

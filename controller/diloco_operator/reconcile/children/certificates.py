@@ -100,7 +100,8 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     for name, leaves in wanted.items():
         wave = WAVE_CERTIFICATES if name == syncers else WAVE_LEARNERS
         to_issue, renewals = _issue(context, trust, name, leaves, children.certificates.get(name), wave)
-        all_secrets += [to_issue] if to_issue is not None else []
+        if to_issue is not None:
+            all_secrets.append(to_issue)
         deadlines += renewals
     allowed = []
     for secret_to_issue in all_secrets:

@@ -38,7 +38,7 @@ class Peers:
     hosts: int
 
     @cached_property
-    def names(self) -> Sequence[str]:
+    def host_names(self) -> Sequence[str]:
         """Host names of the pods, in the order of the hosts."""
         return names.host_names(self.job.name, self.unit, self.attempt, self.hosts)
 
@@ -63,7 +63,7 @@ class Peers:
         env = [_value("PET_NPROC_PER_NODE", str(processes))] if processes > 1 else []
         if self.hosts == 1:
             return env
-        first = names.pod_dns_name(self.names[0], self.job.name, self.job.namespace)
+        first = names.pod_dns_name(self.host_names[0], self.job.name, self.job.namespace)
         port, hosts, ranks = str(self.coordinator_port), str(self.hosts), str(self.hosts * processes)
         env += [
             _value(contract.ENV_LEADER_ADDRESS, f"{first}:{self.leader_port}"),
@@ -111,7 +111,7 @@ class Peers:
         if self.hosts == 1 or not self._tpu:
             return None
         # Short names, which a pod's search domains complete: two thousand of them must fit into one variable.
-        job, peers = self.job, [f"{peer}.{names.service_name(self.job.name)}" for peer in self.names]
+        job, peers = self.job, [f"{peer}.{names.service_name(self.job.name)}" for peer in self.host_names]
         labels = {names.LABEL_UNIT: self.unit, names.LABEL_POOL: self.pool.name, names.LABEL_ATTEMPT: str(self.attempt)}
         return {
             "apiVersion": names.CONFIG_MAPS.api_version,

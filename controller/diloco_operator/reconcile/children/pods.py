@@ -143,7 +143,7 @@ def learner_pods(
     shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job), locality)
     shared_env = peers.environment()
     pods = []
-    for index, (peer, place) in enumerate(zip(peers.names, places, strict=True)):
+    for index, (peer, place) in enumerate(zip(peers.host_names, places, strict=True)):
         name = names.learner_pod_name(job.name, unit, attempt, index)
         before, after = template_base.env
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]

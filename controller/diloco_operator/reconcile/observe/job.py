@@ -76,7 +76,8 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
     else:
         spec, problems = _parse_spec(obj, beside)
         derived = derive(spec, name=name, namespace=namespace, uid=uid) if spec is not None else None
-    raw_spec, deleting = obj.get("spec"), bool(meta.get("deletionTimestamp"))
+    raw_spec, raw_status = obj.get("spec"), obj.get("status")
+    deleting = bool(meta.get("deletionTimestamp"))
     return Job(
         namespace=namespace,
         name=name,
@@ -88,7 +89,7 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         managed_by=_managed_by(raw_spec),
         spec=spec,
         problems=problems,
-        status=status if isinstance(status := obj.get("status"), dict) else {},
+        status=raw_status if isinstance(raw_status, dict) else {},
         derived=derived,
         bytes_beside_status=beside,
         labels=strings(meta, "labels", "metadata"),

@@ -33,7 +33,9 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
     reported = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if reported is None:
-        return {} if record.running or done else {KEYS[name]: DEFAULTS[KEYS[name]] for name, figure in FIGURES.items() if figure.speed}
+        if record.running or done:
+            return {}
+        return {KEYS[name]: DEFAULTS[KEYS[name]] for name, figure in FIGURES.items() if figure.speed}
     present = reported.attempt == record.attempt and record.running
     changed: dict[str, Any] = {}
     for name, figure in FIGURES.items():
@@ -44,7 +46,11 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
             continue  # an absent figure counts as False, and to write it would cost a write
         if figure.speed and not present:
             value = DEFAULTS[key]
-        changed[key] = round(value, figure.digits) if figure.digits is not None else dict(value) if isinstance(value, dict) else value
+        if figure.digits is not None:
+            value = round(value, figure.digits)
+        elif isinstance(value, dict):
+            value = dict(value)
+        changed[key] = value
     return changed
 
 
@@ -67,10 +73,11 @@ def assemble(
     learners = context.spec.learners
     pools = _pools(context, scaling, contributing)
     model = model_status(context, result)
+    # Never lower: the same spec.retry would start the job a second time.
+    acted_on = max(retry or 0, job.status.get("retry") or 0)
     return {
         "observedGeneration": job.generation,
-        # Never lower: the same spec.retry would start the job a second time.
-        **({"retry": acted} if (acted := max(retry or 0, job.status.get("retry") or 0)) else {}),
+        **({"retry": acted_on} if acted_on else {}),
         **job_state(statements, job.status),
         "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
         "progress": _progress(context, job.status.get("progress") or {}, result),
@@ -169,8 +176,10 @@ def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[st
     if report is None:
         return extended
     for key, points in (("losses", report.losses), ("heldOutLosses", report.held_out_losses)):
-        extended.pop(key, None)
-        extended |= {key: format_losses(points)} if points else {}
+        if points:
+            extended[key] = format_losses(points)
+        else:
+            extended.pop(key, None)
     return extended
 
 

@@ -96,10 +96,14 @@ def _with_too_few(
 
 # --- the units that are missing ---------------------------------------------------------------------------------------
 def missing_units(scaling: Scaling, contributing: Collection[str]) -> str:
-    missing = _missing(scaling, contributing)
-    return unit_words.missing_units(
-        [record for record in missing if not _only_waits(record)], [record for record in missing if _only_waits(record)]
-    )
+    units: list[UnitStatusRecord] = []
+    waiting: list[UnitStatusRecord] = []
+    for record in _missing(scaling, contributing):
+        if _only_waits(record):
+            waiting.append(record)
+        else:
+            units.append(record)
+    return unit_words.missing_units(units, waiting)
 
 
 def _only_waits(record: UnitStatusRecord) -> bool:

@@ -96,7 +96,8 @@ def _one_slice(
     context: ReconcileContext, record: UnitStatusRecord, shape: Shape, nodes: Sequence[str], found: Sequence[Slice]
 ) -> str | None:
     """Return the name of the slice, or group of hosts, that consists of these nodes. None if they are no slice of this shape."""
-    if len(kinds_for(shape, kinds := {slice_.kind for slice_ in found})) != len(kinds):
+    kinds = {slice_.kind for slice_ in found}
+    if len(kinds_for(shape, kinds)) != len(kinds):
         return None
     if shape.topology:
         first = found[0]
@@ -170,9 +171,11 @@ class _Delegator:
         first: list[UnitStatusRecord] = []
         rest: list[UnitStatusRecord] = []
         for record in waiting:
-            needed = short.get(record.pool, 0) > 0
-            (first if needed else rest).append(record)
-            short[record.pool] = short.get(record.pool, 0) - needed
+            if short.get(record.pool, 0) > 0:
+                first.append(record)
+                short[record.pool] -= 1
+            else:
+                rest.append(record)
         withdrawn = []
         for record in (*first, *rest):
             pool = next((pool for pool in self._pools if pool.name == record.pool), None)

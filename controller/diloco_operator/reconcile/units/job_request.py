@@ -218,7 +218,8 @@ def _pool_units(
             nodes = _nodes(context, requirements.shape, slice_)
             settling = record.name in staying or settled_at(context, record) is not None
             units.held.append(HeldUnit(record.name, nodes, _LOSS[record.state], settling, leaving_cost, slice_))
-            units.moving += not record.running and any(node in context.hosts.avoided or node in limits.avoid for node in nodes)
+            if not record.running and any(node in context.hosts.avoided or node in limits.avoid for node in nodes):
+                units.moving += 1
         else:
             units.able.append(record.name)
     if not any(follows(record.reason, Follows.WOULD_REPEAT) for record in failed) and not context.finishing:
@@ -227,7 +228,10 @@ def _pool_units(
         room = min(most, context.spec.learners.max) - len(candidates)
         numbers = (number for number in range(pool.learners.max) if number not in used)
         fresh = [names.unit_name(pool.name, number) for number in itertools.islice(numbers, max(0, min(room, most_new)))]
-        (units.unable if limits.frees_slices else units.able).extend(fresh)
+        if limits.frees_slices:
+            units.unable.extend(fresh)
+        else:
+            units.able.extend(fresh)
     return units
 
 
@@ -245,9 +249,10 @@ def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, reco
         return ""
     if not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
         return ""
-    if not requirements.near_enough(slices) or spare.take_for(slices):
+    if not requirements.near_enough(slices):
         return ""
-    return record.slice
+    leaves = spare.take_for(slices)
+    return "" if leaves else record.slice
 
 
 def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
@@ -286,7 +291,8 @@ def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) ->
         if not record.slice or record.pool not in context.shapes:
             continue
         shape = context.shapes[record.pool]
-        occupied.update(nodes := _nodes(context, shape, record.slice))
+        nodes = _nodes(context, shape, record.slice)
+        occupied.update(nodes)
         if shape.divides and context.observed.job.derived is not None:
             needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
             shared |= {(node, record.name): needs for node in nodes}

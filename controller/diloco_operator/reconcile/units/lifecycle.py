@@ -169,7 +169,9 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     if binding.slice:
         record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.message, slice=binding.slice)
     observation = _observe_attempt(context, record, current, adopted=adopted)
-    return observation._replace(deadlines=[*observation.deadlines, *([binding.recheck_at] if binding.recheck_at is not None else [])])
+    if binding.recheck_at is None:
+        return observation
+    return observation._replace(deadlines=[*observation.deadlines, binding.recheck_at])
 
 
 def _heard_late_that_the_job_was_done(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
@@ -196,9 +198,16 @@ def _adopt(
 
 def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
     """Return the record once pods of an attempt were found that it did not have."""
-    starting, event = UnitState.STARTING, UnitEvent.FOUND
     return transition(
-        record, event, since, UnitReason.SCHEDULING, wait_words.PODS_FOUND, shown=starting, since=since, attempt=attempt, slice=slice_
+        record,
+        UnitEvent.FOUND,
+        since,
+        UnitReason.SCHEDULING,
+        wait_words.PODS_FOUND,
+        shown=UnitState.STARTING,
+        since=since,
+        attempt=attempt,
+        slice=slice_,
     )
 
 
@@ -206,7 +215,8 @@ def _slices(pods: Sequence[PodView]) -> set[str]:
     """Return the slices on which these pods are; more than one if they do not belong together."""
     slices = {pod.slice for pod in pods if pod.slice}
     # In a group of many hosts only the first pods name the group. Each of the others must be on its own host in it.
-    if len(slices) == 1 and GROUP_SEPARATOR in (group := next(iter(slices))):
+    group = next(iter(slices)) if len(slices) == 1 else ""
+    if GROUP_SEPARATOR in group:
         nodes = group.split(GROUP_SEPARATOR)
         elsewhere = (pod.node for pod in pods if not pod.slice and pod.node and nodes[pod.host : pod.host + 1] != [pod.node])
         slices.update(itertools.islice(elsewhere, 1))  # one is enough to show that they do not belong together
@@ -244,7 +254,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if end is None:
         taken = node_taken(context, record, current)
         timeout = Timeout(no_place=taken) if taken is not None else timed_out(context, record, current)
-        deadlines += [timeout.due] if timeout.due is not None else []
+        if timeout.due is not None:
+            deadlines.append(timeout.due)
         end = timeout.end
     if timeout.no_place is not None:
         return UnitObservation(give_slice_up(context, record, timeout.no_place), adopted, deadlines, timeout.no_place.node)

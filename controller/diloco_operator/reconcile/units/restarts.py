@@ -39,8 +39,12 @@ def backoff_seconds(budget: Restart, failures: int) -> float:
 
 def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
     """Return the units that were restarted between two states of the records, each with the reason why its attempt ended."""
-    none = UnitStatusRecord("", "")
-    return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
+    restarts = []
+    for name, record in after.items():
+        restarts_before = before[name].restarts if name in before else 0
+        if record.restarts > restarts_before:
+            restarts.append(UnitRestart(name, record.reason))
+    return tuple(restarts)
 
 
 def is_retry_due(context: ReconcileContext) -> bool:

@@ -135,7 +135,8 @@ def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placemen
         waiting = [unplaced.unit for unplaced in placement.unplaced if unplaced.pool == pool]
         in_pool = (record for record in scaling.records.values() if record.pool == pool)
         waiting += [record.name for record in in_pool if state_of(record) is State.WAITING_FOR_GRANTOR]
-        waiting += [rolled_out[pool].name] if pool in rolled_out else []
+        if pool in rolled_out:
+            waiting.append(rolled_out[pool].name)
         hosts = _any_hosts(context, context.shapes[pool])
         if context.now < due:
             scaling.deadlines.append(due)
@@ -185,10 +186,8 @@ def _assign(
         return record
     # Where units share hosts, the fleet offers only what the other units do not use. So only the unit's own last attempt can be in its way.
     in_the_way = (record.name,) if context.shapes[record.pool].divides else context.learners
-    blocker = next(
-        (busy_pods[unit] for host in assignment.hosts if (busy_pods := busy.get(host.node)) for unit in in_the_way if unit in busy_pods),
-        "",
-    )
+    blockers = (pod for host in assignment.hosts for unit, pod in busy.get(host.node, {}).items() if unit in in_the_way)
+    blocker = next(blockers, "")
     if blocked is not None or blocker or context.finishing:
         if blocker and blocked is None:
             return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=False), context.now)
@@ -254,8 +253,8 @@ def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wa
 
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    event = UnitEvent.STARTED
-    return transition(_next_attempt(context, record), event, context.now, UnitReason.SCHEDULING, wait_words.PODS_CREATED)
+    following = _next_attempt(context, record)
+    return transition(following, UnitEvent.STARTED, context.now, UnitReason.SCHEDULING, wait_words.PODS_CREATED)
 
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:

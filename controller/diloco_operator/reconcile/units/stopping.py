@@ -50,7 +50,8 @@ def leave_in_vain(context: ReconcileContext, records: Mapping[str, UnitStatusRec
             continue
         # Without a syncer nothing shows that a unit does not train any more, so its state may still say so.
         since = lost_at if record.state is UnitState.TRAINING or record.since is None else max(lost_at, record.since)
-        if context.now < (due := since + RECONCILE.hold_in_vain):
+        due = since + RECONCILE.hold_in_vain
+        if context.now < due:
             deadlines.append(due)
         else:
             why = departure_words.held_in_vain(since)

@@ -255,7 +255,12 @@ def transition(
         changes: further fields that the event sets.
     """
     row = event.row
-    to = record.state if row.stays else shown if shown is not None else _shown(event)
+    if row.stays:
+        to = record.state
+    elif shown is not None:
+        to = shown
+    else:
+        to = _shown(event)
     if since is None:
         since = record.since if to is record.state and record.since is not None else now
     fields: dict[str, Any] = {**_WIPED[event], **({"ended_attempt": record.attempt} if row.ends else {}), **changes}
