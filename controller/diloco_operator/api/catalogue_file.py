@@ -121,9 +121,9 @@ def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> Cata
     rows: list[Accelerator] = []
     # If one label stood for two kinds, the order of rows would decide the kind of a node.
     taken = {_claim(labels, value): kind.name for kind in built_in.values() for labels in kind.labels for value in labels.values}
-    names = dict.fromkeys(built_in, "is built in; rows that are built in cannot be changed, choose another name")
+    taken_names = dict.fromkeys(built_in, "is built in; rows that are built in cannot be changed, choose another name")
     for index, row in enumerate(file.accelerators):
-        mistakes = [*_wrong(row, names.get(row.name, ""))]
+        mistakes = [*_wrong(row, taken_names.get(row.name, ""))]
         # No accelerator is made from a wrong row: its topologies may not even be numbers.
         accelerator = None if mistakes else _made(row)
         for label_index, labels in enumerate(accelerator.labels if accelerator is not None else ()):
@@ -134,8 +134,9 @@ def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> Cata
                         (f"labels[{label_index}]", f"{labels.key}={value} already stands for {other}; a label means one accelerator")
                     )
         problems += [f"accelerators[{index}] ({row.name}): {field}: {text}" for field, text in mistakes]
-        names.setdefault(row.name, "stands twice in this file; names are unique")
-        rows += [accelerator] if accelerator is not None else []
+        taken_names.setdefault(row.name, "stands twice in this file; names are unique")
+        if accelerator is not None:
+            rows.append(accelerator)
     for index, pattern in enumerate(file.incidental_resources):
         # Nodes that have nothing but incidental resources count as CPU hosts: so would the nodes of this kind.
         hidden = next((kind for kind in (*built_in.values(), *rows) if kind.resource and covers({pattern: None}, kind.resource)), None)
@@ -254,8 +255,8 @@ def _sentence(content: object, location: tuple[int | str, ...], text: str) -> st
     """`accelerators[1] (acme-npu): hostSizes[0]: …`."""
     rows = content.get("accelerators") if isinstance(content, dict) else None
     place = field_path(location)
-    of_row = len(location) > 1 and location[0] == "accelerators"
-    if of_row and isinstance(index := location[1], int) and isinstance(rows, list) and isinstance(rows[index], dict):
+    index = location[1] if len(location) > 1 and location[0] == "accelerators" else None
+    if isinstance(index, int) and isinstance(rows, list) and isinstance(rows[index], dict):
         row = f"accelerators[{index}]"
         place = f"{row} ({str(rows[index].get('name', 'no name'))[:63]}): {place.removeprefix(row).removeprefix('.')}"
     return f"{place}: {text}" if place else text

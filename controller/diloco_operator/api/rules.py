@@ -102,11 +102,11 @@ def _chips_per_host_rules() -> list[ValidationRule]:
             ".chipsPerHost",
         ),
     ]
-    for topology, (options, names) in ambiguous.items():
+    for topology, (options, accelerators) in ambiguous.items():
         hosts = " or ".join(f"{count}" for count in options)
         rules.append(
             ValidationRule(
-                f"!has(self.topology) || self.topology != {_text(topology)} || !(self.accelerator in {_list(names)}) "
+                f"!has(self.topology) || self.topology != {_text(topology)} || !(self.accelerator in {_list(accelerators)}) "
                 "|| has(self.chipsPerHost)",
                 f"chipsPerHost is needed, because {topology} exists with {hosts} chips per host; set it to {hosts}",
                 ".chipsPerHost",
@@ -128,11 +128,11 @@ def _accelerators_per_host_rules() -> list[ValidationRule]:
         ),
         *(
             ValidationRule(
-                f"!has(self.acceleratorsPerHost) || !(self.accelerator in {_list(names)}) || self.acceleratorsPerHost <= {size}",
-                f"acceleratorsPerHost must be at most {size}, what a host has, for {', '.join(names)}; use more hosts instead",
+                f"!has(self.acceleratorsPerHost) || !(self.accelerator in {_list(accelerators)}) || self.acceleratorsPerHost <= {size}",
+                f"acceleratorsPerHost must be at most {size}, what a host has, for {', '.join(accelerators)}; use more hosts instead",
                 ".acceleratorsPerHost",
             )
-            for size, names in sorted(sizes.items())
+            for size, accelerators in sorted(sizes.items())
             if size < MAX_ACCELERATORS_PER_HOST
         ),
     ]
@@ -143,7 +143,7 @@ def _processes_per_host_rules() -> list[ValidationRule]:
     sizes: dict[int, list[str]] = {}
     for name in of_family(Family.HOST):
         sizes.setdefault(BUILT_IN[name].host_sizes[-1], []).append(name)
-    count = "".join(f"self.accelerator in {_list(names)} ? {size} : " for size, names in sorted(sizes.items())) + "1"
+    count = "".join(f"self.accelerator in {_list(accelerators)} ? {size} : " for size, accelerators in sorted(sizes.items())) + "1"
     accelerators = f"(has(self.acceleratorsPerHost) ? self.acceleratorsPerHost : {count})"
     return [
         ValidationRule(

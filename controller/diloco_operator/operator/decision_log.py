@@ -54,7 +54,10 @@ _SHOWN = 4
 def allotted(result: Allotted) -> str:
     parts = [f"{len(slices)} free for pool {pool}" for pool, slices in result.granted.items() if slices]
     parts += [f"{unit} leaves for {winner}" for unit, winner in sorted(result.revoked.items())]
-    parts += [f"asks about pods of {', '.join(sorted(result.checks))}"] if result.checks else []
-    parts += ["is to make what its units share"] if result.prepares else []
-    parts += [f"{len(result.kept_for_minimum)} free stay for its minimum"] if result.kept_for_minimum else []
+    if result.checks:
+        parts.append(f"asks about pods of {', '.join(sorted(result.checks))}")
+    if result.prepares:
+        parts.append("is to make what its units share")
+    if result.kept_for_minimum:
+        parts.append(f"{len(result.kept_for_minimum)} free stay for its minimum")
     return "; ".join(parts) or "nothing"

@@ -68,9 +68,14 @@ class DynamicResources:
         else:
             del self._uses[key]
         # Additions first: else a node that the claim keeps would seem to have more room for a moment.
-        freed = [self._inventory.replace_use(None, use) for use in after]
-        freed += [self._inventory.replace_use(use, None) for use in before]
-        if any(freed):
+        has_freed = False
+        for use in after:
+            if self._inventory.replace_use(None, use):
+                has_freed = True
+        for use in before:
+            if self._inventory.replace_use(use, None):
+                has_freed = True
+        if has_freed:
             self._freed()
 
     def _uses_of(self, held: CachedObject[ClaimedDevices]) -> tuple[PodUse, ...]:

@@ -79,7 +79,8 @@ class EventRecorder:
         obj = self._object(job, event)
         key = f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
         if (waiting := self._pending.get(key)) is not None:
-            waiting.obj, waiting.times = obj, waiting.times + 1
+            waiting.obj = obj
+            waiting.times += 1
             return
         if len(self._pending) >= BACKLOG:
             if not self._dropped:

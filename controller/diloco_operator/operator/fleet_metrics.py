@@ -33,8 +33,9 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         slices, visible = _families()
         counts: dict[tuple[str, str, str], int] = {}
-        states, self._seen = self._seen, None
-        for (kind, state), count in (self._states() if states is None else states).items():
+        states = self._seen if self._seen is not None else self._states()
+        self._seen = None
+        for (kind, state), count in states.items():
             labels = (kind.accelerator, kind.topology, state.value)
             counts[labels] = counts.get(labels, 0) + count
         for labels, count in sorted(counts.items()):

@@ -131,7 +131,12 @@ class Metrics:
         # A defect is an error too, as a panic is in controller-runtime: alerts on errors alone must see it.
         if failed or defect:
             self._errors.labels(CONTROLLER).inc()
-        result = "error" if failed or defect else "requeue_after" if later else "success"
+        if failed or defect:
+            result = "error"
+        elif later:
+            result = "requeue_after"
+        else:
+            result = "success"
         self._reconciles.labels(CONTROLLER, result).inc()
 
 

@@ -210,10 +210,11 @@ class OperatorProcess:
             return ExitStatus.FAILED
         for task in (*others, working):
             if task.done():
-                if isinstance(error := task.exception(), TooFewFiles):
-                    log.error("%s", error)
+                failure = task.exception()
+                if isinstance(failure, TooFewFiles):
+                    log.error("%s", failure)
                     return ExitStatus.REFUSED  # the operator has not begun, so there is no lease to release
-                log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
+                log.error("the operator failed: this is a defect, please report it", exc_info=failure)
                 await self._release(leading)
                 return ExitStatus.FAILED
         log.info("stopping: running reconciles may end their writes, for %.0f s at most", self._options.run.stop_grace)

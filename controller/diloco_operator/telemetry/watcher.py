@@ -194,9 +194,8 @@ class SyncerWatcher:
         # Entries are handed on once; kept, they would be up to 4,096 for each job.
         self._reports[key] = replace(report, entries=())
         stream = self._streams[key]
-        urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
-        # The pop stands first, so that a fault always ends here.
-        urgent = self._faults.pop(key, None) is not None or urgent
+        fault_ended = self._faults.pop(key, None) is not None
+        urgent = fault_ended or before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
         loop_now = asyncio.get_running_loop().time()
         # Each report of a syncer that is gone may be its last.
         if urgent or stream.end is not None or loop_now - stream.notified >= self._timeouts.notify_interval:
