@@ -32,7 +32,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import stuck_at
 from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.requirements import pool_requirements, pool_words
-from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
+from diloco_operator.reconcile.units.revocations import troubled_pools, units_kept_until
 from diloco_operator.reconcile.units.spares import with_spares
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.worth import may_move, pool_worth, worth_moving_to
@@ -142,13 +142,13 @@ def _pool_requests(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], limits: StartLimits, gone: int
 ) -> Sequence[PoolRequest]:
     """Return what each pool has and wants. `gone`: units of pools that the job no longer has, which count against its maximum."""
-    worth_by_pool, staying = pool_worth(context, records.values()), stay_for_now(context, records)
+    worth_by_pool, staying = pool_worth(context, records.values()), units_kept_until(context, records)
     most_new = _most_new(context, records)
     # Scavenged pools come last, as in the allotment: they take what no other job wants.
     pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
     by_pool = [_pool_units(context, pool, records, limits, most_new, worth_by_pool[pool.name].leaving_cost, staying) for pool in pools]
     has_room = gone + sum(len(units.held) + units.ended for units in by_pool) < context.spec.learners.max
-    goals, restless = worth_moving_to(context, records.values()), unquiet(context, records.values())
+    goals, troubled = worth_moving_to(context, records.values()), troubled_pools(context, records.values())
     requests = []
     for units in by_pool:
         pool, requirements = units.pool, units.requirements
@@ -178,7 +178,7 @@ def _pool_requests(
                 admitted=admitted and wanted > 0,
                 refused=refused and wanted > 0,
                 ready=limits.blocked is None and context.syncer is not None,
-                may_replace=pool.name not in restless,
+                may_replace=pool.name not in troubled,
                 values={requirements.shape.accelerator: worth_by_pool[pool.name].value},
                 words=pool_words(context, pool, units.failed),
             )

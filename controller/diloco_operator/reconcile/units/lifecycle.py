@@ -142,7 +142,7 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 
 def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
-    record = _heard_late_that_the_job_was_done(context, record)
+    record = _excuse_failure_after_last_step(context, record)
     if not record.running:
         return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
@@ -174,7 +174,7 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     return observation._replace(deadlines=[*observation.deadlines, binding.recheck_at])
 
 
-def _heard_late_that_the_job_was_done(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+def _excuse_failure_after_last_step(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Change the reason of the last failure to FAILED_AT_END if the report that the last step is done came just after it. A kubelet reports
     an end at once, the syncer only with its next report."""
     is_recent = context.report is not None and record.failures and context.report.received_at - record.failures[-1] <= _REPORT_LATE

@@ -71,7 +71,7 @@ class _Trained:
             self.by_pool[record.pool] -= 1
 
 
-def stay_for_now(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, float]:
+def units_kept_until(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, float]:
     """Return unit -> until when it must not leave its slice, for a job that has more slices than its minimum.
 
     Units that the minimum needs stay until others train. Their successors, units that start on better slices than these have, stay until
@@ -96,8 +96,8 @@ def stay_for_now(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     return staying
 
 
-def unquiet(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> dict[str, float]:
-    """Return pool -> until when it is unquiet: a unit of it has failed, ended or been refused within the horizon of a move. Until then no
+def troubled_pools(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> dict[str, float]:
+    """Return pool -> until when it counts as troubled: a unit of it has failed, ended or been refused within the horizon of a move. Until then no
     unit of the job is replaced by one of this pool: a unit that fails would come and leave again and again."""
     pools: dict[str, float] = {}
     for record in records:

@@ -39,7 +39,7 @@ from diloco_operator.reconcile.units.job_request import (
     unit_rejection,
     without_places,
 )
-from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
+from diloco_operator.reconcile.units.revocations import troubled_pools, units_kept_until
 from diloco_operator.reconcile.units.roll_out import leaving
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
@@ -111,9 +111,9 @@ def scale(
     scaling.request = after.for_allotment()
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
-        scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]
+        scaling.deadlines += [at for at in units_kept_until(context, scaling.records).values() if at < math.inf]
     if scaling.request.may_move:
-        scaling.deadlines += unquiet(context, scaling.records.values()).values()
+        scaling.deadlines += troubled_pools(context, scaling.records.values()).values()
     _show_missing(context, scaling, placement, blocked)
     _forget_unneeded(scaling, placement)
     _check_pods(context, scaling, placement, pods)
