@@ -84,7 +84,7 @@ class ReconcileContext:
     syncer: PodView | None
     learners: Mapping[str, list[PodView]]
     """Unit -> its pods, all attempts."""
-    before: Mapping[str, UnitStatusRecord]
+    records_before: Mapping[str, UnitStatusRecord]
     """Unit -> its record in status."""
     ignored: Mapping[str, str]
     """Name of a learner pod that the operator ignores -> why."""
@@ -233,8 +233,8 @@ class ReconcileContext:
 
 
 def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapping[str, str] | None = None) -> ReconcileContext:
-    before = read_units(observed.job.status)
-    learners = own_learners(observed.job, observed.pods, before)
+    records_before = read_units(observed.job.status)
+    learners = own_learners(observed.job, observed.pods, records_before)
     syncer = next((pod for pod in observed.pods if pod.component == names.COMPONENT_SYNCER and _is_own(observed.job, pod)), None)
     report = observed.report
     derived = observed.job.derived
@@ -257,12 +257,12 @@ def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapp
         report=report,
         syncer=syncer,
         learners=learners.by_unit,
-        before=before,
+        records_before=records_before,
         ignored=learners.ignored,
         admissions=_known_admissions(observed, learners.by_unit.values(), derived.known_hashes, now),
         strays=[pod for pod in observed.pods if _is_stray(observed.job, pod)],
         defects=defects or {},
-        throughput=measure_pools(spec.pools, derived.shapes, before, report, observed.job.status, now),
+        throughput=measure_pools(spec.pools, derived.shapes, records_before, report, observed.job.status, now),
     )
 
 

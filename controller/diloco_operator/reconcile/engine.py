@@ -99,7 +99,7 @@ def first_request(observed: ObservedState, now: datetime) -> JobRequest | None:
     if job.deleting or finished(job.status) or job.spec.suspend:
         return JobRequest(job.key)
     context = build_context(observed, job.spec, now.timestamp())
-    known = {name: record for name, record in context.before.items() if record.pool in context.pools}
+    known = {name: record for name, record in context.records_before.items() if record.pool in context.pools}
     # It counts as a job that may start: other jobs must not get what it waits for until its first reconcile.
     return job_request(context, known, StartLimits(may_start=True)).for_allotment()
 
@@ -140,7 +140,7 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
         return _settled(nothing, lambda: stopped.clean_up(context, end_on_record))
 
     # Nothing has begun, so there is nothing to look after.
-    if context.spec_refused and not (context.before or context.learners or context.syncer):
+    if context.spec_refused and not (context.records_before or context.learners or context.syncer):
         return _settled(None, lambda: stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
 
     # 3. What happened to its units, and does that end the job?
@@ -162,8 +162,8 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
             judged.plan(observed),
             admissions=context.admissions,
             ignored=context.ignored,
-            restarts=restarted(context.before, units.records),
-            slices_given_up=slices_given_up(context.before, units.records),
+            restarts=restarted(context.records_before, units.records),
+            slices_given_up=slices_given_up(context.records_before, units.records),
         ),
     )
 

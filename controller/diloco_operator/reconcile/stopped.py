@@ -114,10 +114,10 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
     delete, due = time_to_live(context, end, retention)
-    records = {**context.before, **(ends_after_the_job(context, end.at) if end.complete else {})}
+    records = {**context.records_before, **(ends_after_the_job(context, end.at) if end.complete else {})}
     status = with_ends_of_programs(context, ended_status(context, retention), records)
     status["conditions"] = merge(status["conditions"], conditions.accepted(job.problems), job.generation, context.now)
-    write = write_status(context.observed, status, context.now, of_units=lambda: unit_events(context.before, records))
+    write = write_status(context.observed, status, context.now, of_units=lambda: unit_events(context.records_before, records))
     return Plan(
         patches=(*retention.patches, *removal.patches),
         status=write.action,

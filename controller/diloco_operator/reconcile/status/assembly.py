@@ -124,7 +124,7 @@ def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, A
 
 def with_ends_of_programs(context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
     """Add to the status of a complete job how its programs ended since that status was written."""
-    if records == context.before:
+    if records == context.records_before:
         return status
     wrong = programs_failed(records.values())
     statements = {ConditionType.DEGRADED: wrong} if wrong is not None else {}

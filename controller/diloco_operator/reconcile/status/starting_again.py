@@ -82,4 +82,4 @@ def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[
 
 def fresh_units(context: ReconcileContext, start: SecondStart) -> dict[str, UnitStatusRecord]:
     """All units on record, with a new restart budget."""
-    return {name: start_fresh(record, start.why, context.now) for name, record in context.before.items()}
+    return {name: start_fresh(record, start.why, context.now) for name, record in context.records_before.items()}

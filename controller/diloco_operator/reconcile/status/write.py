@@ -68,7 +68,7 @@ def write_units(
         before = context.observed.job.status
         return [
             *pool_events(before.get("pools") or (), status.get("pools") or ()),
-            *unit_events(context.before, records),
+            *unit_events(context.records_before, records),
             *own_data_events(before.get("units") or (), status.get("units") or ()),
             *host_events(read_hosts(before), context.hosts),
         ]
@@ -84,7 +84,7 @@ def write_units(
     if write.action is None:
         return write
     over = recorded_end(context.observed.job.status) is not None
-    now = account(goodput, context.before, records, context.observed.report, context.now, counts=not over)
+    now = account(goodput, context.records_before, records, context.observed.report, context.now, counts=not over)
     return replace(write, action=replace(write.action, status={**write.action.status, "goodput": now}))
 
 
@@ -92,7 +92,7 @@ def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
     """Whether a later status can record the same. It can if a later reconcile still finds all pods of each attempt whose end `records` has
     for the first time, and these pods say how it ended. An operator that dies before the write relies on the same."""
     for name, record in records.items():
-        known = context.before[name].ended_attempt if name in context.before else 0
+        known = context.records_before[name].ended_attempt if name in context.records_before else 0
         if record.ended_attempt > known:
             pods = [pod for pod in context.learners.get(name, ()) if known < pod.attempt <= record.ended_attempt]
             if len({pod.attempt for pod in pods}) < record.ended_attempt - known or not all(pod.ended for pod in pods):

@@ -92,7 +92,7 @@ def _remaining(context: ReconcileContext) -> list[PodView]:
     """Return the pods of a job that is over, without those that are being deleted, and without learner pods that stay for their logs."""
     remaining = [context.syncer] if context.syncer is not None else []
     for unit, pods in context.learners.items():
-        record = context.before.get(unit)
+        record = context.records_before.get(unit)
         # The last attempt ended with the job, however its pods ended, so they stay too.
         kept = (record.attempt, record.failed_attempt) if record is not None else ()
         remaining += [pod for pod in pods if not (pod.ended and pod.attempt in kept)]

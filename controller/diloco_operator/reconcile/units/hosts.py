@@ -243,7 +243,9 @@ def has_place_elsewhere(context: ReconcileContext, pool: str, nodes: Collection[
     """Return whether a slice without these nodes is free for a unit of the pool, beside one for each unit of the pool that waits."""
     if pool not in context.pools:
         return False
-    waiting = sum(unit.pool == pool and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF) for unit in context.before.values())
+    waiting = sum(
+        unit.pool == pool and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF) for unit in context.records_before.values()
+    )
     requirements = pool_requirements(context, context.pools[pool])
     free = context.observed.fleet.free(requirements.shape, pool)
     places = (slice_ for slice_ in free if requirements.suits(slice_) and not any(host.node in nodes for host in slice_.hosts))

@@ -68,7 +68,7 @@ class UnitObservation(NamedTuple):
 
 def observe_units(context: ReconcileContext) -> Units:
     """Observe every unit on record, and every unit that has pods."""
-    units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
+    units = Units(dict(context.records_before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
         # An operator died before it wrote status: without a record no rule would end these pods, and they would keep their nodes.
         units.records.setdefault(name, new_unit(name, pods[0].pool, context.now))

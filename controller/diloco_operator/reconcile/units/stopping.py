@@ -97,7 +97,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
 def ends_after_the_job(context: ReconcileContext, job_ended_at: float) -> dict[str, UnitStatusRecord]:
     """Return the changed units of a complete job: those whose programs have failed since, or have not ended and are stopped now."""
     changed: dict[str, UnitStatusRecord] = {}
-    for name, record in context.before.items():
+    for name, record in context.records_before.items():
         if record.state is not UnitState.COMPLETED or name in context.defects:
             continue
         pods = [pod for pod in context.learners.get(name, ()) if pod.attempt == record.attempt]
