@@ -115,13 +115,13 @@ class Kueue(Grantor):
             if not _is_needed(context, records.get(unit), group, pods)
         )
         pods = itertools.chain.from_iterable(context.learners.values())
-        return _tell(pods, context.unreachable, unneeded, lambda key: context.rejection(key) is not None)
+        return _patches(pods, context.unreachable, unneeded, lambda key: context.rejection(key) is not None)
 
     def orphan_patches(
         self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
     ) -> Sequence[Patch]:
         """Release the pods' groups, and mark pods as failed whose nodes do not answer."""
-        return _tell(pods, unreachable, _groups(pods), rejected)
+        return _patches(pods, unreachable, _groups(pods), rejected)
 
 
 def _state(workload: Workload | None) -> str:
@@ -173,7 +173,7 @@ def _is_replaceable(pod: PodView) -> bool:
 
 
 # --- what Kueue is told -----------------------------------------------------------------------------------------------
-def _tell(
+def _patches(
     pods: Iterable[PodView], unreachable: Callable[[str], bool], unneeded: Iterable[list[PodView]], rejected: Callable[[WriteKey], bool]
 ) -> list[Patch]:
     """Return patches that mark lost pods as failed, and that release groups in which nothing follows.

@@ -271,19 +271,19 @@ def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Un
 
 
 def _unassign(
-    context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit, blocked: str | None
+    context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, unplaced: UnplacedUnit, blocked: str | None
 ) -> UnitStatusRecord:
     if record.running:
-        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, left.message)
-    if record.not_before is not None and context.now < record.not_before and left.waits:
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, unplaced.reason, unplaced.message)
+    if record.not_before is not None and context.now < record.not_before and unplaced.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
-    if left.waits and (rejection := unit_rejection(context, record)) is not None:
+    if unplaced.waits and (rejection := unit_rejection(context, record)) is not None:
         return _refused(context, scaling, record, UnitEvent.LEFT_OUT, rejection)
-    if left.waits:
-        return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left, blocked), context.now)
-    why, grantor_said = not_needed(record, left.message)
-    return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=grantor_said)
+    if unplaced.waits:
+        return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, unplaced, blocked), context.now)
+    why, grantor_said = not_needed(record, unplaced.message)
+    return transition(record, UnitEvent.NOT_WANTED, context.now, unplaced.reason, why, grantor_said=grantor_said)
 
 
 def _refused(
@@ -313,15 +313,15 @@ def _pool_outcomes(scaling: Scaling, outcomes: Iterable[PoolOutcome], refused: C
     return explained
 
 
-def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit, blocked: str | None) -> tuple[UnitReason, str]:
+def _why_waits(context: ReconcileContext, scaling: Scaling, unplaced: UnplacedUnit, blocked: str | None) -> tuple[UnitReason, str]:
     """Return why a unit has no slice: reason and sentence."""
     if blocked is not None and scaling.given_back:
         return UnitReason.WAITING_FOR_SYNCER, wait_words.slice_is_free(blocked)
-    refused = context.refused_pods(left.pool)
+    refused = context.refused_pods(unplaced.pool)
     if refused is None:
-        return left.reason, left.message
+        return unplaced.reason, unplaced.message
     scaling.barred += 1
-    return UnitReason.PODS_REFUSED, wait_words.no_unit_leaves_for_it(left.message, refused.message)
+    return UnitReason.PODS_REFUSED, wait_words.no_unit_leaves_for_it(unplaced.message, refused.message)
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement, blocked: str | None) -> None:
