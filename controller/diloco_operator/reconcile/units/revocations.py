@@ -97,8 +97,8 @@ def units_kept_until(context: ReconcileContext, records: Mapping[str, UnitStatus
 
 
 def troubled_pools(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> dict[str, float]:
-    """Return pool -> until when it counts as troubled: a unit of it has failed, ended or been refused within the horizon of a move. Until then no
-    unit of the job is replaced by one of this pool: a unit that fails would come and leave again and again."""
+    """Return pool -> until when it counts as troubled: a unit of it has failed, ended or been refused within the horizon of a move. Until
+    then no unit of the job is replaced by one of this pool: a unit that fails would come and leave again and again."""
     pools: dict[str, float] = {}
     for record in records:
         for moment in _troubles(context, record):
