@@ -84,7 +84,7 @@ class Stage:
         self.listening_since = 0.0
         self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
         self.revoked: dict[str, str] = {}
-        self.without: dict[Resource, str] = {}
+        self.unreadable: dict[Resource, str] = {}
         self.default_class = False
         self.prepares = False
         self.non_preempting: set[str] = set()
@@ -119,7 +119,7 @@ class Stage:
             admissions=self.admissions,
             pod_answers=self.answers.by_pool,
             allotted=Allotted(revoked=self.revoked, prepares=self.prepares),
-            without=self.without,
+            unreadable=self.unreadable,
             non_preempting=self.non_preempting,
         )
 

@@ -254,7 +254,7 @@ class Caches:
         """The missing rights for the jobs of one namespace. While any is missing, nothing can be decided there."""
         return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]
 
-    def without(self, namespace: str) -> dict[Resource, str]:
+    def unreadable(self, namespace: str) -> dict[Resource, str]:
         """Resources of grantors that cannot be read in the namespace, with the reason."""
         return {
             resource: reflector.missing

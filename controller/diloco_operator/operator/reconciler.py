@@ -357,7 +357,7 @@ class Reconciler:
             allotted=self._allotment.of(context.id),
             slices_since=context.slices_since.by_unit(),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
-            without=self._caches.without(key[0]),
+            unreadable=self._caches.unreadable(key[0]),
             priority=self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0,
             non_preempting=self._caches.non_preempting,
             listening_since=context.listening_since if context.listening_since is not None else self._now(),

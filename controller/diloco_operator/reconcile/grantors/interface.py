@@ -136,8 +136,8 @@ class Grantor(ABC):
     def grants(self, spec: Spec, pool: Pool) -> bool:
         """Return whether it brings nodes for units of the pool. The first grantor in the registry that says so is asked."""
 
-    def missing(self, without: Mapping[Resource, str]) -> str:
-        """Return why it cannot be asked, and what to do about that. "" if it can. `without`: resource that cannot be read -> why."""
+    def missing(self, unreadable: Mapping[Resource, str]) -> str:
+        """Return why it cannot be asked, and what to do about that. "" if it can. `unreadable`: resource that cannot be read -> why."""
         return ""
 
     # --- what must be created -----------------------------------------------------------------------------------------

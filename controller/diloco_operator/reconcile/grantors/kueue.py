@@ -59,8 +59,8 @@ class Kueue(Grantor):
     def grants(self, spec: Spec, pool: Pool) -> bool:
         return bool(spec.queue_name)
 
-    def missing(self, without: Mapping[Resource, str]) -> str:
-        if (why := without.get(names.WORKLOADS)) is None:
+    def missing(self, unreadable: Mapping[Resource, str]) -> str:
+        if (why := unreadable.get(names.WORKLOADS)) is None:
             return ""
         return (
             f"spec.queueName is set, but the operator finds no Kueue: {why}. Install Kueue 0.15 or newer with its integration for pods, or "

@@ -47,11 +47,11 @@ def chooser_of(spec: Spec) -> Grantor | None:
     return next((grantor for grantor in grantors if grantor is not None and grantor.chooses), None)
 
 
-def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
+def cannot_ask(spec: Spec, pool: Pool, unreadable: Mapping[Resource, str]) -> str:
     """Return why the pool's grantor cannot be asked for nodes. "" if it can, or there is none."""
     grantor = grantor_of(spec, pool)
     # Units wait for a grantor that chooses their places even while it is missing.
-    return grantor.missing(without) if grantor is not None and not grantor.chooses else ""
+    return grantor.missing(unreadable) if grantor is not None and not grantor.chooses else ""
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------

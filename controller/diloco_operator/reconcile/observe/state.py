@@ -49,7 +49,7 @@ class ObservedState:
     """Unit -> when it got its slice; 0 if before this operator started. A unit that has just got its slice is absent."""
     missing_rights: tuple[str, ...] = ()
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
-    without: Mapping[Resource, str] = field(default_factory=dict)
+    unreadable: Mapping[Resource, str] = field(default_factory=dict)
     """Resource that a grantor of nodes needs but that cannot be read in the job's namespace -> why."""
     grantor_events: Mapping[str, str] = field(default_factory=dict)
     """Name of a pod that waits for its node -> what an autoscaler said last about the pod."""

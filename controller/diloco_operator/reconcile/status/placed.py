@@ -39,7 +39,7 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         refusals = {record.name: record.message for record in rejected}
         return Statement(PlacedReason.PODS_REFUSED, placed_words.pods_refused(hardware, refusals))
     chooser = chooser_of(context.spec)
-    if chooser is not None and (missing := chooser.missing(context.observed.without)):
+    if chooser is not None and (missing := chooser.missing(context.observed.unreadable)):
         return Statement(chooser.missing_reason, placed_words.no_grantor(hardware, missing))
     if (grant := _awaited(context, scaling)) is not None:
         return Statement(grant.job, placed_words.not_all_placed(hardware))

@@ -187,7 +187,7 @@ class _Delegator:
 
     def _grantor(self, pool: PoolRequest) -> Grantor | None:
         spec, pools = self._context.spec, self._context.pools
-        return grantor_of(spec, pools[pool.name]) if not cannot_ask(spec, pools[pool.name], self._context.observed.without) else None
+        return grantor_of(spec, pools[pool.name]) if not cannot_ask(spec, pools[pool.name], self._context.observed.unreadable) else None
 
     def _room(self, pool: PoolRequest) -> int:
         """Return how many more units of the pool the job has room for."""
@@ -249,7 +249,7 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
         in_pool = [record for record in records.values() if record.pool == pool.name]
         waiting = [record for record in in_pool if state_of(record) is State.WAITING_FOR_GRANTOR]
         until = _cool_until(in_pool, context.now)
-        if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.without)):
+        if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.unreadable)):
             outcome = with_cause(outcome, why)
         elif waiting:
             lacks = f"pool {pool.name} needs {plural(len(waiting), 'more slice', 'more slices')} of {context.shapes[pool.name]}"

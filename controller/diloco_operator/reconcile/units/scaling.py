@@ -229,7 +229,7 @@ def _delegate(
 def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str | None) -> UnitStatusRecord:
     grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
-    if missing := grantor.missing(context.observed.without):
+    if missing := grantor.missing(context.observed.unreadable):
         return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, missing)
     if blocked is not None:
         scaling.asks_later = True

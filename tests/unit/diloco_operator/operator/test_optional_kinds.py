@@ -16,9 +16,9 @@ from .test_missing_rights import TEAMS, apply, play_teams, works
 NO_KUEUE = "the API server has no workloads in kueue.x-k8s.io/v1beta2"
 
 
-def without(cluster: FakeCluster, namespace: str) -> str | None:
+def unreadable(cluster: FakeCluster, namespace: str) -> str | None:
     """Why Workloads cannot be read there; None: they can."""
-    return cluster.operator.caches.without(namespace).get(names.WORKLOADS)
+    return cluster.operator.caches.unreadable(namespace).get(names.WORKLOADS)
 
 
 def test_cluster_without_kueue_trains_and_follows_workloads_once_it_is_installed(caplog: pytest.LogCaptureFixture) -> None:
@@ -26,10 +26,10 @@ def test_cluster_without_kueue_trains_and_follows_workloads_once_it_is_installed
         await apply(cluster, "team-a")
         async with cluster.operating(TEAMS):
             await works(cluster, "team-a")
-            assert (without(cluster, "team-a"), without(cluster, "team-b")) == (NO_KUEUE, NO_KUEUE)
+            assert (unreadable(cluster, "team-a"), unreadable(cluster, "team-b")) == (NO_KUEUE, NO_KUEUE)
             assert cluster.operator.caches.missing_rights == []
             await cluster.api.create(names.CUSTOM_RESOURCES, workloads_crd())
-            await until(lambda: without(cluster, "team-a") is None, within=120)
+            await until(lambda: unreadable(cluster, "team-a") is None, within=120)
 
     with caplog.at_level(logging.INFO):
         play_teams(scenario)
@@ -44,10 +44,10 @@ def test_right_on_workloads_that_is_missing_in_one_namespace_is_named_there_and_
         await apply(cluster, "team-b")
         async with cluster.operating(TEAMS):
             await works(cluster, "team-b")
-            assert without(cluster, "team-a") is None
-            assert "cannot list" in (without(cluster, "team-b") or "")
+            assert unreadable(cluster, "team-a") is None
+            assert "cannot list" in (unreadable(cluster, "team-b") or "")
             cluster.client.forbidden.clear()
             await asyncio.sleep(60)
-            assert without(cluster, "team-b") is None
+            assert unreadable(cluster, "team-b") is None
 
     play_teams(scenario)

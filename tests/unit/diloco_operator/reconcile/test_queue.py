@@ -183,7 +183,7 @@ def test_units_with_quota_and_half_of_their_hosts_each_give_both_back_and_one_ha
 
 def test_job_without_kueue_says_so_and_makes_no_learner_pod() -> None:
     stage = Stage(a_job().with_spec(queueName="team-a").with_pools(gpu_pool()), *map(a_gpu_node, NODES))
-    stage.without = {names.WORKLOADS: "the API server has no workloads in kueue.x-k8s.io/v1beta2"}
+    stage.unreadable = {names.WORKLOADS: "the API server has no workloads in kueue.x-k8s.io/v1beta2"}
     stage.settle()
     assert not stage.pods
     placed = stage.condition("Placed")
@@ -191,7 +191,7 @@ def test_job_without_kueue_says_so_and_makes_no_learner_pod() -> None:
     assert (placed["status"], placed["reason"]) == ("False", "KueueMissing")
     assert "the API server has no workloads in kueue.x-k8s.io/v1beta2. Install Kueue 0.15 or newer" in placed["message"]
     assert stage.unit(ONE)["reason"] == "WaitingForQuota"
-    stage.without = {}
+    stage.unreadable = {}
     stage.settle()
     assert stage.condition("Placed")["reason"] == "WaitingForQuota"
     assert stage.learner_pods()
@@ -199,7 +199,7 @@ def test_job_without_kueue_says_so_and_makes_no_learner_pod() -> None:
 
 def test_job_without_a_queue_needs_no_kueue() -> None:
     stage = Stage(a_job().with_pools(gpu_pool()), *map(a_gpu_node, NODES))
-    stage.without = {names.WORKLOADS: "the API server has no workloads"}
+    stage.unreadable = {names.WORKLOADS: "the API server has no workloads"}
     assert stage.train().unit(ONE)["state"] == "Training"
     assert GROUP not in stage.pod(ONE, 1)["metadata"]["labels"]
 
