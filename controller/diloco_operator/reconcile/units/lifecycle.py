@@ -61,7 +61,7 @@ class UnitObservation(NamedTuple):
     record: UnitStatusRecord
     adopted: bool = False
     deadlines: Sequence[float] = ()
-    given_up: str = ""
+    avoid_node: str = ""
     """The node that the unit gave up: no scheduler bound a pod there, or the node may be why the attempt failed. "" if it gave up none."""
     failures: Sequence[BlamedFailure] = ()
 
@@ -84,8 +84,8 @@ def observe_units(context: ReconcileContext) -> Units:
         units.failures.extend(observation.failures)
         if observation.adopted:
             units.adopted.add(name)
-        if observation.given_up:
-            units.avoid[observation.given_up] = context.now
+        if observation.avoid_node:
+            units.avoid[observation.avoid_node] = context.now
         for pod in context.learners.get(name, ()):
             if pod.deletion is None or pod.ended or not pod.node:
                 continue
@@ -278,7 +278,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     failures = blame(record, record.attempt, end, current)
     checked = _check_completed(context, after_end(record, end, context.spec.learners.restart, context.now))
     left = end.node if follows(end.reason, Follows.OTHER_HOSTS_FIRST) else ""
-    return checked._replace(adopted=adopted, deadlines=[*deadlines, *checked.deadlines], given_up=left, failures=failures)
+    return checked._replace(adopted=adopted, deadlines=[*deadlines, *checked.deadlines], avoid_node=left, failures=failures)
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:
