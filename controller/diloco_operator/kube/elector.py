@@ -135,7 +135,7 @@ class Elector:
     async def _try(self, limit: float) -> bool:
         """Make one attempt, of `limit` seconds at most, to get or to keep the lease. Return whether this replica leads."""
         async with asyncio.timeout(limit):
-            if self._former is not None and (why := await self._former.not_free()):
+            if self._former is not None and (why := await self._former.reason_held()):
                 self._stand_by(why)
                 return False
             if not self._version:

@@ -31,7 +31,7 @@ class FormerLease:
         self._seen_at = 0.0
         self._free = False
 
-    async def not_free(self) -> str:
+    async def reason_held(self) -> str:
         """Return why a replica of this Deployment may lead by this Lease, now or soon; "" if none can. Raises what the client raises."""
         try:
             lease = read_lease(await self._client.get(LEASES, self._namespace, self._name))

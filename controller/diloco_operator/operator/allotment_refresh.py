@@ -15,7 +15,7 @@ from typing import Protocol
 from diloco_operator.allotment import Allotment
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.api.names import JobKey
-from diloco_operator.operator.decision_log import allotted
+from diloco_operator.operator.decision_log import allotted_line
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class AllotmentRefresh:
         for job in jobs:
             namespace, name, _ = job.split("/", 2)
             if log.isEnabledFor(logging.DEBUG):
-                log.debug("allotted to job %s/%s: %s", namespace, name, allotted(self._allotment.of(job)))
+                log.debug("allotted to job %s/%s: %s", namespace, name, allotted_line(self._allotment.of(job)))
             self._wake((namespace, name))
 
 

@@ -348,7 +348,7 @@ class Caches:
         """Return the same pods, as the cache keeps them."""
         return self._pods.cache.by_index(_BY_JOB, key)
 
-    async def has_pods_of(self, key: JobKey) -> bool:
+    async def sync_pods_of(self, key: JobKey) -> bool:
         """Return whether the cache has the pods with the job's label as the API server has them now. If not, it lists all pods again.
         Raises `ApiError` and `OSError`."""
         namespace, name = key
@@ -439,7 +439,7 @@ class Caches:
         cached = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
         return "".join(root.pem for root in cached.value.certificates.roots) if cached is not None else ""
 
-    def shown(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
+    def cached_object(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
         """Return the cached object, or None. `resource`: one whose objects the operator may patch."""
         known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects, **self._granted}
         followed = known[resource]

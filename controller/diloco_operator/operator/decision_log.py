@@ -11,7 +11,7 @@ from diloco_operator.plan import Plan
 from diloco_operator.reconcile import ObservedState
 
 
-def found(observed: ObservedState) -> str:
+def found_line(observed: ObservedState) -> str:
     """Say what a reconcile has seen."""
     job, report = observed.job, observed.report
     phases = Counter(pod.phase for pod in observed.pods)
@@ -21,7 +21,7 @@ def found(observed: ObservedState) -> str:
     return f"generation {job.generation}; pods: {pods}; report of the syncer: {last_report}{revoked}"
 
 
-def decided(plan: Plan) -> str:
+def decided_line(plan: Plan) -> str:
     return "; ".join(_done(plan)) or "nothing"
 
 
@@ -51,7 +51,7 @@ _SHOWN = 4
 """Writes of one kind that are named; a job may have hundreds."""
 
 
-def allotted(result: Allotted) -> str:
+def allotted_line(result: Allotted) -> str:
     parts = [f"{len(slices)} free for pool {pool}" for pool, slices in result.granted.items() if slices]
     parts += [f"{unit} leaves for {winner}" for unit, winner in sorted(result.revoked.items())]
     if result.checks:

@@ -225,7 +225,7 @@ class Reconciler:
         is decided. If it is not, it will never show what is missing, and the job is reconciled."""
         missing = self._expectations.waiting_for(key)
         try:
-            current = await self._caches.has_pods_of(key)
+            current = await self._caches.sync_pods_of(key)
         except (ApiError, OSError) as error:
             log.warning("job %s/%s: its pods cannot be listed, so nothing is decided on it: %s", *key, error)
             return ReconcileResult(failed=True)
@@ -366,7 +366,7 @@ class Reconciler:
             grantor_events=self._words.of(key),
         )
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("found %s", decision_log.found(observed))
+            log.debug("found %s", decision_log.found_line(observed))
         self._note_default_class(observed)
         return observed, datetime.fromtimestamp(now, tz=UTC)
 
@@ -424,7 +424,7 @@ class Reconciler:
 
     def _log(self, plan: Plan) -> None:
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("decided: %s", decision_log.decided(plan))
+            log.debug("decided: %s", decision_log.decided_line(plan))
         for event in plan.events:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
 
@@ -440,7 +440,7 @@ class Reconciler:
                 self._jobs.on_record(key, job.status, plan)
             self._expectations.expect_version(key, names.DILOCO_JOBS, self._caches.jobs.get(*key), executed.written)
         for resource, written in executed.patched:
-            shown = self._caches.shown(resource, written["metadata"]["namespace"], written["metadata"]["name"])
+            shown = self._caches.cached_object(resource, written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
         context.rejected_writes.note(job.generation, plan, executed, self._now())
         context.admissions = {**plan.admissions, **dry_run_admissions(executed, self._now())}
@@ -462,7 +462,7 @@ class Reconciler:
         if not executed.wrote:
             return 0.0
         pause = context.write_limit.wrote(asyncio.get_running_loop().time())
-        if context.write_limit.endless:
+        if context.write_limit.just_became_endless:
             log.warning(
                 "job %s: for half a minute its status or its objects were written as often as the operator allows. If not many of its "
                 "units start or fail now, something else, for example an admission webhook or another controller, deletes them or "

@@ -37,6 +37,6 @@ class WriteLimit:
         return pause
 
     @property
-    def endless(self) -> bool:
+    def just_became_endless(self) -> bool:
         """True once, when the job has been written to without end."""
         return self._pauses == _ENDLESS

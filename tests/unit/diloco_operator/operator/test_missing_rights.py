@@ -152,9 +152,12 @@ def test_content_of_a_secret_is_read_only_if_the_job_of_its_label_owns_it(monkey
             await cluster.api.create(names.SECRETS, secret)
         async with cluster.operating(TEAMS):
             await works(cluster, "team-a")
-            held = {name: cluster.operator.caches.shown(names.SECRETS, "team-a", name) for name in ("labelled", "of-nobody", "of-another")}
+            held = {
+                name: cluster.operator.caches.cached_object(names.SECRETS, "team-a", name)
+                for name in ("labelled", "of-nobody", "of-another")
+            }
             assert all(each is None or not each.value.read for each in held.values())
-            ours = cluster.operator.caches.shown(names.SECRETS, "team-a", "lm-ca")
+            ours = cluster.operator.caches.cached_object(names.SECRETS, "team-a", "lm-ca")
             assert ours is not None
             assert ours.value.certificates.owner == uid
             assert ours.value.read
@@ -185,14 +188,14 @@ def test_secrets_that_came_before_their_job_are_read_when_it_comes() -> None:
         cluster.client.forbidden.add(("list", "dilocojobs", "team-a"))
         async with cluster.operating(RunConfig(namespaces=("team-a",), stop_grace=0)):
             seen = cluster.operator.caches
-            await until(lambda: seen.shown(names.SECRETS, "team-a", "lm-ca") is not None)
-            held = seen.shown(names.SECRETS, "team-a", "lm-ca")
+            await until(lambda: seen.cached_object(names.SECRETS, "team-a", "lm-ca") is not None)
+            held = seen.cached_object(names.SECRETS, "team-a", "lm-ca")
             assert held is not None
             assert not held.value.read
             cluster.client.forbidden.clear()
 
             def read() -> bool:
-                held = seen.shown(names.SECRETS, "team-a", "lm-ca")
+                held = seen.cached_object(names.SECRETS, "team-a", "lm-ca")
                 return held is not None and held.value.read
 
             await until(read)

@@ -32,7 +32,7 @@ def test_what_goes_on_without_end_is_told_once() -> None:
     told = []
     for second in range(100):
         limit.wrote(second * 0.999)
-        told.append(limit.endless)
+        told.append(limit.just_became_endless)
     assert told.count(True) == 1
 
 
