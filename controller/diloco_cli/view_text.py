@@ -71,7 +71,7 @@ def figure_cells(unit: UnitStatus, *, wide: bool = False) -> tuple[str, ...]:
 
 def _cell(unit: UnitStatus, name: str, figure: Figure) -> str:
     value = getattr(unit, name)
-    if value is None or (figure.now and unit.state is not UnitState.TRAINING):
+    if value is None or (figure.only_while_training and unit.state is not UnitState.TRAINING):
         return "-"
     match name:
         case "weight":

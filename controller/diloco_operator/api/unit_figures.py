@@ -30,11 +30,11 @@ class Figure:
     """Its column is in wide tables only."""
     digits: int | None = None
     """Decimal places in status. None if it is not a fraction."""
-    stays: bool = False
+    kept_when_complete: bool = False
     """When the job is complete, a unit's last value stays for the final account."""
     speed: bool = False
     """It is 0 for an attempt that does not run."""
-    now: bool = False
+    only_while_training: bool = False
     """It says nothing about a unit that does not train: its column is empty then."""
 
 
@@ -46,7 +46,7 @@ class UnitFigures:
     tokens_per_second: Annotated[
         float,
         Field(ge=0, description="Moving average, as the syncer measures it."),
-        Figure(largest=1234567890.1, heading="TOKENS/S", digits=1, speed=True, now=True),
+        Figure(largest=1234567890.1, heading="TOKENS/S", digits=1, speed=True, only_while_training=True),
     ] = 0.0
     weight: Annotated[
         float,
@@ -54,22 +54,22 @@ class UnitFigures:
             ge=0,
             description="Its share of the recent merges of the job, 0 to 1; a merge without it counts 0. Those of all units sum to 1.",
         ),
-        Figure(largest=0.1234, heading="WEIGHT", digits=4, stays=True),
+        Figure(largest=0.1234, heading="WEIGHT", digits=4, kept_when_complete=True),
     ] = 0.0
     staleness: Annotated[
         int,
         Field(ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."),
-        Figure(largest=10**9, heading="STALE", now=True),
+        Figure(largest=10**9, heading="STALE", only_while_training=True),
     ] = 0
     tokens: Annotated[
         int,
         Field(ge=0, description="Tokens that were committed to the global parameters, all attempts."),
-        Figure(largest=10**18, heading="TOKENS", wide=True, stays=True),
+        Figure(largest=10**18, heading="TOKENS", wide=True, kept_when_complete=True),
     ] = 0
     steps: Annotated[
         int,
         Field(ge=0, description="Local steps that were committed, all attempts."),
-        Figure(largest=10**15, heading="STEPS", wide=True, stays=True),
+        Figure(largest=10**15, heading="STEPS", wide=True, kept_when_complete=True),
     ] = 0
     steps_per_sync: Annotated[
         int | None,
@@ -88,7 +88,7 @@ class UnitFigures:
     refused: Annotated[
         dict[str, int],
         Field(description="Its joins and contributions that the syncer refused, by reason, all attempts."),
-        Figure(largest=None, heading="REFUSED", wide=True, stays=True),
+        Figure(largest=None, heading="REFUSED", wide=True, kept_when_complete=True),
     ] = field(default_factory=dict)
 
 

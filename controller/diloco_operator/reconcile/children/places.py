@@ -60,7 +60,7 @@ def delegated_places(
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
     selector, terms = _wanted(template, pool, shape, avoid, signs, claims)
     affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
-    place = PodPlace(affinity, annotations, selector=selector, patient=not grantor.reads_priority, claims=claims)
+    place = PodPlace(affinity, annotations, selector=selector, never_preempts=not grantor.reads_priority, claims=claims)
     return [place] * shape.hosts
 
 

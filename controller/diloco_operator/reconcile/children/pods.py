@@ -68,11 +68,11 @@ class PodTemplateBase:
     """The container among `containers` that trains, without its environment."""
     env: tuple[Sequence[Obj], Sequence[Obj]]
     """Its variables before and after `_IDENTITY`."""
-    chosen: frozenset[str]
+    template_variables: frozenset[str]
     """Names of the variables that the template sets."""
     volumes: Sequence[Obj]
     """All volumes except the job file and the certificate."""
-    keep: Mapping[str, str]
+    keep_annotations: Mapping[str, str]
     """Annotations that make autoscalers leave the pods where they are."""
     preempts: bool
     """The PriorityClass lets schedulers end pods of lower priority to make room."""
@@ -114,9 +114,9 @@ def learner_template_base(
         containers=[learner if c is container else restricted(c) for c in template["containers"]],
         learner=learner,
         env=(env[:first], env[first + len(_IDENTITY) :]),
-        chosen=frozenset(each["name"] for each in container.get("env") or ()),
+        template_variables=frozenset(each["name"] for each in container.get("env") or ()),
         volumes=[*tmp_volumes(learner), *_shared_memory_volumes(memory), *(template.get("volumes") or ())],
-        keep=names.KEEP_PODS if grantor_of(spec, pool) is not None else {},
+        keep_annotations=names.KEEP_PODS if grantor_of(spec, pool) is not None else {},
         preempts=pod_spec.get("priorityClassName", "") not in ("", *non_preempting),
     )
 
@@ -139,7 +139,7 @@ def learner_pods(
         names.LABEL_ATTEMPT: str(attempt),
         **({names.LABEL_GANG: gang_label(job.uid, unit, attempt)} if len(places) > 1 else {}),
     }
-    annotations = {**template_base.keep, **pool.template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    annotations = {**template_base.keep_annotations, **pool.template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job), locality)
     shared_env = peers.environment()
     pods = []
@@ -147,7 +147,7 @@ def learner_pods(
         name = names.learner_pod_name(job.name, unit, attempt, index)
         before, after = template_base.env
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
-        ranks = [each for each in (*shared_env, *peers.rank_environment(index)) if each["name"] not in template_base.chosen]
+        ranks = [each for each in (*shared_env, *peers.rank_environment(index)) if each["name"] not in template_base.template_variables]
         learner = {**template_base.learner, "env": [*before, *identity, *ranks, *after]}
         claims = place.claims and not claimed_devices(template_base.spec)
         if claims:
@@ -165,7 +165,7 @@ def learner_pods(
             spec = with_claim(job, pool, spec)
         if place.selector:
             spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **place.selector}
-        if place.patient and template_base.preempts:
+        if place.never_preempts and template_base.preempts:
             spec = {key: value for key, value in spec.items() if key not in _PRIORITY}
         if place.gates:
             spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), *place.gates]

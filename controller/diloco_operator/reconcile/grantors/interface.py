@@ -71,7 +71,7 @@ class PodPlace(NamedTuple):
     """Labels that its node must have, besides those that the template selects."""
     gates: Sequence[Obj] = ()
     """Scheduling gates."""
-    patient: bool = False
+    never_preempts: bool = False
     """It waits until there is room: no scheduler may end other pods for it."""
     claims: bool = False
     """It gets its accelerators by a ResourceClaim, because no device plugin offers any there."""

@@ -40,7 +40,7 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
     changed: dict[str, Any] = {}
     for name, figure in FIGURES.items():
         key, value = KEYS[name], getattr(reported, name)
-        if value is None or (done and not figure.stays):
+        if value is None or (done and not figure.kept_when_complete):
             continue  # the value on record stays
         if value is False and not record.figures.get(key):
             continue  # an absent figure counts as False, and to write it would cost a write
