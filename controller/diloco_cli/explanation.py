@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.wording import plural
-from diloco_operator.api.consequences import Follows, Told
+from diloco_operator.api.consequences import AttemptEnd, Follows
 from diloco_operator.api.last_failure import read_last_failure
 from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
-from diloco_operator.api.reasons import follows, lack_of, told_by
+from diloco_operator.api.reasons import attempt_end_of, follows, lack_of
 from diloco_operator.api.state import JobState
 from diloco_operator.api.status import PoolStatus, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
@@ -254,18 +254,18 @@ def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[s
         at, known = end.at, failures.get(name)
         if name not in names or at is None or (known is not None and known.at is not None and at < int(known.at)):
             continue  # Events have whole seconds
-        if known is None or not known.reason or kind is Told.OTHER_END:
-            failed = known.attempt if known is not None and kind is Told.FAILURE else 0
+        if known is None or not known.reason or kind is AttemptEnd.OTHER_END:
+            failed = known.attempt if known is not None and kind is AttemptEnd.FAILURE else 0
             failures[name] = Failure(at, end.reason, end.message, failed)
     return failures
 
 
-def _ends(events: Iterable[Obj]) -> Iterator[tuple[Told, str, Failure]]:
+def _ends(events: Iterable[Obj]) -> Iterator[tuple[AttemptEnd, str, Failure]]:
     """Yield the ends of attempts that Events tell about, each with its kind and the unit's name."""
     for event in events:
         reason, marks = str(event.get("reason") or ""), event["metadata"].get("annotations") or {}
-        name, message, kind = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), told_by(reason)
-        if kind is not Told.NO_END and name and message:
+        name, message, kind = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), attempt_end_of(reason)
+        if kind is not AttemptEnd.NO_END and name and message:
             yield kind, str(name), Failure(_moment(event), reason, str(message), 0)
 
 

@@ -34,7 +34,7 @@ class Follows(enum.Enum):
     GRANT_AWAITED = "A grantor has been asked, or is to be asked, and has not granted."
 
 
-class Told(enum.Enum):
+class AttemptEnd(enum.Enum):
     """What an Event says about the end of a unit's attempt."""
 
     NO_END = enum.auto()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.consequences import Concern, Follows, Lack, Told
+from diloco_operator.api.consequences import AttemptEnd, Concern, Follows, Lack
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 """Values of a condition's status."""
@@ -335,27 +335,27 @@ class EventReason(enum.StrEnum):
 
     severity: Severity
     meaning: str
-    tells: Told
+    attempt_end: AttemptEnd
 
-    def __new__(cls, value: str, severity: Severity, meaning: str, tells: Told = Told.NO_END) -> Self:
+    def __new__(cls, value: str, severity: Severity, meaning: str, attempt_end: AttemptEnd = AttemptEnd.NO_END) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.severity, member.meaning, member.tells = severity, meaning, tells
+        member.severity, member.meaning, member.attempt_end = severity, meaning, attempt_end
         return member
 
     UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts."
     NODES_REQUESTED = "NodesRequested", Severity.NORMAL, "No slice is free for a unit, and nodes were asked for."
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
-    UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again.", Told.OTHER_END
+    UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again.", AttemptEnd.OTHER_END
     UNIT_GAVE_SLICE_UP = (
         "UnitGaveSliceUp",
         Severity.WARNING,
         "No scheduler bound a unit's pods in time, no nodes came for them, or another operator's learner had its node; it tries again.",
-        Told.OTHER_END,
+        AttemptEnd.OTHER_END,
     )
-    UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause.", Told.FAILURE
-    UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again.", Told.FAILURE
+    UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause.", AttemptEnd.FAILURE
+    UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again.", AttemptEnd.FAILURE
     HOST_AVOIDED = (
         "HostAvoided",
         Severity.WARNING,
@@ -593,7 +593,7 @@ class PoolReason(enum.StrEnum):
 _CONCERNS: Mapping[str, Concern] = {
     reason.value: reason.concern for reasons in CONDITION_REASONS.values() for reason in reasons if reason.concern is not Concern.NONE
 }
-_TELLS: Mapping[str, Told] = {reason.value: reason.tells for reason in EventReason}
+_ATTEMPT_ENDS: Mapping[str, AttemptEnd] = {reason.value: reason.attempt_end for reason in EventReason}
 _FOLLOWS: Mapping[str, tuple[Follows, ...]] = {reason.value: reason.follows for reason in UnitReason}
 _LACKS: Mapping[str, Lack] = {"": Lack.NOTHING} | {reason.value: reason.lack for reason in PoolReason}
 
@@ -603,9 +603,9 @@ def concern_of(reason: str) -> Concern:
     return _CONCERNS.get(reason, Concern.NONE)
 
 
-def told_by(reason: str) -> Told:
-    """What an Event with this reason says about an attempt's end. Told.NO_END if the reason is of another release."""
-    return _TELLS.get(reason, Told.NO_END)
+def attempt_end_of(reason: str) -> AttemptEnd:
+    """What an Event with this reason says about an attempt's end. AttemptEnd.NO_END if the reason is of another release."""
+    return _ATTEMPT_ENDS.get(reason, AttemptEnd.NO_END)
 
 
 def follows(reason: str, what: Follows) -> bool:
