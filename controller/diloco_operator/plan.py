@@ -47,12 +47,12 @@ class Create:
     fresh: bool = False
     """Its content was made for this plan alone. If the job already has an object of this name, the job must be reconciled again."""
 
-    def may_have_made(self, there: Obj, job_uid: str) -> bool:
-        """Return whether an earlier write for the job can have made `there`, the object that has the name. A pod without accelerators in
+    def may_have_made(self, existing: Obj, job_uid: str) -> bool:
+        """Return whether an earlier write for the job can have made `existing`, the object that has the name. A pod without accelerators in
         place of one that requests some was made by others: with it a unit would hold accelerators that no quota counts."""
-        if not any(owner.get("uid") == job_uid for owner in there["metadata"].get("ownerReferences", ())):
+        if not any(owner.get("uid") == job_uid for owner in existing["metadata"].get("ownerReferences", ())):
             return False
-        return self.resource != PODS or takes_accelerators(fields(there, "spec")) or not takes_accelerators(fields(self.obj, "spec"))
+        return self.resource != PODS or takes_accelerators(fields(existing, "spec")) or not takes_accelerators(fields(self.obj, "spec"))
 
 
 @dataclass(frozen=True, slots=True)

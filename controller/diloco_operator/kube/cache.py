@@ -74,18 +74,18 @@ class Cache[T]:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def put(self, held: CachedObject[T]) -> CachedObject[T] | None:
+    def put(self, cached: CachedObject[T]) -> CachedObject[T] | None:
         """Add or replace an object. Return what the cache had under its key before."""
-        key = held.key
+        key = cached.key
         old = self._objects.get(key)
-        values_by_index = {name: set(indexer(held)) for name, indexer in self._indexers.items()}  # if this fails, nothing has changed
-        self._objects[key] = held
+        values_by_index = {name: set(indexer(cached)) for name, indexer in self._indexers.items()}  # if this fails, nothing has changed
+        self._objects[key] = cached
         for name, values in values_by_index.items():
             index = self._indexes[name]
             if old is not None:
                 self._unfile(index, set(self._indexers[name](old)) - values, key)
             for value in values:
-                index.setdefault(value, {})[key] = held
+                index.setdefault(value, {})[key] = cached
         return old
 
     def drop(self, key: ObjectKey) -> CachedObject[T] | None:

@@ -74,19 +74,19 @@ class MalformedObjects:
     def count(self, resource: Resource) -> int:
         return self._counts.get(resource, 0)
 
-    def add(self, found: MalformedObject) -> None:
+    def add(self, malformed: MalformedObject) -> None:
         """Add an object that cannot be used. Every list adds it again; log and listeners get it once."""
-        key = (found.resource, *found.key)
+        key = (malformed.resource, *malformed.key)
         old = self._held.get(key)
-        if old is not None and (old.uid, old.problem) == (found.uid, found.problem):
+        if old is not None and (old.uid, old.problem) == (malformed.uid, malformed.problem):
             return
-        self.remove(found.resource, found.key)
-        self._held[key] = found
-        self._by_label.setdefault((found.namespace, found.label), {})[key] = found
-        self._counts[found.resource] = self.count(found.resource) + 1
-        self._log(found)
+        self.remove(malformed.resource, malformed.key)
+        self._held[key] = malformed
+        self._by_label.setdefault((malformed.namespace, malformed.label), {})[key] = malformed
+        self._counts[malformed.resource] = self.count(malformed.resource) + 1
+        self._log(malformed)
         for listener in self._listeners:
-            listener(found)
+            listener(malformed)
 
     def remove(self, resource: Resource, key: tuple[str, str]) -> None:
         """Remove an object that is gone, or can be used now."""
@@ -99,7 +99,7 @@ class MalformedObjects:
         if not same:
             del self._by_label[(old.namespace, old.label)]
 
-    def _log(self, found: MalformedObject) -> None:
+    def _log(self, malformed: MalformedObject) -> None:
         now = asyncio.get_running_loop().time()
         self._lines = min(_LINES, self._lines + (now - self._last_line) / _INTERVAL)
         self._last_line = now
@@ -109,7 +109,7 @@ class MalformedObjects:
         self._lines -= 1
         more = f" ({self._unlogged} others were not logged)" if self._unlogged else ""
         self._unlogged = 0
-        if found.error is not None:
-            log.error("%s; this is a defect, please report it%s", found, more, exc_info=found.error)
+        if malformed.error is not None:
+            log.error("%s; this is a defect, please report it%s", malformed, more, exc_info=malformed.error)
         else:
-            log.warning("%s%s", found, more)
+            log.warning("%s%s", malformed, more)

@@ -439,14 +439,14 @@ class Reflector[T]:
         if (error := self._take_out(key, last)) is not None:
             log.error("%s: the end of %s/%s cannot be handled: this is a defect, please report it", self.what, *key, exc_info=error)
 
-    def _leave_out(self, found: MalformedObject) -> None:
+    def _leave_out(self, malformed: MalformedObject) -> None:
         """Treat an object that cannot be used as one that does not exist."""
-        self._take_out(found.key)
-        self._name(found)
+        self._take_out(malformed.key)
+        self._name(malformed)
 
-    def _name(self, found: MalformedObject) -> None:
-        self._named.add(found.key)
-        self._malformed.add(found)
+    def _name(self, malformed: MalformedObject) -> None:
+        self._named.add(malformed.key)
+        self._malformed.add(malformed)
 
     def _mended(self, key: ObjectKey) -> None:
         """Note that the object is gone, or nothing is wrong with it any more."""

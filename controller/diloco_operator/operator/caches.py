@@ -475,24 +475,24 @@ def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> Cach
     return cached
 
 
-def _job_of_object[T](held: CachedObject[JobObject[T]]) -> Iterable[JobKey]:
-    return ((held.namespace, held.value.job),)
+def _job_of_object[T](cached: CachedObject[JobObject[T]]) -> Iterable[JobKey]:
+    return ((cached.namespace, cached.value.job),)
 
 
-def _job_of_pod(held: CachedObject[PodView]) -> Iterable[JobKey]:
-    return ((held.namespace, held.value.job),)
+def _job_of_pod(cached: CachedObject[PodView]) -> Iterable[JobKey]:
+    return ((cached.namespace, cached.value.job),)
 
 
-def _job_of_claim(held: CachedObject[ClaimedDevices]) -> Iterable[JobKey]:
-    return ((held.namespace, held.value.job),) if held.value.job else ()
+def _job_of_claim(cached: CachedObject[ClaimedDevices]) -> Iterable[JobKey]:
+    return ((cached.namespace, cached.value.job),) if cached.value.job else ()
 
 
-def _pools_of_claim(held: CachedObject[ClaimedDevices]) -> Iterable[str]:
-    return {pool for pool, _ in held.value.devices}
+def _pools_of_claim(cached: CachedObject[ClaimedDevices]) -> Iterable[str]:
+    return {pool for pool, _ in cached.value.devices}
 
 
-def _group_of_pod(held: CachedObject[PodView]) -> Iterable[tuple[str, str]]:
-    return ((held.namespace, held.value.group.name),) if held.value.group is not None else ()
+def _group_of_pod(cached: CachedObject[PodView]) -> Iterable[tuple[str, str]]:
+    return ((cached.namespace, cached.value.group.name),) if cached.value.group is not None else ()
 
 
 def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:

@@ -97,24 +97,24 @@ def missing_parts(installed: Obj) -> Iterator[str]:
     yield from _missing(needed["schema"]["openAPIV3Schema"], (served.get("schema") or {}).get("openAPIV3Schema") or {}, "")
 
 
-def _missing(needed: Mapping[str, Any], found: Mapping[str, Any], path: str) -> Iterator[str]:
-    if found.get("x-kubernetes-preserve-unknown-fields"):
+def _missing(needed: Mapping[str, Any], installed: Mapping[str, Any], path: str) -> Iterator[str]:
+    if installed.get("x-kubernetes-preserve-unknown-fields"):
         return
-    if "type" in needed and found.get("type") != needed["type"]:
+    if "type" in needed and installed.get("type") != needed["type"]:
         yield f"{path or '.'} of type {needed['type']}"
         return
-    if "enum" in found:
-        values = [value for value in needed.get("enum") or () if value not in found["enum"]]
+    if "enum" in installed:
+        values = [value for value in needed.get("enum") or () if value not in installed["enum"]]
         yield from (f"the value {value} of {path}" for value in values)
     for name, schema in (needed.get("properties") or {}).items():
         where = f"{path}.{name}" if path else name
-        installed = (found.get("properties") or {}).get(name)
-        if installed is None:
+        child = (installed.get("properties") or {}).get(name)
+        if child is None:
             yield where
         else:
-            yield from _missing(schema, installed, where)
+            yield from _missing(schema, child, where)
     for keyword, suffix in (("items", "[]"), ("additionalProperties", ".*")):
         schema = needed.get(keyword)
         if isinstance(schema, dict):
-            installed = found.get(keyword)
-            yield from _missing(schema, installed, path + suffix) if isinstance(installed, dict) else iter([path + suffix])
+            child = installed.get(keyword)
+            yield from _missing(schema, child, path + suffix) if isinstance(child, dict) else iter([path + suffix])

@@ -58,9 +58,9 @@ class DynamicResources:
         for claim in self._caches.claims_with_label(job):
             self._count(claim.key, claim)
 
-    def _count(self, key: ObjectKey, held: CachedObject[ClaimedDevices] | None) -> None:
+    def _count(self, key: ObjectKey, cached: CachedObject[ClaimedDevices] | None) -> None:
         before = self._uses.get(key, ())
-        after = self._uses_of(held) if held is not None else ()
+        after = self._uses_of(cached) if cached is not None else ()
         if [*map(_counts_as, before)] == [*map(_counts_as, after)]:
             return
         if after:
@@ -78,14 +78,14 @@ class DynamicResources:
         if has_freed:
             self._freed()
 
-    def _uses_of(self, held: CachedObject[ClaimedDevices]) -> tuple[PodUse, ...]:
+    def _uses_of(self, cached: CachedObject[ClaimedDevices]) -> tuple[PodUse, ...]:
         """Return what a claim holds of each node. If this operator's job has reserved the node, the reservation counts in its place."""
-        claim = held.value
-        uid = self._caches.uid_of_ours((held.namespace, claim.job)) if claim.job else ""
-        unit = (job_key(held.namespace, claim.job, uid), "") if uid else None
+        claim = cached.value
+        uid = self._caches.uid_of_ours((cached.namespace, claim.job)) if claim.job else ""
+        unit = (job_key(cached.namespace, claim.job, uid), "") if uid else None
         nodes = Counter(self._pools.node_of(device) for device in claim.devices)
         return tuple(
-            PodUse(held.namespace, claim.user or held.name, node, Resources(devices=((NVIDIA_GPU, count),)), unit=unit)
+            PodUse(cached.namespace, claim.user or cached.name, node, Resources(devices=((NVIDIA_GPU, count),)), unit=unit)
             for node, count in sorted(nodes.items())
             if node
         )

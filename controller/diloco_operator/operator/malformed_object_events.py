@@ -43,14 +43,14 @@ class MalformedObjectEvents:
             for malformed in islice(self._caches.malformed.of_label(new.namespace, new.name), _MOST_EVENTS):
                 self._emit(malformed)
 
-    def _emit(self, found: MalformedObject) -> None:
-        if self._started and (subject := self._subject(found)) is not None:
-            self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(found)))
+    def _emit(self, malformed: MalformedObject) -> None:
+        if self._started and (subject := self._subject(malformed)) is not None:
+            self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(malformed)))
 
-    def _subject(self, found: MalformedObject) -> Subject | None:
+    def _subject(self, malformed: MalformedObject) -> Subject | None:
         """Return the job that the object is, or that its label names. None if there is no such job, or another controller manages it."""
-        is_job = found.resource == names.DILOCO_JOBS
-        job = self._caches.jobs.get(found.namespace, found.name if is_job else found.label)
+        is_job = malformed.resource == names.DILOCO_JOBS
+        job = self._caches.jobs.get(malformed.namespace, malformed.name if is_job else malformed.label)
         if job is not None:
             return Subject(job.namespace, job.name, job.uid) if job.value.bare.managed_by == names.MANAGER else None
-        return Subject(found.namespace, found.name, found.uid) if is_job and found.namespace and found.name else None
+        return Subject(malformed.namespace, malformed.name, malformed.uid) if is_job and malformed.namespace and malformed.name else None

@@ -46,9 +46,9 @@ class OtherPods:
         for cached in self._caches.labelled_pods(job):
             self._count(cached.key, cached)
 
-    def _count(self, key: ObjectKey, held: CachedObject[PodView] | None) -> None:
+    def _count(self, key: ObjectKey, cached: CachedObject[PodView] | None) -> None:
         before = self._labelled.pop(key, None)
-        after = self._use(held.value, before) if held is not None else None
+        after = self._use(cached.value, before) if cached is not None else None
         if after is not None:
             self._labelled[key] = after
         self._replace(before, after)

@@ -193,11 +193,15 @@ def _issue(
     return to_issue, deadlines
 
 
-def _renewal(context: ReconcileContext, trust: _Trust, leaf: Leaf, there: Certificate | None) -> float | None:
-    """When the certificate `there` must be renewed. None if it must be issued now: it is due, missing or wrong."""
-    if there is None or (there.identity, there.host_names) != (leaf.identity, leaf.host_names) or there.authority not in trust.signed:
+def _renewal(context: ReconcileContext, trust: _Trust, leaf: Leaf, existing: Certificate | None) -> float | None:
+    """When the certificate `existing` must be renewed. None if it must be issued now: it is due, missing or wrong."""
+    if (
+        existing is None
+        or (existing.identity, existing.host_names) != (leaf.identity, leaf.host_names)
+        or existing.authority not in trust.signed
+    ):
         return None
-    due = there.expires - context.observed.config.certificate_lifetime * _RENEW
+    due = existing.expires - context.observed.config.certificate_lifetime * _RENEW
     return due if context.now < due else None
 
 

@@ -55,10 +55,10 @@ def _described(record: UnitStatusRecord) -> str:
     return f"{text} ({record.message})" if record.message else text
 
 
-def several(found: Sequence[str]) -> str:
+def several(named: Sequence[str]) -> str:
     """`v5p-0, v5p-1, v5p-2, v5p-3 and 8 more`."""
-    shown = ", ".join(found[:NAMED])
-    return f"{shown} and {len(found) - NAMED} more" if len(found) > NAMED else shown
+    shown = ", ".join(named[:NAMED])
+    return f"{shown} and {len(named) - NAMED} more" if len(named) > NAMED else shown
 
 
 def refused_work(refused: int, merged: int) -> str:

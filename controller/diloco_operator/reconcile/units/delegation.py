@@ -93,19 +93,19 @@ def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None
 
 
 def _one_slice(
-    context: ReconcileContext, record: UnitStatusRecord, shape: Shape, nodes: Sequence[str], found: Sequence[Slice]
+    context: ReconcileContext, record: UnitStatusRecord, shape: Shape, nodes: Sequence[str], slices: Sequence[Slice]
 ) -> str | None:
     """Return the name of the slice, or group of hosts, that consists of these nodes. None if they are no slice of this shape."""
-    kinds = {slice_.kind for slice_ in found}
+    kinds = {slice_.kind for slice_ in slices}
     if len(kinds_for(shape, kinds)) != len(kinds):
         return None
     if shape.topology:
-        first = found[0]
+        first = slices[0]
         return first.name if {host.node for host in first.hosts} == set(nodes) else None
     # Two pods on one host would share its accelerators, so each must have its own.
-    if len(set(nodes)) < len(nodes) or not pool_requirements(context, context.pools[record.pool]).near_enough(found):
+    if len(set(nodes)) < len(nodes) or not pool_requirements(context, context.pools[record.pool]).near_enough(slices):
         return None
-    return group_name(found)
+    return group_name(slices)
 
 
 # --- which units are asked for ---------------------------------------------------------------------------------------------
