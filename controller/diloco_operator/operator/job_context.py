@@ -3,24 +3,96 @@
 All of it is only in memory. A new operator begins without it and comes to the same decisions, some of them later. Other modules keep more
 under the job's key (expectations, the report stream, what autoscalers say, series of metrics); they drop it with the context.
 
-See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0031-writes.md. See docs/decisions/0086-reading-the-api.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
 
+from diloco_operator.api import names
 from diloco_operator.api.names import JobKey
 from diloco_operator.fleet.admission import KnownAdmission
+from diloco_operator.kube.malformed import MalformedObject
 from diloco_operator.operator.caches import Caches
-from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.pod_answers import PodAnswers
 from diloco_operator.operator.rejected_writes import RejectedWrites
-from diloco_operator.operator.slices_since import SlicesSince
-from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
+from diloco_operator.placement import JobRequest
 from diloco_operator.timeouts import RECONCILE
+
+_NAMED = 1000
+"""The most pods of one job that are named."""
+
+
+class IgnoredPods:
+    """Pods that carry a job's label but that the operator cannot have made, so that its plans ignore them. Users are told about them as
+    about malformed objects: each is reported once, and counts as malformed as long as a plan ignores it."""
+
+    def __init__(self, caches: Caches, key: JobKey) -> None:
+        self._caches = caches
+        self._key = key
+        self._named: set[str] = set()
+
+    def note(self, ignored: Mapping[str, str]) -> None:
+        """Note the pods that the last plan of the job ignored: the reason, by the pod's name."""
+        namespace, job = self._key
+        now = dict(islice(ignored.items(), _NAMED))
+        for name in self._named - now.keys():
+            self._caches.malformed.remove(names.PODS, (namespace, name))
+        for name, why in now.items():
+            pod = self._caches.pod(namespace, name)
+            uid = pod.uid if pod is not None else ""
+            self._caches.malformed.add(MalformedObject(names.PODS, namespace, name, uid, job, why, used=True))
+        self._named = set(now)
+
+
+class _Grant(NamedTuple):
+    nodes: tuple[str, ...]
+    since: float
+
+
+class SlicesSince:
+    """Since when the units of one job have their slices. For a new operator all of them are old.
+
+    The age of pods does not count: a tenant who deletes the pods of a unit again and again would keep its slice from others."""
+
+    def __init__(self) -> None:
+        self._grants: dict[str, _Grant] = {}
+
+    def by_unit(self) -> Mapping[str, float]:
+        """Since when each unit has had its slices, in seconds since the epoch."""
+        return {unit: grant.since for unit, grant in self._grants.items()}
+
+    def note(self, request: JobRequest, reserved: frozenset[str], now: float) -> None:
+        """Note what the job has and wants after a decision, and the nodes that it has reserved. A unit that ends and comes back to nodes
+        that stayed reserved meanwhile has had them all the time."""
+        grants = {unit: grant for unit, grant in self._grants.items() if reserved.issuperset(grant.nodes)}
+        for unit in (unit for pool in request.pools for unit in pool.units):
+            if unit.name not in grants or grants[unit.name].nodes != unit.nodes:
+                grants[unit.name] = _Grant(unit.nodes, now)
+        self._grants = grants
+
+
+class StatusPostponement:
+    """Lets a status wait for at most `seconds` after its first postponement."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def postpone(self, now: float) -> bool:
+        """Postpone the status, again or for the first time. False if it must be written. `now`: seconds of a clock that never goes back."""
+        self._since = now if self._since is None else self._since
+        return now - self._since < self._seconds
+
+    def reset(self) -> None:
+        """Begin anew: the status is written, or there is nothing left to write."""
+        self._since = None
 
 
 @dataclass(slots=True)

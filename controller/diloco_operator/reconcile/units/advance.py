@@ -1,4 +1,7 @@
-"""How far a running attempt is, by its pods and the syncer's report: state, reason and message of its unit. Pure."""
+"""How far a running attempt is, by its pods and the syncer's report: state, reason and message of its unit. Pure.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import end_words
-from diloco_operator.reconcile.units.beginning_words import began_with, takes_state
 from diloco_operator.reconcile.units.start_waits import all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
@@ -37,7 +39,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
     if record.unschedulable and all_run(pods):
         record = record._replace(unschedulable=0)
     if seen is not None and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
-        text = began_with(seen.recovery)
+        text = _began_with(seen.recovery)
         record = record._replace(began_with=text) if text != record.began_with else record
     if state is UnitState.TRAINING and record.ended_at is not None:
         record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
@@ -86,4 +88,38 @@ def _state(
 
 def _taking(recovery: Recovery | None) -> str:
     """Return what a connected process waits for: the parameters, and after them the state of a peer."""
-    return "connected, takes the current parameters" if recovery is None or recovery.phase is RecoveryPhase.OVER else takes_state(recovery)
+    return "connected, takes the current parameters" if recovery is None or recovery.phase is RecoveryPhase.OVER else _takes_state(recovery)
+
+
+def _began_with(recovery: Recovery | None) -> str:
+    """Return the text of `status.units[].beganWith`, or "" if the process has not begun or does not say."""
+    if recovery is None or recovery.phase is not RecoveryPhase.OVER:
+        return ""
+    behind = f", {plural(recovery.steps, 'local step')} behind it" if recovery.steps else ""
+    size = f"({recovery.bytes / 2**20:.1f} MiB{behind})"
+    if recovery.stored_at is not None:
+        state = f"the optimizer's state that it had stored after outer step {recovery.stored_at} {size}"
+    elif recovery.unit:
+        state = f"the state of {recovery.unit} {size}"
+    else:
+        state = f"the parameters of the syncer, and an optimizer without state: {recovery.why}"
+    phases = (
+        ("program", recovery.start_seconds),
+        ("parameters", recovery.parameters_seconds),
+        ("donor", recovery.donor_seconds),
+        ("wait", recovery.wait_seconds),
+        ("copy", recovery.copy_seconds),
+        ("first step", recovery.first_step_seconds),
+    )
+    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases if seconds >= 0.05)
+    return f"{state}; {took}" if took else state
+
+
+def _takes_state(recovery: Recovery) -> str:
+    """Say what a process that has the parameters does: it waits for the state of a peer, or copies it."""
+    if recovery.phase is RecoveryPhase.COPYING and recovery.stored_at is not None:
+        return "connected, takes the optimizer's state that it had stored"
+    if recovery.phase is RecoveryPhase.COPYING:
+        return f"connected, takes the optimizer's state of unit {recovery.unit}"
+    failed = f"; before, {recovery.why}" if recovery.why else ""
+    return f"connected, waits until a unit can give it the optimizer's state{failed}"

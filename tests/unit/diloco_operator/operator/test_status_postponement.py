@@ -1,4 +1,4 @@
-from diloco_operator.operator.status_postponement import StatusPostponement
+from diloco_operator.operator.job_context import StatusPostponement
 
 
 def test_a_status_is_postponed_for_a_limited_time() -> None:
