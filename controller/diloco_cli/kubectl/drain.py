@@ -104,7 +104,7 @@ async def _wait_back(
     drain, for messages."""
     last = ""
 
-    def is_back(view: JobView) -> bool:
+    def emit_state(view: JobView) -> bool:
         nonlocal last
         if view.complete:
             return True
@@ -122,7 +122,7 @@ async def _wait_back(
         return now.attempt > attempt and now.state is UnitState.TRAINING
 
     left = max(0.0, deadline - asyncio.get_running_loop().time())
-    view = await wait_until(client, namespace, job, is_back, seconds=left)
+    view = await wait_until(client, namespace, job, emit_state, seconds=left)
     if view is None:
         raise CommandError(f"unit {unit} does not contribute again after {format_duration(seconds)}; last seen: {last}")
     if view.complete:

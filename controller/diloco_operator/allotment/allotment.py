@@ -343,7 +343,7 @@ class Allotment:
         return [*jobs, *self._waiting.first(component, *self._most_units(component))]
 
     def _takes_long(self, component: int, most: int) -> bool:
-        """Whether more than `most` jobs compete, or units of several sizes do: whole numbers take longer than a flow."""
+        """Return whether more than `most` jobs compete, or units of several sizes do: whole numbers take longer than a flow."""
         jobs = self._competing(component)
         sizes: dict[str, set[tuple[int, int]]] = {}
         for job in jobs:
