@@ -50,6 +50,8 @@ class Allotment:
         """Bits of the requirements that a change since the last refresh can concern."""
         self._large = 0
         """Bits of the requirements that `refresh` left for `in_steps`."""
+        self._undecided = 0
+        """Bits of the requirements on which a decision ran out of time, so that `in_steps` decides again."""
         self._deciding = 0
         """Bits of the requirements that `in_steps` decides on now, 0 if it does not run."""
         self._deferred: dict[str, JobRequest | None] = {}
@@ -106,12 +108,15 @@ class Allotment:
 
     @property
     def unfinished(self) -> bool:
-        """Whether `refresh` left something for `in_steps`, or `in_steps` runs."""
-        return bool(self._large or self._deciding)
+        """Whether something is left for `in_steps`, or `in_steps` runs."""
+        return bool(self._large or self._undecided or self._deciding)
 
     def unsettled(self) -> list[int]:
-        """Return the components that changed, for `in_steps`: for each, the bits of the requirements that slices or jobs connect."""
+        """Return the components that changed or are undecided, for `in_steps`: for each, the bits of the requirements that slices or jobs
+        connect."""
         self._take_changes()
+        self._stale |= self._undecided
+        self._undecided = 0
         components: list[int] = []
         rest = self._stale
         while rest:
@@ -317,7 +322,10 @@ class Allotment:
         allotted: dict[str, Allotted] = {}
         if jobs:
             requests = [self._requests[job] for job in jobs]
-            allotted = yield from decide(component, requests, self._supply)
+            decided = yield from decide(component, requests, self._supply)
+            allotted = decided.allotted
+            if not decided.is_complete:
+                self._undecided |= component
         concerned = set()
         # Also jobs that no longer compete but still have a result.
         had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}

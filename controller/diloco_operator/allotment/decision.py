@@ -36,8 +36,11 @@ type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
 """Short steps. A step that yields a problem must be sent the answer; one that yields None is sent None."""
 
 
-class _Made(NamedTuple):
+class Decided(NamedTuple):
     allotted: dict[str, Allotted]
+    """Job -> what it gets and gives."""
+    is_complete: bool
+    """False if time ran out before it was known whether some minimum can be met."""
     is_approximate: bool
     yields: Yield
 
@@ -47,19 +50,19 @@ class _Made(NamedTuple):
         return frozenset((job, unit) for job, allotted in self.allotted.items() for unit in allotted.revoked)
 
 
-def decide(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[dict[str, Allotted]]:
-    """Return job -> what it gets and gives. `component` has the bits of the requirements that connect the jobs."""
+def decide(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[Decided]:
+    """Decide on the jobs of these requests. `component` has the bits of the requirements that connect them."""
     made = yield from _Decision(component, requests, supply).steps()
     if not made.leaving or not made.is_approximate:
-        return made.allotted
+        return made
     # The plan may be worse than it looks: see the module's docstring.
     gone = made.leaving
     if_all_stay = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
     afterwards = yield from _unmoved(component, [without(request, gone) for request in requests], LaterSupply(supply, requests, gone))
-    return made.allotted if afterwards.yields > if_all_stay.yields else if_all_stay.allotted
+    return made if afterwards.yields > if_all_stay.yields else if_all_stay
 
 
-def _unmoved(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[_Made]:
+def _unmoved(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[Decided]:
     """Return what is decided, or if units would leave again, what is decided as if all stayed."""
     made = yield from _Decision(component, requests, supply).steps()
     if made.leaving:
@@ -102,7 +105,7 @@ class _Decision:
     def _bit(self, requirements: SliceRequirements) -> int:
         return 1 << self._supply.number(requirements)
 
-    def steps(self) -> Steps[_Made]:
+    def steps(self) -> Steps[Decided]:
         """Decide. The flow is asked again with groups of hosts if these help, and as long as it puts units on hosts in parts where they do
         not fit after all."""
         groups: list[Group] = []
@@ -125,7 +128,7 @@ class _Decision:
         while True:
             outcome = yield from carry_out(question, *answer)
             if not outcome.barred:
-                return _Made(outcome.allotted, is_approximate(question), yield_of(question, answer[0]))
+                return Decided(outcome.allotted, not answer[0].undecided, is_approximate(question), yield_of(question, answer[0]))
             for location, numbers in outcome.barred.items():
                 self._barred[location] = self._barred.get(location, frozenset()) | numbers
             question, answer = yield from self._ask(groups)

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Protocol
 
 from diloco_operator.allotment import Allotment
-from diloco_operator.allotment.flow import Answer, answer
+from diloco_operator.allotment.flow import Answer, FlowPlan, answer
 from diloco_operator.api.names import JobKey
 from diloco_operator.operator.decision_log import allotted_line
 
@@ -80,7 +80,7 @@ class AllotmentRefresh:
                     if problem is not None:
                         work = functools.partial(answer, problem)
                         solution = await self._beside(work) if self._beside is not None else work()
-                        _log_gap(len(problem.jobs), solution[0].gap)
+                        _log_gap(len(problem.jobs), solution[0])
                         break
                     if loop.time() >= until:
                         break
@@ -128,6 +128,9 @@ class AllotmentRefresh:
             self._wake((namespace, name))
 
 
-def _log_gap(jobs: int, gap: float) -> None:
-    if gap:
-        log.info("the allotment of %d jobs is worth up to %.2f %% less than the best one: their units have several sizes", jobs, 100 * gap)
+def _log_gap(jobs: int, plan: FlowPlan) -> None:
+    if plan.gap:
+        less = 100 * plan.gap
+        log.info("the allotment of %d jobs is worth up to %.2f %% less than the best one: their units have several sizes", jobs, less)
+    if plan.undecided:
+        log.info("time ran out for the minima of %d of these jobs: they keep waiting, and are decided on again", len(plan.undecided))

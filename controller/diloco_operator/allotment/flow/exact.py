@@ -9,10 +9,11 @@ See docs/decisions/0210-units-of-several-sizes.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from diloco_operator.allotment.flow.integers import ENOUGH, Integers, Terms, added
+from diloco_operator.allotment.flow.integers import ENOUGH, Integers, SolveStatus, TimeLimit, added, same_limit
 from diloco_operator.allotment.flow.model import Lane, Size
 from diloco_operator.allotment.flow.objective import Bonuses, segments, share_of
 from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowPool, PoolKey, PoolPlan, unheld
@@ -44,9 +45,9 @@ def _sizes(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, s
     return sizes
 
 
-def best_plan(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
+def best_plan(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses, time_limit: TimeLimit = same_limit) -> FlowPlan:
     """Return the best plan. `jobs` are in the order in which they are served."""
-    return _Exact(jobs, classes, bonus).plan()
+    return _Exact(jobs, classes, bonus, time_limit).plan()
 
 
 @dataclass(slots=True)
@@ -74,13 +75,13 @@ class _Counts:
 class _Exact:
     """One problem: make an object for each, and call `plan` once."""
 
-    def __init__(self, jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> None:
+    def __init__(self, jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses, time_limit: TimeLimit) -> None:
         self._jobs = jobs
         self._classes = classes
         self._hubs = {class_.name: class_.hub for class_ in classes}
         self._bonus = bonus
         self._sizes = _sizes(jobs, classes)
-        self._sums = Integers()
+        self._sums = Integers(time_limit)
         self._takes: dict[str, dict[int, int]] = {class_.name: {} for class_ in classes}
         """Class -> variable of units -> what one of them takes of its room."""
         self._lanes: dict[_Entry, dict[str, int]] = {}
@@ -90,6 +91,8 @@ class _Exact:
         self._counts: dict[str, _Counts] = {}
         self._met: dict[str, int] = {}
         self._missing: dict[str, int] = {}
+        self._undecided: set[str] = set()
+        """Jobs of whose minimum it was not found in time how much fits."""
         self._waiting: dict[str, dict[str, int]] = {}
         """Job that keeps slices for its minimum -> class -> variable of the rest that it keeps too: room that is too small for its
         units."""
@@ -201,48 +204,57 @@ class _Exact:
         for job in running:
             self._met[job.key] = job.protected
             self._hold(job, job.protected, 0)
-        is_solved = self._sums.solve()
-        assert is_solved, "what is there can stay"
+        status = self._sums.solve()
+        assert status is not SolveStatus.INFEASIBLE, "what is there can stay"
         self._in_turn([job for job in running if job.missing], self._fill)
         self._in_turn([job for job in self._jobs if not job.runs], self._wait)
-        objective = self._best()
-        places = self._places()
+        is_best = self._best()
+        objective, places = self._worth_of(self._counts), self._places()
+        kept_for_minimum = {key: self._kept_for_minimum(key, places) for key in self._waiting}
+        if not is_best:
+            # The last solution is that of the minima. It was found without a goal, so its other units are not worth that others leave.
+            gaining = {job.key for job in self._jobs if self._kept_units(job, places) < self._met.get(job.key, 0)}
+            return self._planned(self._with_new_only(gaining, places), objective, 0, kept_for_minimum)
         if not self._waiting:
             return self._planned(places, objective, 0, {})
-        kept_for_minimum = {key: self._kept_for_minimum(key, places) for key in self._waiting}
         kept = objective - self._worth_of(self._waiting)
         self._lend_kept(places)
-        lent = self._best() - kept
-        return self._planned(self._places(), objective, lent, kept_for_minimum)
+        if not self._best():
+            return self._planned(self._with_new_only(self._met, places), objective, 0, kept_for_minimum)
+        return self._planned(self._places(), objective, self._worth_of(self._counts) - kept, kept_for_minimum)
 
     def _in_turn(self, jobs: Sequence[FlowJob], otherwise: Callable[[FlowJob], None]) -> None:
         """Meet the minima of these jobs in turn, and call `otherwise` for a job whose minimum does not fit."""
         begin = 0
         while begin < len(jobs):
-            fits = self._longest_that_fits(jobs, begin)
+            fits, status = self._longest_that_fits(jobs, begin)
             for place, job in enumerate(jobs[begin:], start=begin):
                 self._ask(job, all_of_it=place < fits)
                 if place < fits:
                     self._met[job.key] = job.protected + job.missing
             if fits < len(jobs):
+                if status is SolveStatus.UNDECIDED:
+                    self._undecided.add(jobs[fits].key)
                 otherwise(jobs[fits])
             begin = fits + 1
 
-    def _longest_that_fits(self, jobs: Sequence[FlowJob], begin: int) -> int:
-        """Return the first job, from `begin` on, whose minimum does not fit together with those before: its index, or `len(jobs)`."""
+    def _longest_that_fits(self, jobs: Sequence[FlowJob], begin: int) -> tuple[int, SolveStatus]:
+        """Return the first job, from `begin` on, whose minimum does not fit together with those before: its index, or `len(jobs)`; and
+        whether that is certain or undecided."""
         # Mostly all fit, so that is tried first; then the index is found by halves.
-        fits, fails = begin, len(jobs) + 1
+        fits, fails, failure = begin, len(jobs) + 1, SolveStatus.FEASIBLE
         while fits + 1 < fails:
             tried = len(jobs) if fails > len(jobs) else (fits + fails) // 2
             for place, job in enumerate(jobs[begin:], start=begin):
                 self._ask(job, all_of_it=place < tried)
-            if not self._sums.solve():
-                fails = tried
+            status = self._sums.solve()
+            if status is not SolveStatus.FEASIBLE:
+                fails, failure = tried, status
             elif tried == len(jobs):
-                return tried
+                return tried, status
             else:
                 fits = tried
-        return fits
+        return fits, failure
 
     def _ask(self, job: FlowJob, *, all_of_it: bool) -> None:
         self._hold(job, job.protected + job.missing if all_of_it else job.protected, job.missing if all_of_it else 0)
@@ -263,24 +275,30 @@ class _Exact:
     # --- a minimum that does not fit ---------------------------------------------------------------------------------------
     def _fill(self, job: FlowJob) -> None:
         """Fill the minimum of a job that runs as far as there are slices, first the minima of its pools."""
-        counts, got = self._counts[job.key], 0
+        got = 0
         for pool in job.firm:
             if pool.missing:
-                units = self._most(self._new(counts, (pool,)), pool.missing)
+                units = self._most(job, (pool,), pool.missing)
                 self._own(job, pool, units)
                 got += units
         rest = job.missing - sum(pool.missing for pool in job.firm)
         if rest > 0:
-            got = self._most(self._new(counts, job.firm), got + rest)
+            got = self._most(job, job.firm, got + rest)
         self._hold(job, job.protected + got, got)
         self._met[job.key] = job.protected + got
-        self._missing[job.key] = job.missing - got
+        if got < job.missing:
+            self._missing[job.key] = job.missing - got
+        else:
+            self._undecided.discard(job.key)
 
-    def _most(self, terms: Terms, enough: int) -> int:
-        """Return the largest sum of the terms, or `enough` if that is less."""
+    def _most(self, job: FlowJob, pools: Sequence[FlowPool], enough: int) -> int:
+        """Return how many new units these pools of the job can get, or `enough` if that is less."""
+        new = self._new(self._counts[job.key], pools)
         goal = self._sums.variable(enough)
-        self._sums.row({**terms, goal: -1}, least=0)
-        self._sums.solve({goal: 1})
+        self._sums.row({**new, goal: -1}, least=0)
+        if self._sums.solve({goal: 1}) is SolveStatus.UNDECIDED:
+            self._undecided.add(job.key)
+            return min(enough, self._sums.sum_of(new))  # what the last solution gives them
         return self._sums.values[goal]
 
     def _wait(self, job: FlowJob) -> None:
@@ -301,8 +319,12 @@ class _Exact:
         sums.row(added(beyond.values()), most=rest)
         sums.limit(counts.least, 0, job.missing)
         new = self._new(counts, job.firm)
-        got = sums.sum_of(new) if sums.solve(new) else 0
+        got = sums.sum_of(new) if sums.solve(new) is SolveStatus.FEASIBLE else 0
         sums.limit(counts.least, got, got)
+        if got == job.missing:  # it fits, which was undecided
+            self._met[job.key] = got
+            self._undecided.discard(job.key)
+            return
         kept = self._keep_rest(job, job.missing - got)
         if got or kept:
             self._waiting[job.key] = kept
@@ -336,16 +358,17 @@ class _Exact:
         return rooms
 
     # --- what all is worth -------------------------------------------------------------------------------------------------
-    def _best(self) -> int:
-        """Find the plan with the most units beyond minima, by priority, and then the highest value. Returns that with bonuses."""
-        sums = self._sums
-        if self._bonuses and sums.solve(self._bonuses):
-            sums.limit(self._bonus_row, sums.sum_of(self._bonuses))
-        if not sums.solve(self._worths, ENOUGH):
-            # Time ran out. The last solution may be older than some of the bounds, so any solution is better.
-            is_solved = sums.solve()
-            assert is_solved, "each step leaves a solution"
-        return self._worth_of(self._counts)
+    def _best(self) -> bool:
+        """Find the plan with the most units beyond minima, by priority, and then the highest value. Returns False if time ran out first."""
+        sums, status = self._sums, SolveStatus.FEASIBLE
+        if self._bonuses:
+            status = sums.solve(self._bonuses)
+            if status is SolveStatus.FEASIBLE:
+                sums.limit(self._bonus_row, sums.sum_of(self._bonuses))
+        if status is SolveStatus.FEASIBLE:
+            status = sums.solve(self._worths, ENOUGH)
+        assert status is not SolveStatus.INFEASIBLE, "each step leaves a solution"
+        return status is SolveStatus.FEASIBLE
 
     def _worth_of(self, jobs: Iterable[str]) -> int:
         """Return the value of these jobs' units, with the bonuses of units beyond minima."""
@@ -371,6 +394,32 @@ class _Exact:
                 ]
                 places[job.key, pool.name] = PoolPlan(kept, *new)
         return places
+
+    def _kept_units(self, job: FlowJob, places: _Places) -> int:
+        return sum(sum(places[job.key, pool.name].kept.values()) for pool in job.firm)
+
+    def _with_new_only(self, gaining: Container[str], places: _Places) -> _Places:
+        """Return these places with new units only for the jobs `gaining`. Other units stay if nobody takes their room."""
+        room = {class_.name: class_.room for class_ in self._classes}
+        room_of_job = {job.key: job.max for job in self._jobs}
+        kept: dict[PoolKey, dict[str, int]] = {}
+        taken: dict[PoolKey, Mapping[str, int]] = {}
+        pools = [((job.key, pool.name), pool) for job in self._jobs for pool in job.pools]
+        for key, pool in pools:
+            kept[key] = dict(places[key].kept)
+            taken[key] = places[key].taken if key[0] in gaining else {}
+            for name, units in chain(kept[key].items(), taken[key].items()):
+                room[name] -= units * pool.size_in(self._hubs[name])
+                room_of_job[key[0]] -= units
+        for key, pool in pools:
+            for each in pool.held:
+                size, units = pool.size_in(self._hubs[each.class_]), kept[key].get(each.class_, 0)
+                more = min(each.units - units, room[each.class_] // size, room_of_job[key[0]])
+                if more > 0:
+                    kept[key][each.class_] = units + more
+                    room[each.class_] -= more * size
+                    room_of_job[key[0]] -= more
+        return {key: PoolPlan(kept[key], taken[key]) for key, _ in pools}
 
     def _kept_for_minimum(self, key: str, places: _Places) -> dict[str, int]:
         """Return class -> room that the job keeps for its minimum."""
@@ -408,7 +457,8 @@ class _Exact:
                 sums.at_least(units, values[units] - freed.get((lane, name), 0))
 
     def _planned(self, places: _Places, objective: int, lent: int, kept_for_minimum: dict[str, dict[str, int]]) -> FlowPlan:
-        return FlowPlan(places, frozenset(self._met), self._missing, kept_for_minimum, objective, lent, self._sums.gap)
+        met, undecided = frozenset(self._met), frozenset(self._undecided)
+        return FlowPlan(places, met, self._missing, kept_for_minimum, objective, lent, self._sums.gap, undecided)
 
 
 def _spread(units: Iterable[tuple[int, dict[str, int]]]) -> dict[str, int]:

@@ -6,11 +6,14 @@ See docs/decisions/0210-units-of-several-sizes.md.
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 type Terms = Mapping[int, int]
 """Variable -> its factor."""
+type TimeLimit = Callable[[], float]
+"""Returns the seconds that the next solve may take. 0: nothing is searched."""
 SECONDS = 10.0
 """A solve ends after this time with the best solution so far, so that no problem holds up an allotment for ever."""
 LARGE, NEAR = 1500, 2
@@ -20,10 +23,25 @@ EXACT, ENOUGH = 1e-6, 1e-3
 """A solution is good enough if no other is better by more than this share of it: `EXACT` for small problems, `ENOUGH` for large ones."""
 
 
+class SolveStatus(enum.Enum):
+    """How a solve ended."""
+
+    FEASIBLE = enum.auto()
+    """There is a solution: the best one, or the best within the time limit."""
+    INFEASIBLE = enum.auto()
+    """There is no solution."""
+    UNDECIDED = enum.auto()
+    """Time ran out before one was found. There may be one."""
+
+
+def same_limit() -> float:
+    return SECONDS
+
+
 class Integers:
     """A problem: variables are whole numbers, and rows are sums of them that stay between two bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_limit: TimeLimit = same_limit) -> None:
         # Not at the top of the module: the import takes a quarter of a second, and most allotments and commands never need it.
         import highspy
 
@@ -32,13 +50,16 @@ class Integers:
         for option, value in (("output_flag", False), ("threads", 1)):
             self._solver.setOptionValue(option, value)
         self._solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        self._time_limit = time_limit
+        self._seconds = 0.0
+        """The time limit of the present solve."""
         self._goal: Terms = {}
         self._lower: list[int] = []
         self._upper: list[int] = []
         self.values: list[int] = []
         """Variable -> its value in the last solution."""
         self.gap = 0.0
-        """How far the worst solution so far may be from the best one, as a share of that."""
+        """How far the worst solution so far may be from the best one, as a share of that. 1 if a solve was undecided."""
 
     def variable(self, upper: int, lower: int = 0) -> int:
         """Return the number of a new variable between these bounds."""
@@ -74,9 +95,8 @@ class Integers:
         """Return the sum of the terms in the last solution."""
         return sum(factor * self.values[variable] for variable, factor in terms.items())
 
-    def solve(self, goal: Terms | None = None, gap: float = EXACT) -> bool:
-        """Find the solution with the largest goal, or any if the goal is None. Returns False if there is none, or none was found in time:
-        then `values` stay.
+    def solve(self, goal: Terms | None = None, gap: float = EXACT) -> SolveStatus:
+        """Find the solution with the largest goal, or any if the goal is None. If none is found, `values` stay.
 
         Args:
             gap: the share of the best by which a solution of a large problem may miss it.
@@ -86,17 +106,27 @@ class Integers:
         self._goal = goal or {}
         for variable, factor in self._goal.items():
             self._solver.changeColCost(variable, float(factor))
-        if goal is None or len(self.values) < LARGE:
-            return self._run(EXACT)
+        self._seconds = self._time_limit()
+        if self._seconds <= 0:
+            status = SolveStatus.UNDECIDED
+        elif goal is None or len(self.values) < LARGE:
+            status = self._run(EXACT)
+        else:
+            status = self._run_large(gap)
+        if status is SolveStatus.UNDECIDED:
+            self.gap = 1.0
+        return status
+
+    def _run_large(self, gap: float) -> SolveStatus:
         fractions = self._fractions()
         for variable, value in enumerate(fractions):
             lower, upper = math.floor(value) - NEAR, math.ceil(value) + NEAR
             self._solver.changeColBounds(variable, max(lower, self._lower[variable]), min(upper, self._upper[variable]))
-        is_solved = self._run(gap)
+        status = self._run(gap)
         for variable in range(len(fractions)):
             self._solver.changeColBounds(variable, self._lower[variable], self._upper[variable])
         # There may be no whole numbers near the fractions: then they are looked for everywhere.
-        return is_solved or self._run(gap)
+        return status if status is SolveStatus.FEASIBLE else self._run(gap)
 
     def _fractions(self) -> list[float]:
         """Return the best solution if variables need not be whole numbers."""
@@ -106,21 +136,24 @@ class Integers:
         self._solver.setOptionValue("solve_relaxation", False)
         return [round(value, 6) for value in self._solver.getSolution().col_value]
 
-    def _run(self, gap: float) -> bool:
+    def _run(self, gap: float) -> SolveStatus:
         self._solver.setOptionValue("mip_rel_gap", gap)
         self._begin()
         self._solver.run()
         info = self._solver.getInfo()
         if info.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
-            return False
+            # Variables are bounded, so the second status means infeasible, too.
+            infeasible = (self._highspy.HighsModelStatus.kInfeasible, self._highspy.HighsModelStatus.kUnboundedOrInfeasible)
+            return SolveStatus.INFEASIBLE if self._solver.getModelStatus() in infeasible else SolveStatus.UNDECIDED
         self.values = [round(value) for value in self._solver.getSolution().col_value]
         if self._goal and info.mip_gap > EXACT:
-            self.gap = max(self.gap, info.mip_gap)
-        return True
+            # The gap of HiGHS is a share of the solution, so it is infinite if that is worth nothing.
+            self.gap = max(self.gap, min(info.mip_gap, 1.0))
+        return SolveStatus.FEASIBLE
 
     def _begin(self) -> None:
         # The clock of the solver goes on from one solve to the next.
-        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + SECONDS)
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + self._seconds)
 
 
 def added(*terms: Iterable[int]) -> dict[int, int]:

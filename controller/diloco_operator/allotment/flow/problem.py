@@ -239,7 +239,10 @@ class FlowPlan:
     lent: int
     """The value of units on slices that are kept for a minimum, and meanwhile lent to others."""
     gap: float = 0.0
-    """How far the plan may be from the best one, as a share of the value of that. 0 if it is the best."""
+    """How far the plan may be from the best one, as a share of the value of that. 0 if it is the best; 1 if time ran out, so that a part of
+    it is unknown."""
+    undecided: frozenset[str] = frozenset()
+    """Jobs that lack units of their minimum, but might get them: time ran out before that was known."""
 
 
 def unheld(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], *, successors: bool) -> dict[str, int]:

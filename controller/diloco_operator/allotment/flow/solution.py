@@ -28,6 +28,7 @@ def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
     kept_for_minimum: dict[str, dict[str, int]] = {}
     objective = lent = 0
     gap = 0.0
+    undecided: set[str] = set()
     for plan in plans:
         pools.update(plan.pools)
         admitted |= plan.admitted
@@ -36,7 +37,8 @@ def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
         objective += plan.objective
         lent += plan.lent
         gap = max(gap, plan.gap)
-    return FlowPlan(pools, frozenset(admitted), missing, kept_for_minimum, objective, lent, gap)
+        undecided |= plan.undecided
+    return FlowPlan(pools, frozenset(admitted), missing, kept_for_minimum, objective, lent, gap, frozenset(undecided))
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from diloco_operator.allotment.flow.exact import best_plan, takes_several_sizes
+from diloco_operator.allotment.flow.integers import TimeLimit, same_limit
 from diloco_operator.allotment.flow.objective import Bonuses, bonuses
 from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowProblem, unheld
 from diloco_operator.allotment.flow.solution import Solution, merged
@@ -19,10 +20,14 @@ TRIES = 3
 """How often a set of jobs is solved again without successors that cannot come. After that no unit of a minimum moves."""
 
 
-def solve(problem: FlowProblem) -> FlowPlan:
-    """Return the plan for all jobs. Each set of jobs that compete is solved apart."""
+def solve(problem: FlowProblem, time_limit: TimeLimit = same_limit) -> FlowPlan:
+    """Return the plan for all jobs. Each set of jobs that compete is solved apart.
+
+    Args:
+        time_limit: for each search in whole numbers.
+    """
     bonus = bonuses(problem.jobs)
-    return merged(_solve(jobs, classes, bonus) for jobs, classes in _competing(problem))
+    return merged(_solve(jobs, classes, bonus, time_limit) for jobs, classes in _competing(problem))
 
 
 def _competing(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowClass]]]:
@@ -51,33 +56,34 @@ def _competing(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowC
         yield competing, classes.get(name, [])
 
 
-def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses) -> FlowPlan:
+def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses, time_limit: TimeLimit) -> FlowPlan:
     several_sizes = takes_several_sizes(jobs, classes)
-    solved = _without_own_gain if several_sizes else _flow
+
+    def solved(jobs: Sequence[FlowJob]) -> FlowPlan:
+        if several_sizes:
+            return _without_own_gain(jobs, classes, bonus, time_limit)
+        return Solution.of(jobs, classes, bonus).plan()
+
     jobs = _with_free_slices(jobs, classes)
     for _ in range(TRIES):
-        plan = solved(jobs, classes, bonus)
+        plan = solved(jobs)
         early = _without_successors(jobs, classes, plan)
         if not early:
             return plan
         jobs = [replace(job, successors=0) if job.key in early else job for job in jobs]
-    return solved([replace(job, successors=0) for job in jobs], classes, bonus)
+    return solved([replace(job, successors=0) for job in jobs])
 
 
-def _flow(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
-    return Solution.of(jobs, classes, bonus).plan()
-
-
-def _without_own_gain(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses) -> FlowPlan:
+def _without_own_gain(jobs: Sequence[FlowJob], classes: Sequence[FlowClass], bonus: Bonuses, time_limit: TimeLimit) -> FlowPlan:
     """Return the plan in which no unit leaves a class for new units of its own job."""
     # The moves of a job are limited (`most_new`), and such a swap in one class would not count as a move.
-    plan = best_plan(jobs, classes, bonus)
+    plan = best_plan(jobs, classes, bonus, time_limit)
     for _ in range(TRIES):
         places = {place for place in _left(jobs, plan) if _takes(plan, *place)}
         if not places:
             break
         jobs = [_staying(job, places) for job in jobs]
-        calmer_plan = best_plan(jobs, classes, bonus)
+        calmer_plan = best_plan(jobs, classes, bonus, time_limit)
         if (calmer_plan.admitted, calmer_plan.missing) != (plan.admitted, plan.missing):
             break  # a minimum comes first
         plan = calmer_plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 from builders.allotted_jobs import SimplePool, World, a_pool, ended, result_of
@@ -12,6 +13,7 @@ from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.allotment import NOTHING_ALLOTTED, allotment
 from diloco_operator.allotment.decision import Steps
+from diloco_operator.allotment.flow import integers
 from diloco_operator.allotment.flow_problem import Question, Questions
 from diloco_operator.allotment.waiting import only_waits
 from diloco_operator.fleet import Shape, project_node
@@ -188,6 +190,17 @@ def test_an_allotment_over_many_different_jobs_is_left_for_steps() -> None:
     assert ended(steps)[1] >= 11  # a step for each job at least
     assert not world.allotment.unfinished
     assert [name for name in sorted(world.jobs) if world.allotment.of(name).nodes] == ["job-000", "job-001", "job-002"]
+
+
+def test_a_minimum_that_is_not_found_in_time_keeps_waiting_and_is_decided_on_again() -> None:
+    world = World(*(a_gpu_node(f"gpu-{index}") for index in range(3))).job("single", a_pool(max=2, shape=WHOLE)).settle()
+    world.job("pair", a_pool(max=1, shape=replace(WHOLE, hosts=2)))
+    with patch.object(integers, "SECONDS", 0.0):
+        result_of(in_steps(world))
+    assert (world.allotment.of("pair"), world.allotment.of("single").revoked) == (NOTHING_ALLOTTED, {})
+    assert world.allotment.unfinished
+    assert result_of(in_steps(world)) == {"pair", "single"}
+    assert not world.allotment.unfinished
 
 
 def test_what_concerns_few_jobs_is_not_left_for_steps() -> None:

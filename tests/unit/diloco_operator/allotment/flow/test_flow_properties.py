@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders.exploration import examples
-from builders.flow_problems import settled
+from builders.flow_problems import no_time, no_time_for, settled
 from builders.placement_fleets import a_small_problem
 from builders.placement_reference import best, value_of
 from diloco_operator.allotment.flow import FlowPlan, FlowProblem, solve
@@ -61,6 +61,18 @@ def test_no_slice_is_given_twice_and_no_limit_is_exceeded(seed: int) -> None:
 def test_the_limits_hold_for_units_of_several_sizes(seed: int) -> None:
     problem = a_small_problem(seed, sizes=(1, 2, 4))
     check_limits(problem, solve(problem))
+
+
+@settings(max_examples=examples(30))
+@given(SEEDS)
+def test_the_limits_hold_whichever_search_runs_out_of_time(seed: int) -> None:
+    problem = a_small_problem(seed, sizes=(1, 2, 4))
+    check_limits(problem, solve(problem, no_time))
+    number, gap = 0, 1.0
+    while gap:  # until there are fewer searches
+        plan = solve(problem, no_time_for(number))
+        check_limits(problem, plan)
+        number, gap = number + 1, plan.gap
 
 
 def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
