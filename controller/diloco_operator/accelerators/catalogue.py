@@ -128,7 +128,9 @@ def unit_shape(
         options = kind.host_options.get(topology)
         if options is None:
             raise ValueError(f"{accelerator} has no topology {topology!r}; it has {kind.topology_rule}")
-        size = chips_per_host if chips_per_host is not None else options[0] if len(options) == 1 else None
+        size = chips_per_host
+        if size is None and len(options) == 1:
+            size = options[0]
         if size not in options:
             raise ValueError(f"{accelerator} {topology} needs chipsPerHost of {' or '.join(map(str, options))}, not {chips_per_host}")
         return UnitShape(accelerator, chip_count(topology) // size, size, kind.resource, topology)

@@ -230,7 +230,8 @@ class Allotment:
         self._masks[request.job] = mask = self._mask(request)
         self._active.pop(request.job, None)
         if mask and only_waits(request):
-            self._stale |= mask if self._waiting.add(request, mask) else 0
+            if self._waiting.add(request, mask):
+                self._stale |= mask
         else:
             self._stale |= mask
             if mask and (any(pool.wanted or pool.moving for pool in request.pools) or request.may_give):

@@ -50,7 +50,10 @@ class SliceClass:
                 del self.free[index]
         elif free:
             self.free.insert(index, location)
-        (self.leaving.add if leaving else self.leaving.discard)(location)
+        if leaving:
+            self.leaving.add(location)
+        else:
+            self.leaving.discard(location)
 
 
 type Located = tuple[SliceClass, Location]

@@ -100,8 +100,10 @@ def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Count
             number = question.applicants[job.key].numbers[int(pool.name)]
             for counts in (placed.taken,) if minima else (placed.taken, placed.replaced):
                 for name, units in counts.items():
-                    counted = min(units, lacks if not pool.scavenged else 0) if minima else units
-                    lacks -= counted
+                    counted = units
+                    if minima:
+                        counted = 0 if pool.scavenged else min(units, lacks)
+                        lacks -= counted
                     taken[name] += counted * question.stocks[name].sizes[number]
     return taken
 

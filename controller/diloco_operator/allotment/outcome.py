@@ -153,10 +153,18 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
                     size = question.stocks[name].sizes[number]
                     for serial in range(count):
                         taker = _Taker(key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
-                        first = is_new and missing > 0 and not demand.scavenged
-                        missing -= first
-                        replaces_unit = is_new and replaces and not demand.scavenged
-                        group = successors if replaces_unit else firsts if first else others if is_new else lasts
+                        may_be_of_minimum = is_new and not demand.scavenged
+                        is_of_minimum = may_be_of_minimum and missing > 0
+                        if is_of_minimum:
+                            missing -= 1
+                        if may_be_of_minimum and replaces:
+                            group = successors
+                        elif is_of_minimum:
+                            group = firsts
+                        elif is_new:
+                            group = others
+                        else:
+                            group = lasts
                         group.setdefault(name, []).append(taker)
     groups = (successors, firsts, others, lasts)
     return {name: [taker for group in groups for taker in group.get(name, ())] for name in dict.fromkeys(chain(*groups))}

@@ -260,10 +260,10 @@ class Stocks:
             return location
         face = self._face(class_)
         if face not in self._divided:
-            self._divided[face] = [
-                requirements.needs for number in bits(face[1]) if (requirements := self._requirements(number)).shape.divides
-            ]
-        if not (needs := self._divided[face]):
+            requirements = map(self._requirements, bits(face[1]))
+            self._divided[face] = [each.needs for each in requirements if each.shape.divides]
+        needs = self._divided[face]
+        if not needs:
             return None
         room = class_.members[location].room
         if (face, room) not in self._parts:

@@ -63,8 +63,9 @@ class AllottedFleet:
         # A part's key begins with its node, so of several jobs that get parts of a host only one is named.
         winners = {key.partition("/")[0]: job for key, job in self._kept.items()}
         for slice_ in self._fleet.free(shape):
-            if (node := slice_.key) not in granted:
-                yield slice_, winner if (winner := winners.get(node, "")) != self._job else ""
+            if slice_.key not in granted:
+                winner = winners.get(slice_.key, "")
+                yield slice_, "" if winner == self._job else winner
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
         return self._fleet.slices(shape)
@@ -141,7 +142,8 @@ def _with_surplus(
         located = 0
         for unit in units:
             locations = {location for node in unit.nodes if (location := locate(node)) is not None}
-            located += bool(locations)
+            if locations:
+                located += 1
             staying |= locations
         shape, held = pool.requirements.shape, len(units) + pool.counted_for_min
         slots = shape.hosts * shape.chips_per_host if resource else shape.slots

@@ -165,7 +165,8 @@ class Inventory:
             entry.kinds[node.name] = kind
             entry.of_kind[kind] = entry.of_kind.get(kind, 0) + 1
             # A reservation outlasts its node: a node that was away for a moment must not be offered to another job.
-            entry.reserved += bool(self._occupancy.jobs(node.name))
+            if self._occupancy.jobs(node.name):
+                entry.reserved += 1
             self._note_use(entry, node.name)
         entry.slice_ = None
         if several:
@@ -185,7 +186,8 @@ class Inventory:
             del entry.of_kind[kind]
         entry.unusable.pop(node.name, None)
         entry.used.pop(node.name, None)
-        entry.reserved -= bool(self._occupancy.jobs(node.name))
+        if self._occupancy.jobs(node.name):
+            entry.reserved -= 1
         entry.slice_ = None
         if not entry.kinds:
             self._drop(entry)
@@ -379,8 +381,10 @@ class Inventory:
         return slice_.room.fits(self._offers.room_left(slice_)) if slice_.in_part else not (entry.used or entry.reserved)
 
     def shortage(self, slice_: Slice, needs: Resources) -> str:
-        nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
-        return next((why for node in nodes if (why := shortage(node, self._occupancy.uses(node.name), needs))), "")
+        for host in slice_.hosts:
+            if host.node in self._nodes and (why := shortage(self._nodes[host.node], self._occupancy.uses(host.node), needs)):
+                return why
+        return ""
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
         """Return False, because the inventory knows of no jobs that wait."""

@@ -105,14 +105,17 @@ class Occupancy:
         for node in (old ^ new) | parts.keys() | gone.keys():
             was_reserved = node in self._jobs
             jobs, units = self._jobs.setdefault(node, set()), self._units.setdefault(node, {})
-            (jobs.add if node in new else jobs.discard)(job)
+            if node in new:
+                jobs.add(job)
+            else:
+                jobs.discard(job)
             units.update(parts.get(node, NONE))
             for unit in gone.get(node, ()):
                 del units[job, unit]
             _put(self._jobs, node, jobs)
             _put(self._units, node, units)
             # Several jobs may have reserved the node: only the first and the last of them change whether it is reserved.
-            changed[node] = bool(jobs) - was_reserved
+            changed[node] = int(bool(jobs)) - int(was_reserved)
         return Change(changed, bool(old - new) or any(now.get(key) != part for key, part in before.items()))
 
     def reservations(self, job: str) -> frozenset[str]:

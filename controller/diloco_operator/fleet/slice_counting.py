@@ -71,8 +71,10 @@ class SliceCounting:
                 if (kind, key) not in kept:
                     entry = index.entries[key]
                     holder = self._holder(entry, job)
-                    held[holder] += bool(holder)
-                    ending += not holder and not entry.why_not
+                    if holder:
+                        held[holder] += 1
+                    elif not entry.why_not:
+                        ending += 1
             for key in index.unusable:
                 entry = index.entries[key]
                 if (kind, key) in kept or (entry.reserved and self._holder(entry, job)):

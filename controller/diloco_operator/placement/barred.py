@@ -64,14 +64,18 @@ class FreeSlices:
         for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape, pool.name)), _MAX_CHECKED):
             if slice_.key in taken:
                 continue
-            if requirements.fits(slice_):
-                (free.kept.setdefault(winner, []) if winner else free.idle).append(slice_)
+            if requirements.fits(slice_) and winner:
+                free.kept.setdefault(winner, []).append(slice_)
+            elif requirements.fits(slice_):
+                free.idle.append(slice_)
             elif requirements.avoided and possible.fits(slice_):
                 free.avoided.append(slice_)
-            elif not possible.admits(slice_):
-                (free.tainted if possible.attracts(slice_) else free.unwanted).append(slice_)
-            else:
+            elif possible.admits(slice_):
                 free.small.append(slice_)
+            elif possible.attracts(slice_):
+                free.tainted.append(slice_)
+            else:
+                free.unwanted.append(slice_)
         return free
 
     def units(self, *more: Slice) -> int:
@@ -189,10 +193,11 @@ def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
         return f"{topology} with {chips} chips on each host" if same else topology
 
     first, *others = shown
-    count = f"{first.free} free" if first.free else f"{first.total}"
-    named = [f"{count} {shape.accelerator} {plural(first.free or first.total, 'slice is', 'slices are').partition(' ')[2]}"]
     is_form = form(first.kind.topology, first.kind.chips_per_host)
-    named = [f"{named[0]} {is_form}{'' if first.free else ', none of them free'}"]
+    if first.free:
+        named = [f"{first.free} free {shape.accelerator} {'slice is' if first.free == 1 else 'slices are'} {is_form}"]
+    else:
+        named = [f"{first.total} {shape.accelerator} {'slice is' if first.total == 1 else 'slices are'} {is_form}, none of them free"]
     named += [f"{each.free} of {each.total} free {form(each.kind.topology, each.kind.chips_per_host)}" for each in others]
     text = f"{', '.join(named)}{more}, a unit needs {form(shape.topology, shape.chips_per_host)}"
     return Part(text, f"a pool with {'chipsPerHost ' + str(first.kind.chips_per_host) if same else 'topology ' + first.kind.topology}")

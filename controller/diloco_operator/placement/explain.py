@@ -195,7 +195,9 @@ def _help_of_holders(job: JobRequest, counts: SliceCounts, enough: Callable[[int
     holders = counts.holders
     if any(holder.leaving for holder in holders):
         return ""
-    if enough(surplus := sum(holder.surplus or 0 for holder in holders)) and surplus:
+    surplus = sum(holder.surplus or 0 for holder in holders)
+    if surplus and enough(surplus):
+        # Whichever jobs come first now: with a higher priority this one comes before them.
         return stronger_claim(job)
     if not helps(counts.held):
         return ""
@@ -223,7 +225,12 @@ def _claim(job: JobRequest, holder: Holder) -> str:
         return ""
     parts = [f"it leaves {holder.leaving}"] if holder.leaving else []
     if holder.surplus:
-        of = "" if holder.slices == 1 else "all " if holder.surplus == holder.slices else f"{holder.surplus} of them "
+        if holder.slices == 1:
+            of = ""
+        elif holder.surplus == holder.slices:
+            of = "all "
+        else:
+            of = f"{holder.surplus} of them "
         parts.append(f"{of}surplus, beyond its minimum")
         equal = holder.priority == job.priority
         parts.append("equal priority" if equal else f"its priority is {holder.priority}, this job's {job.priority}")

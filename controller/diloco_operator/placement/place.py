@@ -64,7 +64,11 @@ class _Offers:
         """Take slices for one more unit of the pool: the first, or several that are nearest to each other. Empty if there are too few."""
         slots = pool.shape.slots
         if slots > 1:
-            slices = next((slices for rooms in self._near(pool) if (slices := rooms.take(slots))), [])
+            slices: list[Slice] = []
+            for rooms in self._near(pool):
+                slices = rooms.take(slots)
+                if slices:
+                    break
         else:
             if pool.name not in self._fitting:
                 self._fitting[pool.name] = self._all(pool)

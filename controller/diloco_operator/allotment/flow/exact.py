@@ -257,7 +257,8 @@ class _Exact:
         return fits, failure
 
     def _ask(self, job: FlowJob, *, all_of_it: bool) -> None:
-        self._hold(job, job.protected + job.missing if all_of_it else job.protected, job.missing if all_of_it else 0)
+        missing = job.missing if all_of_it else 0
+        self._hold(job, job.protected + missing, missing)
         for pool in job.firm:
             self._own(job, pool, pool.missing if all_of_it else 0)
 

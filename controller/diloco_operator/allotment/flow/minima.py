@@ -71,7 +71,7 @@ class _Admission:
                 key = (job.key, pool.name)
                 size = self._model.sizes[key, each.class_]
                 last = [self._model.stays[key], self._model.kept[key, each.class_], self._model.sinks[each.class_, size]]
-                surplus = [[arc, None if pool.scavenged else arcs.held] for arc in arcs.surplus[-1 if pool.scavenged else 0]]
+                surplus = [[arc] for arc in arcs.surplus[-1]] if pool.scavenged else [[arc, arcs.held] for arc in arcs.surplus[0]]
                 units = of_minimum.get((pool.name, each.class_), 0)
                 self._stay(arcs, [[arcs.minimum, arcs.held]], last, units)
                 self._stay(arcs, surplus, last, max(0, each.settling - units))

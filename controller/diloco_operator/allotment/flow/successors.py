@@ -148,8 +148,10 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
                 vacated[each.class_] += (each.units - placed.kept.get(each.class_, 0)) * size if job in moving else 0
                 sizes[each.class_].add(size)
             for name, units in placed.taken.items():
-                sizes[name].add(size := pool.size_in(hubs[name]))
-                timid[name] += 0 if pool.displaces else units * size
+                size = pool.size_in(hubs[name])
+                sizes[name].add(size)
+                if not pool.displaces:
+                    timid[name] += units * size
     refusable = {name for name in free if timid[name] > free[name] + vacated[name]}
     waiting: set[str] = set()
     for job in moving:
