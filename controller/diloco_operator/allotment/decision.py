@@ -19,7 +19,7 @@ from diloco_operator.allotment.allotted import Allotted
 from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.flow import Answer, FlowJob, FlowPlan, FlowProblem
 from diloco_operator.allotment.flow.objective import segments
-from diloco_operator.allotment.flow_problem import Applicant, Question, Questions, new_value
+from diloco_operator.allotment.flow_problem import Applicant, NamedProblem, ProblemBuilder, new_value
 from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together, used
 from diloco_operator.allotment.hosts import how_many
 from diloco_operator.allotment.outcome import carry_out
@@ -109,44 +109,44 @@ class _Decision:
         """Decide. The flow is asked again with groups of hosts if these help, and as long as it puts units on hosts in parts where they do
         not fit after all."""
         groups: list[Group] = []
-        question, answer = yield from self._ask(groups)
+        problem, answer = yield from self._ask(groups)
         tries = TRIES
-        for job in sorted(question.problem.jobs, key=lambda job: job.order):
-            new_groups = for_minimum(question, answer[0], job) if tries else []
+        for job in sorted(problem.flow.jobs, key=lambda job: job.order):
+            new_groups = for_minimum(problem, answer[0], job) if tries else []
             yield None
             if new_groups:
                 tries -= 1
                 tried = [*groups, *new_groups]
-                new_question, new_answer = yield from self._ask(tried)
+                new_problem, new_answer = yield from self._ask(tried)
                 if is_better(new_answer[0], answer[0]):
-                    groups, question, answer = used(new_question, new_answer[0], tried), new_question, new_answer
+                    groups, problem, answer = used(new_problem, new_answer[0], tried), new_problem, new_answer
                     if len(groups) < len(tried):  # hosts of unused groups are for small units again
-                        question, answer = yield from self._ask(groups)
-        if rest := (yield from left_together(question, answer[0])):
+                        problem, answer = yield from self._ask(groups)
+        if rest := (yield from left_together(problem, answer[0])):
             groups = [*groups, *rest]
-            question, answer = yield from self._ask(groups)
+            problem, answer = yield from self._ask(groups)
         while True:
-            outcome = yield from carry_out(question, *answer)
+            outcome = yield from carry_out(problem, *answer)
             if not outcome.barred:
-                return Decided(outcome.allotted, not answer[0].undecided, is_approximate(question), yield_of(question, answer[0]))
+                return Decided(outcome.allotted, not answer[0].undecided, is_approximate(problem), yield_of(problem, answer[0]))
             for location, numbers in outcome.barred.items():
                 self._barred[location] = self._barred.get(location, frozenset()) | numbers
-            question, answer = yield from self._ask(groups)
+            problem, answer = yield from self._ask(groups)
 
-    def _ask(self, groups: Sequence[Group]) -> Steps[tuple[Question, Answer]]:
-        """Ask the flow, with these groups as stocks of their own. Returns the question and the answer."""
+    def _ask(self, groups: Sequence[Group]) -> Steps[tuple[NamedProblem, Answer]]:
+        """Ask the flow, with these groups as stocks of their own. Returns the problem and the answer."""
         supply = self._supply
         located = [supply.located(group) for group in groups]
         stocks = Stocks(supply.within(self._component), supply.requirements, supply.host, self._barred, self._wanted, located)
         stocks.hosts(supply.hosts(self._component), supply.class_at)
-        questions = Questions(stocks, supply.slices_of)
+        builder = ProblemBuilder(stocks, supply.slices_of)
         for request in self._requests:
-            questions.add(self._applicant(request))
+            builder.add(self._applicant(request))
             yield None
-        question = yield from questions.ask(self._component)
-        answer = yield question.problem
+        problem = yield from builder.build(self._component)
+        answer = yield problem.flow
         assert answer is not None, "a problem is answered"
-        return question, answer
+        return problem, answer
 
     def _applicant(self, request: JobRequest) -> Applicant:
         numbers = [self._supply.number(pool.requirements) for pool in request.pools]
@@ -231,14 +231,14 @@ class Yield(NamedTuple):
     """The value of all units, for those that stay with the cost of leaving, less what the shares of jobs cost."""
 
 
-def is_approximate(question: Question) -> bool:
+def is_approximate(problem: NamedProblem) -> bool:
     """Whether the plan may not be the best one: a stock is a host in parts, or joins slices that are told apart."""
     # Else the plan is exact, and what is best with a bonus for held slices is best again once they are held.
-    return any(stock.host is not None or stock.for_group or stock.is_spread for stock in question.stocks.values())
+    return any(stock.host is not None or stock.for_group or stock.is_spread for stock in problem.stocks.values())
 
 
-def yield_of(question: Question, plan: FlowPlan) -> Yield:
-    jobs = sorted(question.problem.jobs, key=lambda job: job.order)
+def yield_of(problem: NamedProblem, plan: FlowPlan) -> Yield:
+    jobs = sorted(problem.flow.jobs, key=lambda job: job.order)
     ranks = {priority: rank for rank, priority in enumerate(sorted({job.priority for job in jobs}), start=1)}
     minima = tuple(_secured(job, plan) for job in jobs)
     beyond = value = 0
@@ -251,7 +251,7 @@ def yield_of(question: Question, plan: FlowPlan) -> Yield:
                 units += kept + taken
                 beyond += 0 if pool.scavenged else (kept + taken) * ranks[job.priority] * pool.share
                 value += sum(each.value * placed.kept.get(each.class_, 0) for each in pool.held)
-                value += sum(new_value(question, job.key, pool, name) * count for name, count in placed.taken.items())
+                value += sum(new_value(problem, job.key, pool, name) * count for name, count in placed.taken.items())
             units_beyond = max(0, units - (0 if pools and pools[0].scavenged else met))
             for segment in segments(pools, units_beyond) if pools else ():
                 value -= segment.units * segment.cost

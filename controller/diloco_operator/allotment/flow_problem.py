@@ -50,19 +50,19 @@ class Applicant(NamedTuple):
 
 
 @dataclass(slots=True)
-class Question:
+class NamedProblem:
     """A problem, and what the names in it stand for."""
 
     applicants: dict[str, Applicant]
-    problem: FlowProblem
+    flow: FlowProblem
     stocks: dict[str, Stock]
     held: dict[tuple[PoolKey, str], list[HeldUnit]]
     """Pool and stock -> the units there."""
     located: SlicesOf
 
 
-class Questions:
-    """Makes one problem: `add` each job, then `ask`."""
+class ProblemBuilder:
+    """Makes one problem: `add` each job, then `build`."""
 
     def __init__(self, stocks: Stocks, slices_of: SlicesOf) -> None:
         self._stocks = stocks
@@ -101,7 +101,7 @@ class Questions:
             return stock
         return self._stocks.spread(slices)
 
-    def ask(self, component: int) -> Generator[None, object, Question]:
+    def build(self, component: int) -> Generator[None, object, NamedProblem]:
         """Return the problem of all jobs and of the stocks with these requirements. After each yield the caller may do anything that
         changes no argument."""
         stocks = self._stocks.finish(component)
@@ -115,9 +115,11 @@ class Questions:
         for applicant in self._applicants.values():
             jobs.append(self._job(applicant, by_requirements))
             yield
-        classes = tuple(FlowClass(stock.name, stock.hub, stock.room // stock.unit) for stock in stocks)
+        classes = tuple(FlowClass(stock.name, stock.hub, stock.room // stock.points_per_room) for stock in stocks)
         held = {(key, stock.name): units for (key, stock), units in self._held.items()}
-        return Question(self._applicants, FlowProblem(classes, tuple(jobs)), {stock.name: stock for stock in stocks}, held, self._slices_of)
+        return NamedProblem(
+            self._applicants, FlowProblem(classes, tuple(jobs)), {stock.name: stock for stock in stocks}, held, self._slices_of
+        )
 
     def _job(self, applicant: Applicant, stocks: dict[int, list[Stock]]) -> FlowJob:
         request = applicant.request
@@ -160,14 +162,14 @@ class Questions:
                 if is_better:
                     better.add(stock.hub)
         held = []
-        sizes = {stock.hub: stock.sizes[number] // stock.unit for stock in stocks.get(number, ())}
+        sizes = {stock.hub: stock.sizes[number] // stock.points_per_room for stock in stocks.get(number, ())}
         for stock in self._stocks_of.get(key, ()):
             units = self._held[key, stock]
             leaving = max(STAY, *(unit.leaving_cost for unit in units)) if request.may_move else STAY
             leaving += LOSS * min(unit.loss for unit in units)
             value = _value(_base(demand, stock, index) + leaving, share)
             held.append(FlowHeld(stock.name, len(units), value, sum(unit.settling for unit in units)))
-            sizes[stock.hub] = stock.sizes[number] // stock.unit
+            sizes[stock.hub] = stock.sizes[number] // stock.points_per_room
         has = sum(each.units for each in held)
         wanted = max(0, min(demand.wanted, demand.max - len(demand.units) - demand.draining_or_completed, most_new))
         least = 0 if demand.scavenged else min(demand.min - demand.counted_for_min - fixed, has + wanted)
@@ -190,10 +192,10 @@ class Questions:
         )
 
 
-def new_value(question: Question, job: str, pool: FlowPool, stock: str) -> int:
+def new_value(problem: NamedProblem, job: str, pool: FlowPool, stock: str) -> int:
     """Return what a new unit of the pool is worth in this stock, without what the fit adds."""
-    demand = question.applicants[job].request.pools[int(pool.name)]
-    return _value(_base(demand, question.stocks[stock], int(pool.name)), pool.share)
+    demand = problem.applicants[job].request.pools[int(pool.name)]
+    return _value(_base(demand, problem.stocks[stock], int(pool.name)), pool.share)
 
 
 def _value(worth: int, share: int) -> int:

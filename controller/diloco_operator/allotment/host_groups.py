@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from diloco_operator.allotment.flow import FlowPlan
 from diloco_operator.allotment.flow.problem import FlowJob
-from diloco_operator.allotment.flow_problem import Question
+from diloco_operator.allotment.flow_problem import NamedProblem
 from diloco_operator.allotment.stocks import Stock
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import Slice
@@ -30,28 +30,28 @@ class _Host(NamedTuple):
     slice_: Slice
 
 
-def left_together(question: Question, plan: FlowPlan) -> Generator[None, object, list[Group]]:
+def left_together(problem: NamedProblem, plan: FlowPlan) -> Generator[None, object, list[Group]]:
     """Return groups of hosts that the plan gives to no unit, for units that still wait. It yields after each job."""
     hosts: dict[str, _Host] | None = None
     groups: list[Group] = []
-    for job in sorted(question.problem.jobs, key=lambda job: job.order):
+    for job in sorted(problem.flow.jobs, key=lambda job: job.order):
         waiting = {pool.name: pool.wanted - sum(plan.pools[job.key, pool.name].taken.values()) for pool in job.pools}
-        if _wants_groups(question, job, waiting):
-            hosts = _by_key(_free(question, plan, _taken(question, plan), leaving=False)) if hosts is None else hosts
-            groups += _groups(question, job, waiting, hosts)
+        if _wants_groups(problem, job, waiting):
+            hosts = _by_key(_free(problem, plan, _taken(problem, plan), leaving=False)) if hosts is None else hosts
+            groups += _groups(problem, job, waiting, hosts)
             yield
     return groups
 
 
-def for_minimum(question: Question, plan: FlowPlan, job: FlowJob) -> list[Group]:
+def for_minimum(problem: NamedProblem, plan: FlowPlan, job: FlowJob) -> list[Group]:
     """Return groups of hosts that no minimum needs, for the units that this job's minimum lacks. Free hosts are taken first."""
     lacks = plan.missing.get(job.key, 0) if job.key in plan.admitted else job.missing
     waiting = {pool.name: min(lacks, pool.wanted - sum(plan.pools[job.key, pool.name].taken.values())) for pool in job.firm}
-    if not _wants_groups(question, job, waiting):
+    if not _wants_groups(problem, job, waiting):
         return []
-    taken = _taken(question, plan, minima=True)
-    hosts = _by_key([*_free(question, plan, taken, leaving=True, claimant=job.key), *_surplus(question, job)])
-    return list(_groups(question, job, waiting, hosts))
+    taken = _taken(problem, plan, minima=True)
+    hosts = _by_key([*_free(problem, plan, taken, leaving=True, claimant=job.key), *_surplus(problem, job)])
+    return list(_groups(problem, job, waiting, hosts))
 
 
 def is_better(then: FlowPlan, now: FlowPlan) -> bool:
@@ -61,21 +61,21 @@ def is_better(then: FlowPlan, now: FlowPlan) -> bool:
     return len(then.admitted) > len(now.admitted) or sum(then.missing.values()) < sum(now.missing.values())
 
 
-def used(question: Question, plan: FlowPlan, groups: Iterable[Group]) -> list[Group]:
+def used(problem: NamedProblem, plan: FlowPlan, groups: Iterable[Group]) -> list[Group]:
     """Return the groups that the plan uses. The hosts of the others are free for small units again."""
     taken = {name for placed in plan.pools.values() for counts in (placed.taken, placed.replaced) for name in counts}
-    firsts = {stock.first for name, stock in question.stocks.items() if stock.for_group and name in taken}
+    firsts = {stock.first for name, stock in problem.stocks.items() if stock.for_group and name in taken}
     return [group for group in groups if min(group) in firsts]
 
 
-def _wants_groups(question: Question, job: FlowJob, waiting: dict[str, int]) -> bool:
-    demands = question.applicants[job.key].request.pools
+def _wants_groups(problem: NamedProblem, job: FlowJob, waiting: dict[str, int]) -> bool:
+    demands = problem.applicants[job.key].request.pools
     return any(waiting.get(str(index), 0) > 0 and demand.requirements.shape.slots > 1 for index, demand in enumerate(demands))
 
 
-def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: dict[str, _Host]) -> Iterable[Group]:
+def _groups(problem: NamedProblem, job: FlowJob, waiting: dict[str, int], hosts: dict[str, _Host]) -> Iterable[Group]:
     """Yield hosts for each waiting unit: of one domain, and as near to each other as possible."""
-    applicant = question.applicants[job.key]
+    applicant = problem.applicants[job.key]
     for index, (demand, number) in enumerate(zip(applicant.request.pools, applicant.numbers, strict=True)):
         slots, count = demand.requirements.shape.slots, waiting.get(str(index), 0)
         if slots == 1 or count <= 0:
@@ -90,25 +90,25 @@ def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: di
 
 
 # --- which hosts ------------------------------------------------------------------------------------------------------------------
-def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Counter[str]:
+def _taken(problem: NamedProblem, plan: FlowPlan, *, minima: bool = False) -> Counter[str]:
     """Return stock -> points that new units take of it. With `minima`, only units that a minimum lacks count, in the order of the pools."""
     taken: Counter[str] = Counter()
-    for job in question.problem.jobs:
+    for job in problem.flow.jobs:
         lacks = job.missing if job.key in plan.admitted else 0
         for pool in job.pools:
             placed = plan.pools[job.key, pool.name]
-            number = question.applicants[job.key].numbers[int(pool.name)]
+            number = problem.applicants[job.key].numbers[int(pool.name)]
             for counts in (placed.taken,) if minima else (placed.taken, placed.replaced):
                 for name, units in counts.items():
                     counted = units
                     if minima:
                         counted = 0 if pool.scavenged else min(units, lacks)
                         lacks -= counted
-                    taken[name] += counted * question.stocks[name].sizes[number]
+                    taken[name] += counted * problem.stocks[name].sizes[number]
     return taken
 
 
-def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: bool, claimant: str = "") -> Iterable[_Host]:
+def _free(problem: NamedProblem, plan: FlowPlan, taken: Counter[str], *, leaving: bool, claimant: str = "") -> Iterable[_Host]:
     """Yield the free hosts that are left of each stock.
 
     Args:
@@ -117,25 +117,25 @@ def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: b
         claimant: the job that asks. A stock in which another job keeps slices for its minimum gives it nothing.
     """
     kept_for_minimum = {name for job, classes in plan.kept_for_minimum.items() for name in classes if job != claimant}
-    for name, stock in question.stocks.items():
+    for name, stock in problem.stocks.items():
         if stock.host is None and name not in kept_for_minimum:
             places = [*stock.free, *(stock.leaving if leaving else ())]
-            for location in places[-(-taken[name] // stock.each) :]:
+            for location in places[-(-taken[name] // stock.points_per_slice) :]:
                 yield _Host(stock, location, stock.slice_at(location))
 
 
-def _surplus(question: Question, claimant: FlowJob) -> Iterable[_Host]:
+def _surplus(problem: NamedProblem, claimant: FlowJob) -> Iterable[_Host]:
     """Yield hosts of units that other jobs have beyond their minima: in each stock as many as the job can give in all. The flow decides
     which of them leave."""
-    for job in question.problem.jobs:
+    for job in problem.flow.jobs:
         beyond = sum(pool.has for pool in job.pools) - job.staying if job.key != claimant.key else 0
         for pool in job.pools:
             spare = max(0, min(beyond, pool.has - (0 if pool.scavenged else pool.min)))
             for each in pool.held:
-                stock = question.stocks[each.class_]
-                units = [unit for unit in question.held[(job.key, pool.name), each.class_] if not unit.settling]
+                stock = problem.stocks[each.class_]
+                units = [unit for unit in problem.held[(job.key, pool.name), each.class_] if not unit.settling]
                 for unit in units[:spare] if stock.host is None else ():
-                    if len(places := question.located(unit)) == 1:
+                    if len(places := problem.located(unit)) == 1:
                         yield from (_Host(stock, location, class_.members[location]) for class_, location in places)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from diloco_operator.allotment.allotted import Allotted
 from diloco_operator.allotment.flow import FlowPlan, replaced
 from diloco_operator.allotment.flow.problem import PoolKey
-from diloco_operator.allotment.flow_problem import Question
+from diloco_operator.allotment.flow_problem import NamedProblem
 from diloco_operator.allotment.stocks import Stock
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.inventory import Location
@@ -74,25 +74,27 @@ class _Job:
         self.granted.setdefault(pool, []).append(slice_)
 
 
-def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], prepares: frozenset[str]) -> Generator[None, object, Outcome]:
+def carry_out(
+    problem: NamedProblem, plan: FlowPlan, checks: frozenset[PoolKey], prepares: frozenset[str]
+) -> Generator[None, object, Outcome]:
     """Carry the plan out. After each yield the caller may do anything that changes no argument.
 
     Args:
         checks: pools that should ask for a dry run.
         prepares: jobs that should create what their units share.
     """
-    jobs = {job: _Job(prepares=job in prepares) for job in question.applicants}
+    jobs = {job: _Job(prepares=job in prepares) for job in problem.applicants}
     for job, index in sorted(checks):
-        jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
-    leavers = _leavers(question, plan)
-    takers = _takers(question, plan)
+        jobs[job].checks.add(problem.applicants[job].request.pools[int(index)].name)
+    leavers = _leavers(problem, plan)
+    takers = _takers(problem, plan)
     kept_for_minimum: dict[str, list[tuple[str, int]]] = {}
     for job, classes in plan.kept_for_minimum.items():
         for name, room in classes.items():
             kept_for_minimum.setdefault(name, []).append((job, room))
     yield
     barred: dict[Location, set[int]] = {}
-    for name, stock in question.stocks.items():
+    for name, stock in problem.stocks.items():
         taking, leaving = takers.get(name, []), leavers.get(name, [])
         if not taking and not leaving and name not in kept_for_minimum:
             continue
@@ -120,10 +122,10 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], pr
 
 
 # --- who leaves, and who takes -----------------------------------------------------------------------------------------------
-def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
+def _leavers(problem: NamedProblem, plan: FlowPlan) -> dict[str, list[_Leaver]]:
     """Return stock -> units that leave it: those with which their job loses least, and among these the last."""
     leavers: dict[str, list[_Leaver]] = {}
-    for (key, name), units in question.held.items():
+    for (key, name), units in problem.held.items():
         count = len(units) - plan.pools[key].kept.get(name, 0)
         if count:
             # Units that settle cannot be asked to leave yet. The flow knows that, and has counted them among the kept.
@@ -132,7 +134,7 @@ def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
     return leavers
 
 
-def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
+def _takers(problem: NamedProblem, plan: FlowPlan) -> dict[str, list[_Taker]]:
     """Return stock -> the units that take from it, in order.
 
     First come successors, for which units of a minimum wait before they leave; then new units of a minimum, other new units, and at last
@@ -142,15 +144,15 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
     firsts: dict[str, list[_Taker]] = {}
     others: dict[str, list[_Taker]] = {}
     lasts: dict[str, list[_Taker]] = {}
-    jobs = {job.key: job for job in question.problem.jobs}
+    jobs = {job.key: job for job in problem.flow.jobs}
     for job in sorted(jobs.values(), key=lambda job: job.order):
-        applicant, missing, replaces = question.applicants[job.key], job.missing, replaced(job, plan) > 0
+        applicant, missing, replaces = problem.applicants[job.key], job.missing, replaced(job, plan) > 0
         for index, demand in enumerate(applicant.request.pools):
             key, number = (job.key, str(index)), applicant.numbers[index]
             placed = plan.pools[key]
             for counts, is_new in ((placed.taken, True), (placed.replaced, False)):
                 for name, count in sorted(counts.items()):
-                    size = question.stocks[name].sizes[number]
+                    size = problem.stocks[name].sizes[number]
                     for serial in range(count):
                         taker = _Taker(key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
                         may_be_of_minimum = is_new and not demand.scavenged
@@ -218,7 +220,7 @@ def _take_whole(
     for count, taker in enumerate(sorted(takers, key=lambda taker: -taker.size), start=1):
         if count % _UNITS == 0:
             yield
-        slots = min(taker.size // stock.each, taker.shape.slots)
+        slots = min(taker.size // stock.points_per_slice, taker.shape.slots)
         if slots:
             for slice_ in free.near(slots):
                 jobs[taker.job].grant(taker.demand.name, slice_)
@@ -238,7 +240,7 @@ def _take_whole(
         if host is not None:
             jobs[taker.job].grant(taker.demand.name, _part(host, taker))
     for job, room in kept_for_minimum:
-        for _ in range(-(-room * stock.unit // stock.each)):
+        for _ in range(-(-room * stock.points_per_room // stock.points_per_slice)):
             if (kept := free.next()) is not None:
                 jobs[job].kept_for_minimum.add(kept.key)
     return waiting
@@ -290,7 +292,7 @@ def _share_host(
     for taker in takers:
         needs = taker.demand.requirements.needs if taker.shape.divides else host.whole.room
         if not needs.fits(rest) or (not taker.shape.divides and not is_empty):
-            # Its points fit, but the unit does not. The next question must leave this pair out, or the flow gives the same answer again.
+            # Its points fit, but the unit does not. The next problem must leave this pair out, or the flow gives the same answer again.
             barred.setdefault(host.location, set()).add(taker.number)
             continue
         rest, is_empty = left(rest, (needs,)), False

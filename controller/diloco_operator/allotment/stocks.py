@@ -28,7 +28,7 @@ from diloco_operator.placement.requirements import SliceRequirements
 
 ROOM = 5040
 """Points of a whole host. A half, a third … a tenth, and a sixteenth of it are whole numbers."""
-type Face = tuple[SliceKind, int, tuple[tuple[int, Hashable], ...]]
+type Traits = tuple[SliceKind, int, tuple[tuple[int, Hashable], ...]]
 """How slices look to the units that want some now: their kind, the bits of the requirements that they meet, and (requirement, domain) for
 units of several slices."""
 
@@ -56,8 +56,7 @@ class Stock:
     kind: SliceKind
     mask: int
     """The bits of the requirements with which new units may take some of it."""
-    each: int = 1
-    """Points of one slice."""
+    points_per_slice: int = 1
     host: HostUse | None = None
     """The host, if the stock is a host in parts; else None."""
     room_of_each: Resources = Resources()  # noqa: RUF009 -- immutable
@@ -75,7 +74,7 @@ class Stock:
     """Number of a requirement -> points that a unit with it takes."""
     name: str = ""
     hub: str = ""
-    unit: int = 1
+    points_per_room: int = 1
     """How many points are one unit of room in the flow."""
     for_group: bool = False
     """The stock is a group of hosts for one unit of several slices. New units of one slice take none, and units of other minima stay
@@ -98,7 +97,7 @@ class Stock:
     @property
     def room(self) -> int:
         """Points that are free, will be, or are held."""
-        return (len(self.free) + len(self.leaving)) * self.each + self._rest() + self.held
+        return (len(self.free) + len(self.leaving)) * self.points_per_slice + self._rest() + self.held
 
     def _rest(self) -> int:
         """Return the points that are left of a host in parts, or 0 for another stock. If more units fit than points are left, it is what
@@ -118,11 +117,11 @@ class Stock:
         """Return the points that a unit with these requirements takes, and remember them."""
         if number in self.sizes:
             return self.sizes[number]
-        shape, size = requirements.shape, requirements.shape.slots * self.each
+        shape, size = requirements.shape, requirements.shape.slots * self.points_per_slice
         if self.host is not None:
             size = points(requirements.needs, self.host.whole.room) if shape.divides else self._all()
         elif shape.divides and self.room_of_each != Resources() and (count := how_many(requirements.needs, self.room_of_each)):
-            size = self.each // count
+            size = self.points_per_slice // count
         if shape.divides and self.host is not None and self.meets(number):
             self._fitting[number] = requirements.needs
         self.sizes[number] = max(1, size)
@@ -151,7 +150,7 @@ def points(needs: Resources, room: Resources) -> int:
 
 
 class Stocks:
-    """The stocks of a fleet. `Questions.add` notes what each unit holds; then `finish` names the stocks."""
+    """The stocks of a fleet. `ProblemBuilder.add` notes what each unit holds; then `finish` names the stocks."""
 
     def __init__(
         self,
@@ -172,11 +171,11 @@ class Stocks:
         self._hosts = hosts
         self._barred = barred
         self._wanted = wanted
-        self._faces: dict[SliceClass, Face] = {}
-        self._found: dict[tuple[Face, object], Stock] = {}
-        self._divided: dict[Face, list[Resources]] = {}
+        self._traits: dict[SliceClass, Traits] = {}
+        self._found: dict[tuple[Traits, object], Stock] = {}
+        self._divided: dict[Traits, list[Resources]] = {}
         """What a unit needs, for each requirement of units that may take parts of such slices."""
-        self._parts: dict[tuple[Face, Resources], Parts] = {}
+        self._parts: dict[tuple[Traits, Resources], Parts] = {}
         """See `_parts_of`."""
         self._grouped: dict[Location, Stock] = {}
         for group in groups:
@@ -214,7 +213,7 @@ class Stocks:
             if max(in_domain.values(), default=0) >= requirements.shape.slots:
                 # It counts as taking the whole stock, although it leaves some slices to others.
                 stock.mask |= 1 << number
-                stock.sizes[number] = len(slices) * stock.each
+                stock.sizes[number] = len(slices) * stock.points_per_slice
         return stock
 
     def _together(self, slices: Sequence[Located]) -> Stock:
@@ -229,13 +228,13 @@ class Stocks:
                 mask &= ~(1 << number)
         locations = [location for _, location in slices]
         key = ((parts[0].kind, 0, ()), tuple(locations))
-        stock = Stock(parts[0].kind, mask, parts[0].each, room_of_each=parts[0].room_of_each, first=min(locations))
+        stock = Stock(parts[0].kind, mask, parts[0].points_per_slice, room_of_each=parts[0].room_of_each, first=min(locations))
         return self._found.setdefault(key, stock)
 
     def _put(self, class_: SliceClass, location: Location) -> Stock:
         if location in self._grouped:
             return self._grouped[location]
-        key = self._face(class_), self._key(class_, location)
+        key = self._traits_of(class_), self._key(class_, location)
         stock, room = self._found.get(key), class_.members[location].room
         if stock is None:
             stock = self._found[key] = self._new(key[0], location, key[1])
@@ -246,11 +245,11 @@ class Stocks:
             stock.room_of_each = min(stock.room_of_each, room) if stock.room_of_each != Resources() else room
         return stock
 
-    def _face(self, class_: SliceClass) -> Face:
-        if class_ not in self._faces:
+    def _traits_of(self, class_: SliceClass) -> Traits:
+        if class_ not in self._traits:
             domains = tuple(sorted((number, domain) for number, domain in class_.domains.items() if self._wanted >> number & 1))
-            self._faces[class_] = class_.kind, class_.mask & self._wanted, domains
-        return self._faces[class_]
+            self._traits[class_] = class_.kind, class_.mask & self._wanted, domains
+        return self._traits[class_]
 
     def _key(self, class_: SliceClass, location: Location) -> object:
         if not is_divisible(class_.kind.accelerator):
@@ -258,27 +257,27 @@ class Stocks:
         host = self._hosts(location)
         if host is not None and host.in_parts:
             return location
-        face = self._face(class_)
-        if face not in self._divided:
-            requirements = map(self._requirements, bits(face[1]))
-            self._divided[face] = [each.needs for each in requirements if each.shape.divides]
-        needs = self._divided[face]
+        traits = self._traits_of(class_)
+        if traits not in self._divided:
+            requirements = map(self._requirements, bits(traits[1]))
+            self._divided[traits] = [each.needs for each in requirements if each.shape.divides]
+        needs = self._divided[traits]
         if not needs:
             return None
         room = class_.members[location].room
-        if (face, room) not in self._parts:
-            self._parts[face, room] = self._parts_of(face, room, needs)
-        parts = self._parts[face, room]
+        if (traits, room) not in self._parts:
+            self._parts[traits, room] = self._parts_of(traits, room, needs)
+        parts = self._parts[traits, room]
         return parts if host is None or parts.alike else location
 
-    def _parts_of(self, face: Face, room: Resources, needs: Sequence[Resources]) -> Parts:
+    def _parts_of(self, traits: Traits, room: Resources, needs: Sequence[Resources]) -> Parts:
         sizes = tuple(points(each, room) for each in needs)
-        groups = any(self._requirements(number).shape.slots > 1 for number in bits(face[1]))
+        groups = any(self._requirements(number).shape.slots > 1 for number in bits(traits[1]))
         multiples = not any(larger % smaller for smaller, larger in pairwise(sorted({*sizes, ROOM})))
         return Parts(sizes, tuple(how_many(each, room) for each in needs), groups or multiples)
 
-    def _new(self, face: Face, location: Location, key: object) -> Stock:
-        kind, mask, _ = face
+    def _new(self, traits: Traits, location: Location, key: object) -> Stock:
+        kind, mask, _ = traits
         if not is_divisible(kind.accelerator):
             return Stock(kind, mask)
         host = self._hosts(location) if key == location else None
@@ -315,5 +314,5 @@ class Stocks:
         for alike in hubs.values():
             unit = gcd(*(size for stock in alike for size in stock.sizes.values())) if alike[0].sizes else 1
             for stock in alike:
-                stock.hub, stock.unit = f"hub {alike[0].name}", unit
+                stock.hub, stock.points_per_room = f"hub {alike[0].name}", unit
         return stocks

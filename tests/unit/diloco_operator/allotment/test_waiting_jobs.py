@@ -14,7 +14,7 @@ from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.allotment import NOTHING_ALLOTTED, allotment
 from diloco_operator.allotment.decision import Steps
 from diloco_operator.allotment.flow import integers
-from diloco_operator.allotment.flow_problem import Question, Questions
+from diloco_operator.allotment.flow_problem import NamedProblem, ProblemBuilder
 from diloco_operator.allotment.waiting import only_waits
 from diloco_operator.fleet import Shape, project_node
 from diloco_operator.fleet.resources import Resources
@@ -32,14 +32,14 @@ def tpus(count: int) -> list[Obj]:
 def counted_allotments() -> Iterator[list[int]]:
     """The number of jobs in each allotment made meanwhile."""
     sizes: list[int] = []
-    ask = Questions.ask
+    build = ProblemBuilder.build
 
-    def counted(self: Questions, component: int) -> Generator[None, object, Question]:
-        question = yield from ask(self, component)
-        sizes.append(len(question.problem.jobs))
-        return question
+    def counted(self: ProblemBuilder, component: int) -> Generator[None, object, NamedProblem]:
+        problem = yield from build(self, component)
+        sizes.append(len(problem.flow.jobs))
+        return problem
 
-    with patch.object(Questions, "ask", counted):
+    with patch.object(ProblemBuilder, "build", counted):
         yield sizes
 
 
