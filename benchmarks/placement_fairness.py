@@ -46,7 +46,7 @@ def surplus(problem: FlowProblem) -> list[float]:
     plan, shares = solve(problem), []
     for job in problem.jobs:
         placed = [plan.pools[job.key, pool.name] for pool in job.firm]
-        units = sum(sum(each.kept.values()) + sum(each.taken.values()) for each in placed)
+        units = sum(sum(each.staying.values()) + sum(each.taken.values()) for each in placed)
         if job.key in plan.admitted and job.max > job.minimum:
             shares.append(max(0, units - job.minimum) / (job.max - job.minimum))
     return shares

@@ -45,7 +45,7 @@ def measured(job: FlowJob, speeds: Mapping[str, float], hubs: Mapping[str, str],
 
 def moves(problem: FlowProblem, plan: FlowPlan) -> int:
     """The number of units that must leave their slices."""
-    return sum(pool.has - sum(plan.pools[job.key, pool.name].kept.values()) for job in problem.jobs for pool in job.pools)
+    return sum(pool.has - sum(plan.pools[job.key, pool.name].staying.values()) for job in problem.jobs for pool in job.pools)
 
 
 def moves_by_noise(rounds: int, seed: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from diloco_operator.allotment.flow import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, replaced, solve
+from diloco_operator.allotment.flow import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, solve, units_with_successors
 from diloco_operator.allotment.flow.problem import MEAN
 from diloco_operator.allotment.values import PoolThroughput, exact_values, leaving_cost
 
@@ -89,13 +89,13 @@ def orders_of(scene: Scene, problem: FlowProblem, plan: FlowPlan) -> Orders:
         key, job = present.job.key, present.job
         spare = max(0, present.units - sum(present.settling.values()) - job.min)
         for kind, units in sorted(present.held.items()):
-            leaving = min(spare, units - plan.pools[key, kind].kept.get(kind, 0))
+            leaving = min(spare, units - plan.pools[key, kind].staying.get(kind, 0))
             spare -= leaving
             if leaving:
                 leave[key, kind] = leaving
                 free[kind] = free.get(kind, 0) + leaving
     take: Taken = {}
-    for flow_job in sorted(problem.jobs, key=lambda job: (not replaced(job, plan), not job.runs, job.order)):
+    for flow_job in sorted(problem.jobs, key=lambda job: (not units_with_successors(job, plan), not job.runs, job.order)):
         for pool in flow_job.pools:
             units = min(plan.pools[flow_job.key, pool.name].taken.get(pool.name, 0), free.get(pool.name, 0))
             if units:

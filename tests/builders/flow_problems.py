@@ -35,7 +35,7 @@ def units(plan: FlowPlan, job: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for (key, _), placed in plan.pools.items():
         if key == job:
-            for counts in (placed.kept, placed.taken):
+            for counts in (placed.staying, placed.taken):
                 for class_, count in counts.items():
                     found[class_] = found.get(class_, 0) + count
     return found
@@ -50,9 +50,9 @@ def carried_out(problem: FlowProblem, plan: FlowPlan) -> FlowProblem:
             placed = plan.pools[job.key, pool.name]
             values = {each.class_: each.value for each in pool.held}
             hubs = {class_.name: class_.hub for class_ in problem.classes}
-            now = {name: placed.kept.get(name, 0) + placed.taken.get(name, 0) for name in {**placed.kept, **placed.taken}}
+            now = {name: placed.staying.get(name, 0) + placed.taken.get(name, 0) for name in {**placed.staying, **placed.taken}}
             held = tuple(FlowHeld(name, count, values.get(name) or pool.values[hubs[name]] + STAY) for name, count in sorted(now.items()))
-            left = pool.has - sum(placed.kept.values())
+            left = pool.has - sum(placed.staying.values())
             pools.append(replace(pool, held=held, wanted=pool.wanted - sum(placed.taken.values()) + left, moving=0))
         jobs.append(replace(job, pools=tuple(pools), admitted=job.key in plan.admitted))
     return replace(problem, jobs=tuple(jobs))

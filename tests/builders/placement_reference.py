@@ -85,7 +85,7 @@ class Rules:
         self.jobs = sorted(problem.jobs, key=lambda job: (-job.priority, job.created, job.key))
         self.takes: dict[str, Terms] = {class_.name: {} for class_ in problem.classes}
         """Class -> what takes its room."""
-        self.timid: dict[str, Terms] = {class_.name: {} for class_ in problem.classes}
+        self.not_displacing: dict[str, Terms] = {class_.name: {} for class_ in problem.classes}
         """Class -> what takes only the room that no unit has."""
         self.value: Terms = {}
         self.kept: dict[tuple[str, str], Terms] = {}
@@ -99,7 +99,7 @@ class Rules:
             held = sum(
                 each.units * pool.size for job in self.jobs for pool in job.pools for each in pool.held if each.class_ == class_.name
             )
-            self.programme.row(self.timid[class_.name], most=class_.room - held)
+            self.programme.row(self.not_displacing[class_.name], most=class_.room - held)
 
     def _place(self, job: FlowJob, pool: FlowPool) -> None:
         kept, new = self.kept.setdefault((job.key, pool.name), {}), self.new.setdefault((job.key, pool.name), {})
@@ -113,7 +113,7 @@ class Rules:
                 name = self._in_class(f"{job.key} {pool.name} takes {class_.name}", class_.name, pool.wanted, pool.size)
                 new[name], self.value[name] = 1, pool.values[class_.hub]
                 if not pool.displaces:
-                    self.timid[class_.name][name] = pool.size
+                    self.not_displacing[class_.name][name] = pool.size
                 name = self._in_class(f"{job.key} {pool.name} moves to {class_.name}", class_.name, pool.moving, pool.size)
                 moves[name], self.value[name] = 1, 1
         self.programme.row(new, most=pool.wanted)
@@ -302,7 +302,7 @@ def value_of(problem: FlowProblem, plan: FlowPlan) -> int:
     for job in problem.jobs:
         for pool in job.pools:
             placed = plan.pools[job.key, pool.name]
-            for word, counts in (("keeps", placed.kept), ("takes", placed.taken), ("moves to", placed.replaced)):
+            for word, counts in (("keeps", placed.staying), ("takes", placed.taken), ("moves to", placed.moved_to)):
                 for name in rules.programme.upper:
                     if name.startswith(f"{job.key} {pool.name} {word} "):
                         count = counts.get(name.rpartition(" ")[2], 0)

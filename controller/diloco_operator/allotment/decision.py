@@ -247,10 +247,10 @@ def yield_of(problem: NamedProblem, plan: FlowPlan) -> Yield:
             units = 0
             for pool in pools:
                 placed = plan.pools[job.key, pool.name]
-                kept, taken = sum(placed.kept.values()), sum(placed.taken.values())
+                kept, taken = sum(placed.staying.values()), sum(placed.taken.values())
                 units += kept + taken
                 beyond += 0 if pool.scavenged else (kept + taken) * ranks[job.priority] * pool.share
-                value += sum(each.value * placed.kept.get(each.class_, 0) for each in pool.held)
+                value += sum(each.value * placed.staying.get(each.class_, 0) for each in pool.held)
                 value += sum(new_value(problem, job.key, pool, name) * count for name, count in placed.taken.items())
             units_beyond = max(0, units - (0 if pools and pools[0].scavenged else met))
             for segment in segments(pools, units_beyond) if pools else ():

@@ -63,7 +63,7 @@ def is_better(then: FlowPlan, now: FlowPlan) -> bool:
 
 def used(problem: NamedProblem, plan: FlowPlan, groups: Iterable[Group]) -> list[Group]:
     """Return the groups that the plan uses. The hosts of the others are free for small units again."""
-    taken = {name for placed in plan.pools.values() for counts in (placed.taken, placed.replaced) for name in counts}
+    taken = {name for placed in plan.pools.values() for counts in (placed.taken, placed.moved_to) for name in counts}
     firsts = {stock.first for name, stock in problem.stocks.items() if stock.for_group and name in taken}
     return [group for group in groups if min(group) in firsts]
 
@@ -98,7 +98,7 @@ def _taken(problem: NamedProblem, plan: FlowPlan, *, minima: bool = False) -> Co
         for pool in job.pools:
             placed = plan.pools[job.key, pool.name]
             number = problem.applicants[job.key].numbers[int(pool.name)]
-            for counts in (placed.taken,) if minima else (placed.taken, placed.replaced):
+            for counts in (placed.taken,) if minima else (placed.taken, placed.moved_to):
                 for name, units in counts.items():
                     counted = units
                     if minima:

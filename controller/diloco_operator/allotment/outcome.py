@@ -15,7 +15,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from diloco_operator.allotment.allotted import Allotted
-from diloco_operator.allotment.flow import FlowPlan, replaced
+from diloco_operator.allotment.flow import FlowPlan, units_with_successors
 from diloco_operator.allotment.flow.problem import PoolKey
 from diloco_operator.allotment.flow_problem import NamedProblem
 from diloco_operator.allotment.stocks import Stock
@@ -126,7 +126,7 @@ def _leavers(problem: NamedProblem, plan: FlowPlan) -> dict[str, list[_Leaver]]:
     """Return stock -> units that leave it: those with which their job loses least, and among these the last."""
     leavers: dict[str, list[_Leaver]] = {}
     for (key, name), units in problem.held.items():
-        count = len(units) - plan.pools[key].kept.get(name, 0)
+        count = len(units) - plan.pools[key].staying.get(name, 0)
         if count:
             # Units that settle cannot be asked to leave yet. The flow knows that, and has counted them among the kept.
             movable = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.loss)
@@ -146,11 +146,11 @@ def _takers(problem: NamedProblem, plan: FlowPlan) -> dict[str, list[_Taker]]:
     lasts: dict[str, list[_Taker]] = {}
     jobs = {job.key: job for job in problem.flow.jobs}
     for job in sorted(jobs.values(), key=lambda job: job.order):
-        applicant, missing, replaces = problem.applicants[job.key], job.missing, replaced(job, plan) > 0
+        applicant, missing, replaces = problem.applicants[job.key], job.missing, units_with_successors(job, plan) > 0
         for index, demand in enumerate(applicant.request.pools):
             key, number = (job.key, str(index)), applicant.numbers[index]
             placed = plan.pools[key]
-            for counts, is_new in ((placed.taken, True), (placed.replaced, False)):
+            for counts, is_new in ((placed.taken, True), (placed.moved_to, False)):
                 for name, count in sorted(counts.items()):
                     size = problem.stocks[name].sizes[number]
                     for serial in range(count):

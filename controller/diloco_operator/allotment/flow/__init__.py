@@ -5,7 +5,7 @@ See docs/decisions/0207-allotment.md.
 
 from diloco_operator.allotment.flow.checks import Answer, answer, checks
 from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, PoolPlan
-from diloco_operator.allotment.flow.successors import replaced, solve
+from diloco_operator.allotment.flow.successors import solve, units_with_successors
 
 __all__ = [
     "Answer",
@@ -18,6 +18,6 @@ __all__ = [
     "PoolPlan",
     "answer",
     "checks",
-    "replaced",
     "solve",
+    "units_with_successors",
 ]

@@ -66,7 +66,7 @@ class _Steps:
         kept_for_minimum = {key: self._kept_for_minimum(key, places) for key in self._waiting}
         if not is_best:
             # The last solution is that of the minima. It was found without a goal, so its other units are not worth that others leave.
-            gaining = {job.key for job in self._jobs if self._kept_units(job, places) < self._met.get(job.key, 0)}
+            gaining = {job.key for job in self._jobs if self._staying_units(job, places) < self._met.get(job.key, 0)}
             return self._planned(self._with_new_only(gaining, places), objective, 0, kept_for_minimum)
         if not self._waiting:
             return self._planned(places, objective, 0, {})
@@ -241,39 +241,39 @@ class _Steps:
         for job in self._jobs:
             counts = self._program.variables[job.key]
             for pool in job.pools:
-                kept = {name: values[units] for name, units in counts.kept[pool.name].items() if values[units]}
+                staying = {name: values[units] for name, units in counts.staying[pool.name].items() if values[units]}
                 new = [
                     _spread((values[units], left[hub, (pool.size_in(hub), displaces)]) for hub, units in entering[pool.name].items())
-                    for entering, displaces in ((counts.new, pool.displaces), (counts.moved, True))
+                    for entering, displaces in ((counts.new, pool.displaces), (counts.moved_to, True))
                 ]
-                places[job.key, pool.name] = PoolPlan(kept, *new)
+                places[job.key, pool.name] = PoolPlan(staying, *new)
         return places
 
-    def _kept_units(self, job: FlowJob, places: _Places) -> int:
-        return sum(sum(places[job.key, pool.name].kept.values()) for pool in job.firm)
+    def _staying_units(self, job: FlowJob, places: _Places) -> int:
+        return sum(sum(places[job.key, pool.name].staying.values()) for pool in job.firm)
 
     def _with_new_only(self, gaining: Container[str], places: _Places) -> _Places:
         """Return these places with new units only for the jobs `gaining`. Other units stay if nobody takes their room."""
         room = {class_.name: class_.room for class_ in self._classes}
         room_of_job = {job.key: job.max for job in self._jobs}
-        kept: dict[PoolKey, dict[str, int]] = {}
+        staying: dict[PoolKey, dict[str, int]] = {}
         taken: dict[PoolKey, Mapping[str, int]] = {}
         pools = [((job.key, pool.name), pool) for job in self._jobs for pool in job.pools]
         for key, pool in pools:
-            kept[key] = dict(places[key].kept)
+            staying[key] = dict(places[key].staying)
             taken[key] = places[key].taken if key[0] in gaining else {}
-            for name, units in chain(kept[key].items(), taken[key].items()):
+            for name, units in chain(staying[key].items(), taken[key].items()):
                 room[name] -= units * pool.size_in(self._hubs[name])
                 room_of_job[key[0]] -= units
         for key, pool in pools:
             for each in pool.held:
-                size, units = pool.size_in(self._hubs[each.class_]), kept[key].get(each.class_, 0)
+                size, units = pool.size_in(self._hubs[each.class_]), staying[key].get(each.class_, 0)
                 more = min(each.units - units, room[each.class_] // size, room_of_job[key[0]])
                 if more > 0:
-                    kept[key][each.class_] = units + more
+                    staying[key][each.class_] = units + more
                     room[each.class_] -= more * size
                     room_of_job[key[0]] -= more
-        return {key: PoolPlan(kept[key], taken[key]) for key, _ in pools}
+        return {key: PoolPlan(staying[key], taken[key]) for key, _ in pools}
 
     def _kept_for_minimum(self, key: str, places: _Places) -> dict[str, int]:
         """Return class -> room that the job keeps for its minimum."""

@@ -22,11 +22,11 @@ type HubLane = tuple[str, Lane]
 class JobVariables:
     """The variables of one job."""
 
-    kept: dict[str, dict[str, int]] = field(default_factory=dict)
+    staying: dict[str, dict[str, int]] = field(default_factory=dict)
     """Pool -> class -> units that stay."""
     new: dict[str, dict[str, int]] = field(default_factory=dict)
     """Pool -> hub -> new units."""
-    moved: dict[str, dict[str, int]] = field(default_factory=dict)
+    moved_to: dict[str, dict[str, int]] = field(default_factory=dict)
     """Pool -> hub -> slices for units that would leave theirs."""
     value: dict[int, int] = field(default_factory=dict)
     """Variable of units -> the value of one of them."""
@@ -77,23 +77,23 @@ class IntegerProgram:
     def _count(self, job: FlowJob) -> JobVariables:
         counts, solver = JobVariables(), self.solver
         for pool in job.pools:
-            kept = counts.kept[pool.name] = {}
+            staying = counts.staying[pool.name] = {}
             for each in sorted(pool.held, key=lambda each: each.class_):
-                unit = kept[each.class_] = solver.variable(each.units, each.settling)
+                unit = staying[each.class_] = solver.variable(each.units, each.settling)
                 counts.value[unit] = each.value
                 self._takes[each.class_][unit] = pool.size_in(self.hubs[each.class_])
             new = counts.new[pool.name] = self._enter(pool, pool.values, pool.wanted, displaces=pool.displaces)
             counts.value |= {unit: pool.values[hub] for hub, unit in new.items()}
             better = pool.values if pool.better is None else [hub for hub in pool.values if hub in pool.better]
-            moved = counts.moved[pool.name] = self._enter(pool, better, min(pool.moving, pool.has), displaces=True)
+            moved = counts.moved_to[pool.name] = self._enter(pool, better, min(pool.moving, pool.has), displaces=True)
             # Least of all values: a unit gets a better slice only if that costs no other unit anything.
             counts.value |= dict.fromkeys(moved.values(), 1)
-            if kept and not pool.scavenged:
-                solver.row(added(kept.values()), least=min(pool.min, pool.has))
+            if staying and not pool.scavenged:
+                solver.row(added(staying.values()), least=min(pool.min, pool.has))
         firm, scavenging = job.firm, [pool for pool in job.pools if pool.scavenged]
         solver.row(self.units(counts, job.pools), most=max(job.max, job.staying))
         if job.has:
-            solver.row(self.kept(counts, firm), least=job.protected - job.replaceable)
+            solver.row(self.staying(counts, firm), least=job.protected - job.replaceable)
             if job.most_new is not None:
                 solver.row(self.new(counts, firm), most=job.most_new)
         counts.newcomers = solver.row(self.new(counts, firm))
@@ -129,7 +129,7 @@ class IntegerProgram:
     def _bound_rooms(self) -> dict[str, int]:
         """Make the rows that keep the room of each class. Returns class -> the row."""
         free = unheld(self.jobs, self.classes, successors=True)
-        timid: dict[str, dict[int, int]] = {}
+        not_displacing: dict[str, dict[int, int]] = {}
         for lane, entering in self._entering.items():
             hub, (size, displaces) = lane
             classes = self.lanes[lane] = {}
@@ -139,21 +139,21 @@ class IntegerProgram:
                     units = classes[class_.name] = self.solver.variable(max(0, most // size))
                     self._takes[class_.name][units] = size
                     if not displaces:
-                        timid.setdefault(class_.name, {})[units] = size
+                        not_displacing.setdefault(class_.name, {})[units] = size
             self.solver.row(added(entering) | dict.fromkeys(classes.values(), -1), least=0, most=0)
         rooms = {class_.name: self.solver.row(self._takes[class_.name], most=class_.room) for class_ in self.classes}
-        for name, terms in timid.items():
+        for name, terms in not_displacing.items():
             self.solver.row(terms, most=free[name])
         return rooms
 
-    def kept(self, counts: JobVariables, pools: Iterable[FlowPool]) -> dict[int, int]:
-        return added(*(counts.kept[pool.name].values() for pool in pools))
+    def staying(self, counts: JobVariables, pools: Iterable[FlowPool]) -> dict[int, int]:
+        return added(*(counts.staying[pool.name].values() for pool in pools))
 
     def new(self, counts: JobVariables, pools: Iterable[FlowPool]) -> dict[int, int]:
         return added(*(counts.new[pool.name].values() for pool in pools))
 
     def units(self, counts: JobVariables, pools: Sequence[FlowPool]) -> dict[int, int]:
-        return self.kept(counts, pools) | self.new(counts, pools)
+        return self.staying(counts, pools) | self.new(counts, pools)
 
 
 def sizes_by_class(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, set[Size]]:

@@ -70,7 +70,7 @@ class _Admission:
             for each in pool.held:
                 key = (job.key, pool.name)
                 size = self._model.sizes[key, each.class_]
-                last = [self._model.stays[key], self._model.kept[key, each.class_], self._model.sinks[each.class_, size]]
+                last = [self._model.staying_of_pool[key], self._model.staying[key, each.class_], self._model.sinks[each.class_, size]]
                 surplus = [[arc] for arc in arcs.surplus[-1]] if pool.scavenged else [[arc, arcs.held] for arc in arcs.surplus[0]]
                 units = of_minimum.get((pool.name, each.class_), 0)
                 self._stay(arcs, [[arcs.minimum, arcs.held]], last, units)

@@ -57,15 +57,15 @@ class Model:
         self.network = Network()
         self.jobs: dict[str, JobArcs] = {}
         """In the order in which they are served."""
-        self.kept: dict[tuple[PoolKey, str], int] = {}
+        self.staying: dict[tuple[PoolKey, str], int] = {}
         """(pool, class) -> the arc for units that stay."""
         self.sizes: dict[tuple[PoolKey, str], int] = {}
         """(pool, class) -> what one of these units takes of the room of the class."""
-        self.stays: dict[PoolKey, int] = {}
+        self.staying_of_pool: dict[PoolKey, int] = {}
         """Pool -> the arc for all its units that stay."""
         self.taken: dict[tuple[PoolKey, str, Lane], int] = {}
         """(pool, hub, lane) -> the arc for new units."""
-        self.replaced: dict[tuple[PoolKey, str, Lane], int] = {}
+        self.moved_to: dict[tuple[PoolKey, str, Lane], int] = {}
         """(pool, hub, lane) -> the arc for units that would leave their slices."""
         self.choices: dict[tuple[str, Lane], dict[str, int]] = {}
         """(hub, lane) -> class -> the arc between them."""
@@ -160,11 +160,11 @@ class Model:
             return
         node = self.network.node()
         lower = 0 if pool.scavenged else min(pool.min, pool.has)
-        self.stays[job.key, pool.name] = self.network.arc(start, node, pool.has, lower=lower)
+        self.staying_of_pool[job.key, pool.name] = self.network.arc(start, node, pool.has, lower=lower)
         for each in sorted(pool.held, key=lambda each: each.class_):
             size = self.sizes[(job.key, pool.name), each.class_] = pool.size_in(self.hubs[each.class_])
             end = self._nodes[each.class_, size]
-            self.kept[(job.key, pool.name), each.class_] = self.network.arc(
+            self.staying[(job.key, pool.name), each.class_] = self.network.arc(
                 node, end, each.units, -each.value - self._bonuses[job.key, pool.name], each.settling
             )
 
@@ -192,7 +192,7 @@ class Model:
         self.network.arc(SOURCE, node, min(pool.moving, pool.has))
         for hub in hubs:
             arc = self.network.arc(node, self._hubs[hub, lanes[hub]], pool.moving, MOVING)
-            self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc
+            self.moved_to[(job.key, pool.name), hub, lanes[hub]] = arc
 
     def chosen(self) -> dict[tuple[str, Lane], dict[str, int]]:
         """Return (hub, lane) -> class -> new units that take slices of it."""

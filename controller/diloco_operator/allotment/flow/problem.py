@@ -214,11 +214,11 @@ class FlowProblem:
 class PoolPlan:
     """Units of one pool, by class."""
 
-    kept: Mapping[str, int] = field(default_factory=dict)
+    staying: Mapping[str, int] = field(default_factory=dict)
     """Held units that stay. All others leave."""
     taken: Mapping[str, int] = field(default_factory=dict)
     """New units."""
-    replaced: Mapping[str, int] = field(default_factory=dict)
+    moved_to: Mapping[str, int] = field(default_factory=dict)
     """Slices for units that would leave theirs."""
 
 

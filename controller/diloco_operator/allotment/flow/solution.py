@@ -64,13 +64,13 @@ class Solution:
 
     def plan(self) -> FlowPlan:
         model, network = self.model, self.model.network
-        kept: dict[PoolKey, dict[str, int]] = {}
-        for (pool, class_), arc in model.kept.items():
+        staying: dict[PoolKey, dict[str, int]] = {}
+        for (pool, class_), arc in model.staying.items():
             if network.flow[arc]:
-                kept.setdefault(pool, {})[class_] = network.flow[arc]
-        taken, replaced = (_by_pool(units) for units in self._new_units())
+                staying.setdefault(pool, {})[class_] = network.flow[arc]
+        taken, moved_to = (_by_pool(units) for units in self._new_units())
         keys = [(job, pool.name) for job, arcs in model.jobs.items() for pool in arcs.job.pools]
-        pools = {key: PoolPlan(kept.get(key, {}), taken.get(key, {}), replaced.get(key, {})) for key in keys}
+        pools = {key: PoolPlan(staying.get(key, {}), taken.get(key, {}), moved_to.get(key, {})) for key in keys}
         return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, self.kept_for_minimum, self.objective, self.lent)
 
     def _new_units(self) -> tuple[ByClass, ByClass]:
@@ -78,7 +78,7 @@ class Solution:
         model, flow = self.model, self.model.network.flow
         left = model.chosen()
         taken = {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.taken.items()}
-        return taken, {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.replaced.items()}
+        return taken, {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.moved_to.items()}
 
     def lend(self) -> None:
         """Lend what is kept for minima to units beyond a minimum. All other flow stays as it is."""

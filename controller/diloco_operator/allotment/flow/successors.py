@@ -95,7 +95,7 @@ def _left(jobs: Iterable[FlowJob], plan: FlowPlan) -> Iterator[tuple[str, str]]:
     for job in jobs:
         for pool in job.pools if job.most_new is not None else ():
             for each in pool.held:
-                if plan.pools[job.key, pool.name].kept.get(each.class_, 0) < each.units:
+                if plan.pools[job.key, pool.name].staying.get(each.class_, 0) < each.units:
                     yield job.key, each.class_
 
 
@@ -120,9 +120,9 @@ def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[Flo
     return [job if any(hub in open_ for pool in job.firm for hub in pool.values) else replace(job, successors=0) for job in jobs]
 
 
-def replaced(job: FlowJob, plan: FlowPlan) -> int:
+def units_with_successors(job: FlowJob, plan: FlowPlan) -> int:
     """Return how many units of its minimum leave for successors."""
-    return max(0, job.protected - sum(sum(plan.pools[job.key, pool.name].kept.values()) for pool in job.firm))
+    return max(0, job.protected - sum(sum(plan.pools[job.key, pool.name].staying.values()) for pool in job.firm))
 
 
 def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], plan: FlowPlan) -> set[str]:
@@ -134,10 +134,10 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
     replaceable = [job for job in jobs if job.replaceable]
     if not replaceable:
         return set()
-    moving = [job for job in replaceable if replaced(job, plan)]
+    moving = [job for job in replaceable if units_with_successors(job, plan)]
     hubs = {class_.name: class_.hub for class_ in classes}
     free = unheld(jobs, classes, successors=False)
-    timid = dict.fromkeys(free, 0)
+    not_displacing = dict.fromkeys(free, 0)
     vacated = dict.fromkeys(free, 0)
     sizes: dict[str, set[int]] = {name: set() for name in free}
     for job in jobs:
@@ -145,14 +145,14 @@ def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], p
             placed = plan.pools[job.key, pool.name]
             for each in pool.held:
                 size = pool.size_in(hubs[each.class_])
-                vacated[each.class_] += (each.units - placed.kept.get(each.class_, 0)) * size if job in moving else 0
+                vacated[each.class_] += (each.units - placed.staying.get(each.class_, 0)) * size if job in moving else 0
                 sizes[each.class_].add(size)
             for name, units in placed.taken.items():
                 size = pool.size_in(hubs[name])
                 sizes[name].add(size)
                 if not pool.displaces:
-                    timid[name] += units * size
-    refusable = {name for name in free if timid[name] > free[name] + vacated[name]}
+                    not_displacing[name] += units * size
+    refusable = {name for name in free if not_displacing[name] > free[name] + vacated[name]}
     waiting: set[str] = set()
     for job in moving:
         taken = [(pool, name, units) for pool in job.firm for name, units in plan.pools[job.key, pool.name].taken.items()]

@@ -268,9 +268,9 @@ def test_units_that_are_settling_count_in_the_share_of_their_job() -> None:
 # --- slices for units that would leave theirs -----------------------------------------------------------------------------------
 def test_a_unit_that_would_leave_its_slice_gets_one_that_is_left_over() -> None:
     job = a_job("one", a_pool("v5p", held={"v5p/a": 1}, moving=1), min=1, max=1)
-    assert solve(a_problem({"v5p/a": 1, "v5p/b": 1}, job)).pools["one", "pool-0"].replaced == {"v5p/b": 1}
+    assert solve(a_problem({"v5p/a": 1, "v5p/b": 1}, job)).pools["one", "pool-0"].moved_to == {"v5p/b": 1}
     other = a_job("two", a_pool({"v5p": 2}, 1))
-    assert solve(a_problem({"v5p/a": 1, "v5p/b": 1}, job, other)).pools["one", "pool-0"].replaced == {}
+    assert solve(a_problem({"v5p/a": 1, "v5p/b": 1}, job, other)).pools["one", "pool-0"].moved_to == {}
 
 
 # --- an end to all moves ------------------------------------------------------------------------------------------------------------

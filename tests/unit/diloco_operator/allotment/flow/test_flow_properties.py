@@ -78,27 +78,27 @@ def test_the_limits_hold_whichever_search_runs_out_of_time(seed: int) -> None:
 def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
     used = {class_.name: 0 for class_ in problem.classes}
     hubs = {class_.name: class_.hub for class_ in problem.classes}
-    timid = dict.fromkeys(used, 0)
+    not_displacing = dict.fromkeys(used, 0)
     unheld = {class_.name: class_.room for class_ in problem.classes}
     for job in problem.jobs:
         had = sum(pool.has for pool in job.firm)
-        kept = sum(total(plan.pools[job.key, pool.name].kept) for pool in job.firm)
+        kept = sum(total(plan.pools[job.key, pool.name].staying) for pool in job.firm)
         now = 0
         for pool in job.pools:
             placed = plan.pools[job.key, pool.name]
-            here = total(placed.kept) + total(placed.taken)
+            here = total(placed.staying) + total(placed.taken)
             now += here
-            for units in (placed.kept, placed.taken, placed.replaced):
+            for units in (placed.staying, placed.taken, placed.moved_to):
                 for class_, count in units.items():
                     used[class_] += count * pool.size
             held = {each.class_: each.units for each in pool.held}
-            assert all(count <= held.get(class_, 0) for class_, count in placed.kept.items())
-            assert all(each.settling <= placed.kept.get(each.class_, 0) for each in pool.held), "a unit that is settling must leave"
+            assert all(count <= held.get(class_, 0) for class_, count in placed.staying.items())
+            assert all(each.settling <= placed.staying.get(each.class_, 0) for each in pool.held), "a unit that is settling must leave"
             for class_, count in placed.taken.items():
-                timid[class_] += 0 if pool.displaces else count * pool.size
+                not_displacing[class_] += 0 if pool.displaces else count * pool.size
             for each in pool.held:
                 unheld[each.class_] -= each.units * pool.size
-            assert all(hubs[class_] in pool.values for class_ in (*placed.taken, *placed.replaced))
+            assert all(hubs[class_] in pool.values for class_ in (*placed.taken, *placed.moved_to))
             assert total(placed.taken) <= pool.wanted
             if not pool.scavenged and job.key in plan.admitted and not plan.missing.get(job.key):
                 assert here >= min(pool.min, pool.has + pool.wanted)
@@ -107,7 +107,7 @@ def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
         if job.key not in plan.admitted:
             assert now == 0, "a job that waits gets its minimum as a whole or not at all"
     assert all(used[class_.name] <= class_.room for class_ in problem.classes)
-    assert all(timid[name] <= unheld[name] for name in used), "a unit leaves for one whose pods may be refused"
+    assert all(not_displacing[name] <= unheld[name] for name in used), "a unit leaves for one whose pods may be refused"
 
 
 @settings(max_examples=examples(100))
@@ -118,12 +118,12 @@ def test_no_unit_waits_beside_a_slice_that_it_could_have(seed: int) -> None:
     left = {class_.name: class_.room for class_ in problem.classes}
     for job in problem.jobs:
         for pool in job.pools:
-            for units in (plan.pools[job.key, pool.name].kept, plan.pools[job.key, pool.name].taken):
+            for units in (plan.pools[job.key, pool.name].staying, plan.pools[job.key, pool.name].taken):
                 for class_, count in units.items():
                     left[class_] -= count * pool.size
     for job in problem.jobs:
         placed = {pool.name: plan.pools[job.key, pool.name] for pool in job.pools}
-        full = sum(total(each.kept) + total(each.taken) for each in placed.values()) >= job.max
+        full = sum(total(each.staying) + total(each.taken) for each in placed.values()) >= job.max
         for pool in job.pools:
             if job.key in plan.admitted and not full and pool.displaces and total(placed[pool.name].taken) < pool.wanted:
                 assert not any(left[class_.name] for class_ in problem.classes if class_.hub in pool.values), f"{job.key} waits"

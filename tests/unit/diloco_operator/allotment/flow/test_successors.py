@@ -7,7 +7,7 @@ from dataclasses import replace
 from builders.exploration import examples
 from builders.flow_problems import a_job, a_pool, a_problem, units
 from builders.placement_fleets import a_small_problem
-from diloco_operator.allotment.flow import FlowJob, FlowPlan, FlowProblem, replaced, solve
+from diloco_operator.allotment.flow import FlowJob, FlowPlan, FlowProblem, solve, units_with_successors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,13 +76,13 @@ def test_every_minimum_keeps_its_units_or_gets_as_many_on_slices_that_no_unit_ha
         for pool in job.pools:
             for each in pool.held:
                 unheld[each.class_] -= each.units
-                leaving = each.units - plan.pools[job.key, pool.name].kept.get(each.class_, 0)
-                certain[each.class_] -= each.units - (leaving if replaced(job, plan) else 0)
+                leaving = each.units - plan.pools[job.key, pool.name].staying.get(each.class_, 0)
+                certain[each.class_] -= each.units - (leaving if units_with_successors(job, plan) else 0)
             for name, new in plan.pools[job.key, pool.name].taken.items():
                 certain[name] -= 0 if pool.displaces else new
     assert min(certain.values(), default=0) >= 0, "a unit leaves without a successor for one whose pods may be refused"
     for job in problem.jobs:
-        count = replaced(job, plan)
+        count = units_with_successors(job, plan)
         assert count <= job.replaceable
         if count:
             taken = [(name, new) for pool in job.firm for name, new in plan.pools[job.key, pool.name].taken.items()]
