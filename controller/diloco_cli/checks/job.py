@@ -62,7 +62,8 @@ def pools(facts: Facts) -> Iterator[Finding]:
             continue
         if (idle := idle_accelerators(pool)) is not None:
             yield warning(Check.POOLS, where, idle.message, idle.remedy)
-        counts = inventory.counts(shape.one)
+        slice_shape = shape.slice_shape
+        counts = inventory.counts(slice_shape)
         status = pool_status.get(pool.name)
         if status is not None and lack_of(status.reason).of_slices:
             yield warning(
@@ -71,15 +72,14 @@ def pools(facts: Facts) -> Iterator[Finding]:
         elif not counts.total and not pool.provisioning.brings_nodes and pool.learners.max:
             devices = f", but {counts.other_devices_count} with {', '.join(counts.other_devices)}" if counts.other_devices else ""
             odd = "; ".join(f"{oddity.nodes} with {oddity.what}" for oddity in counts.odd)
-            message = f"no node is one of {shape.one}{devices}{f' ({odd})' if odd else ''}"
+            message = f"no node is one of {slice_shape}{devices}{f' ({odd})' if odd else ''}"
             yield error(Check.POOLS, where, message, _remedy(pool, bool(counts.other_devices)))
         elif counts.unusable_count:
-            message = (
-                f"{counts.unusable_count} of {plural(counts.total, 'slice')} of {shape.one} cannot be used: {'; '.join(counts.unusable)}"
-            )
+            unusable = f"{counts.unusable_count} of {plural(counts.total, 'slice')} of {slice_shape} cannot be used"
+            message = f"{unusable}: {'; '.join(counts.unusable)}"
             yield warning(Check.POOLS, where, message, "repair or uncordon these nodes")
         else:
-            yield ok(Check.POOLS, where, f"the cluster has {plural(counts.total, 'slice')} of {shape.one}")
+            yield ok(Check.POOLS, where, f"the cluster has {plural(counts.total, 'slice')} of {slice_shape}")
 
 
 def _remedy(pool: Pool, other_devices: bool) -> str:

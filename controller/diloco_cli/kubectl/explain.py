@@ -118,6 +118,6 @@ def pool_facts(job: Obj, names: Collection[str], inventory: Inventory, note: Cal
             shape = shape_of(pool)
         except ValueError:
             continue
-        counts = inventory.counts(shape.one)
+        counts = inventory.counts(shape.slice_shape)
         facts[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
     return facts

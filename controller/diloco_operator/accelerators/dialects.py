@@ -31,23 +31,23 @@ def signs(labels: Mapping[str, str]) -> Iterable[Sign]:
             yield Sign(dialect, "")
 
 
-def spoken_labels(accelerator: str, there: Collection[Sign]) -> Sequence[NodeLabels]:
-    """Return the labels by which to ask for nodes of this kind, as alternatives. Empty for a kind without labels. `there` are the signs of
+def spoken_labels(accelerator: str, signs: Collection[Sign]) -> Sequence[NodeLabels]:
+    """Return the labels by which to ask for nodes of this kind, as alternatives. Empty for a kind without labels. `signs` are those of
     the cluster's nodes.
 
     Cloud labels on nodes of the kind decide first, because a node that does not exist yet will have them, too; then the marks of clouds; at
     last the labels of feature discoveries, which only existing nodes have. If nothing is known, all labels are returned.
     """
     row = CATALOGUE[accelerator].labels
-    of_kind = {sign.dialect for sign in there if sign.accelerator == accelerator}
-    marked = {sign.dialect for sign in there if not sign.accelerator}
+    of_kind = {sign.dialect for sign in signs if sign.accelerator == accelerator}
+    marked = {sign.dialect for sign in signs if not sign.accelerator}
     for spoken in ({dialect for dialect in of_kind if not dialect.discovers}, marked, of_kind):
         if entries := [entry for entry in row if entry.dialect in spoken]:
             return entries
     return row
 
 
-def only_cloud(there: Collection[Sign]) -> str:
+def only_cloud(signs: Collection[Sign]) -> str:
     """Return the domain of the labels that say how nodes are paid for, if all marks are of one cloud. "" if they are of several or none."""
-    domains = {sign.dialect.payment for sign in there if not sign.accelerator}
+    domains = {sign.dialect.payment for sign in signs if not sign.accelerator}
     return domains.pop() if len(domains) == 1 else ""

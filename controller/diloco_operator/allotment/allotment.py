@@ -48,7 +48,7 @@ class Allotment:
         """Job -> the bits of its requirements."""
         self._stale = 0
         """Bits of the requirements that a change since the last refresh can concern."""
-        self._large = 0
+        self._left_for_steps = 0
         """Bits of the requirements that `refresh` left for `in_steps`."""
         self._undecided = 0
         """Bits of the requirements on which a decision ran out of time, so that `in_steps` decides again."""
@@ -94,13 +94,13 @@ class Allotment:
         """
         concerned: set[str] = set()
         if most is None:
-            self._large = 0
+            self._left_for_steps = 0
         self._take_changes()
-        while undecided := self._stale & ~(self._large | self._deciding):
+        while undecided := self._stale & ~(self._left_for_steps | self._deciding):
             # The component of the lowest bit. Whatever is not connected with it is decided apart.
             component = self._component(undecided & -undecided)
-            if most is not None and (component & self._large or self._takes_long(component, most)):
-                self._large |= component
+            if most is not None and (component & self._left_for_steps or self._takes_long(component, most)):
+                self._left_for_steps |= component
             else:
                 self._stale &= ~component
                 concerned |= _at_once(self._allot(component))
@@ -109,7 +109,7 @@ class Allotment:
     @property
     def unfinished(self) -> bool:
         """Whether something is left for `in_steps`, or `in_steps` runs."""
-        return bool(self._large or self._undecided or self._deciding)
+        return bool(self._left_for_steps or self._undecided or self._deciding)
 
     def unsettled(self) -> list[int]:
         """Return the components that changed or are undecided, for `in_steps`: for each, the bits of the requirements that slices or jobs
@@ -134,7 +134,7 @@ class Allotment:
         self._take_changes()
         # The component may have grown, or have been decided, since the caller asked for it.
         component = self._deciding = self._component(component & self._stale)
-        self._large &= ~component
+        self._left_for_steps &= ~component
         concerned: set[str] = set()
         try:
             if component:
@@ -153,7 +153,7 @@ class Allotment:
             return False
         if job in self._deferred or self._masks.get(job, 0) & deciding:
             return True
-        if any(self._classes.meets(requirements, deciding) for requirements in requirements_of(request)):
+        if any(self._classes.is_connected(requirements, deciding) for requirements in requirements_of(request)):
             return True
         changed = _changed_nodes(self._requests.get(job), request)
         classes = (self._classes.class_at(location) for location in self._locations(changed))
@@ -166,7 +166,7 @@ class Allotment:
             return True
         if slice_ is None or (class_ is not None and class_.members[location] == slice_):
             return False
-        return self._classes.suits(slice_, self._deciding)
+        return self._classes.meets_any(slice_, self._deciding)
 
     def _end_deferring(self) -> None:
         deferred, changes = self._deferred, self._deferred_changes
@@ -415,10 +415,10 @@ def what_decides(request: JobRequest) -> JobRequest:
     # `settling` only matters if units may be asked to leave.
     if not request.may_give:
         request = _with_units(request, lambda unit: unit._replace(settling=False))
-    # `loss` says which unit leaves first. While none must leave, it matters only where units have several sizes.
+    # `leaving_rank` says which unit leaves first. While none must leave, it matters only where units have several sizes.
     if len({pool.requirements.shape.size for pool in request.pools}) > 1:
         return request
-    return _with_units(request, lambda unit: unit._replace(loss=0))
+    return _with_units(request, lambda unit: unit._replace(leaving_rank=0))
 
 
 def _with_units(request: JobRequest, change: Callable[[HeldUnit], HeldUnit]) -> JobRequest:

@@ -106,14 +106,14 @@ class SliceClasses:
         del self._ids[requirements], self._requirements[number], self._fitting[number]
         return concerned & ~(1 << number)
 
-    def meets(self, requirements: SliceRequirements, mask: int) -> bool:
+    def is_connected(self, requirements: SliceRequirements, mask: int) -> bool:
         """Whether these requirements belong to the component `mask`, or would: slices meet them and some of the component."""
         if (number := self._ids.get(requirements)) is not None:
             return bool(1 << number & mask)
         classes = (class_ for class_ in self._classes.values() if class_.mask & mask and requirements.suits_kind(class_.kind))
         return any(requirements.fits(slice_) for class_ in classes for slice_ in class_.members.values())
 
-    def suits(self, slice_: Slice, mask: int) -> bool:
+    def meets_any(self, slice_: Slice, mask: int) -> bool:
         """Whether a slice meets some of the requirements whose bits are set."""
         return any(self._requirements[number].suits(slice_) for number in bits(mask))
 

@@ -32,8 +32,8 @@ STAY = 120
 share, so equal jobs come to equal shares."""
 SPARE = 60
 """What is added for a spare: of equal jobs, one keeps its spare unless another has a smaller share."""
-LOSS = 1
-"""What one step of `HeldUnit.loss` adds to the cost of leaving: of equal units, those leave with which their job loses least."""
+RANK_STEP = 1
+"""What one more `HeldUnit.leaving_rank` adds to the cost of leaving: of equal units, those leave with which their job loses least."""
 
 type SlicesOf = Callable[[HeldUnit], list[Located]]
 """Returns the usable slices of a unit."""
@@ -166,7 +166,7 @@ class ProblemBuilder:
         for stock in self._stocks_of.get(key, ()):
             units = self._held[key, stock]
             leaving = max(STAY, *(unit.leaving_cost for unit in units)) if request.may_move else STAY
-            leaving += LOSS * min(unit.loss for unit in units)
+            leaving += RANK_STEP * min(unit.leaving_rank for unit in units)
             value = _value(_base(demand, stock, index) + leaving, share)
             held.append(FlowHeld(stock.name, len(units), value, sum(unit.settling for unit in units)))
             sizes[stock.hub] = stock.sizes[number] // stock.points_per_room

@@ -129,7 +129,7 @@ def _leavers(problem: NamedProblem, plan: FlowPlan) -> dict[str, list[_Leaver]]:
         count = len(units) - plan.pools[key].staying.get(name, 0)
         if count:
             # Units that settle cannot be asked to leave yet. The flow knows that, and has counted them among the kept.
-            movable = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.loss)
+            movable = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.leaving_rank)
             leavers.setdefault(name, []).extend(_Leaver(key[0], unit) for unit in movable[:count])
     return leavers
 

@@ -168,12 +168,12 @@ def left(has: Resources, used: Iterable[Resources]) -> Resources:
     return Resources(cpu, memory, pods, tuple(sorted(devices.items())))
 
 
-def most(one: Resources, other: Resources) -> Resources:
+def most(first: Resources, other: Resources) -> Resources:
     """Return the larger amount of each resource."""
-    devices = dict(one.devices)
+    devices = dict(first.devices)
     for name, amount in other.devices:
         devices[name] = max(amount, devices.get(name, 0))
-    larger = (max(one.cpu, other.cpu), max(one.memory, other.memory), max(one.pods, other.pods))
+    larger = (max(first.cpu, other.cpu), max(first.memory, other.memory), max(first.pods, other.pods))
     return Resources(*larger, tuple(sorted(devices.items())))
 
 

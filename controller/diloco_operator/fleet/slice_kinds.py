@@ -40,30 +40,30 @@ def slice_hosts(kind: SliceKind) -> int:
     return max(1, chip_count(kind.topology) // kind.chips_per_host) if kind.topology and kind.chips_per_host else 1
 
 
-def silent_kinds(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds among `there` that may be of this shape, but do not say how many accelerators a host has."""
+def silent_kinds(shape: Shape, kinds: Collection[SliceKind]) -> list[SliceKind]:
+    """Return the kinds among `kinds` that may be of this shape, but do not say how many accelerators a host has."""
     if shape.accelerator == CPU:
         return []
     silent = SliceKind(shape.accelerator, shape.topology)
-    return [silent] if silent in there else []
+    return [silent] if silent in kinds else []
 
 
-def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds among `there` of which a unit of this shape can be made, the tightest fit first."""
+def kinds_for(shape: Shape, kinds: Collection[SliceKind]) -> list[SliceKind]:
+    """Return the kinds among `kinds` of which a unit of this shape can be made, the tightest fit first."""
     if shape.topology:
         exact = SliceKind(shape.accelerator, shape.topology, shape.chips_per_host)
-        return [exact] if exact in there else []
-    return sorted(kind for kind in _same_accelerator(shape, there) if _offers(kind, shape))
+        return [exact] if exact in kinds else []
+    return sorted(kind for kind in _same_accelerator(shape, kinds) if _offers(kind, shape))
 
 
-def kinds_with_other_devices(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds among `there` that would be of this shape if they had other devices. A pool without accelerators gets hosts with
+def kinds_with_other_devices(shape: Shape, kinds: Collection[SliceKind]) -> list[SliceKind]:
+    """Return the kinds among `kinds` that would be of this shape if they had other devices. A pool without accelerators gets hosts with
     exactly the devices that its template requests; incidental ones do not matter."""
-    return [] if shape.topology else [kind for kind in _same_accelerator(shape, there) if not _offers(kind, shape)]
+    return [] if shape.topology else [kind for kind in _same_accelerator(shape, kinds) if not _offers(kind, shape)]
 
 
-def _same_accelerator(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    return [kind for kind in there if kind.accelerator == shape.accelerator and kind.chips_per_host >= shape.chips_per_host]
+def _same_accelerator(shape: Shape, kinds: Collection[SliceKind]) -> list[SliceKind]:
+    return [kind for kind in kinds if kind.accelerator == shape.accelerator and kind.chips_per_host >= shape.chips_per_host]
 
 
 def _offers(kind: SliceKind, shape: Shape) -> bool:

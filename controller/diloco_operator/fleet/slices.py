@@ -86,7 +86,7 @@ class Shape:
         return 1 if self.topology else self.hosts
 
     @property
-    def one(self) -> Shape:
+    def slice_shape(self) -> Shape:
         """The shape of one of its `Slice`s. Units of several hosts have it in common with units of one."""
         return self if self.topology or self.hosts == 1 else replace(self, hosts=1)
 

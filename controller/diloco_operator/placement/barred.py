@@ -49,10 +49,10 @@ class FreeSlices:
     """Key of another job -> slices that fit, but are kept for that job."""
     avoided: list[Slice] = field(default_factory=list)
     """Slices that would fit if no host were avoided."""
-    unwanted: list[Slice] = field(default_factory=list)
+    mismatched: list[Slice] = field(default_factory=list)
     """Slices without the capacity, labels or locality that the pool asks for."""
     tainted: list[Slice] = field(default_factory=list)
-    small: list[Slice] = field(default_factory=list)
+    too_small: list[Slice] = field(default_factory=list)
 
     @classmethod
     def of(cls, pool: PoolRequest, fleet: Fleet, taken: Collection[str]) -> FreeSlices:
@@ -71,11 +71,11 @@ class FreeSlices:
             elif requirements.avoided and possible.fits(slice_):
                 free.avoided.append(slice_)
             elif possible.admits(slice_):
-                free.small.append(slice_)
+                free.too_small.append(slice_)
             elif possible.attracts(slice_):
                 free.tainted.append(slice_)
             else:
-                free.unwanted.append(slice_)
+                free.mismatched.append(slice_)
         return free
 
     def units(self, *more: Slice) -> int:
@@ -131,19 +131,19 @@ def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accele
         parts.append(Part(f"{many(free.idle)} free, but too few for its minimum, which it gets as a whole"))
     if free.avoided:
         parts.append(part(free.avoided, *_avoided(pool, free.avoided, many(free.avoided))))
-    if free.unwanted:
-        parts.append(part(free.unwanted, *_unwanted(pool, possible, free.unwanted, many(free.unwanted))))
+    if free.mismatched:
+        parts.append(part(free.mismatched, *_mismatched(pool, possible, free.mismatched, many(free.mismatched))))
     if free.tainted:
         parts.append(part(free.tainted, *_tainted(possible, free.tainted, many(free.tainted))))
-    if free.small:
+    if free.too_small:
         # A host that units have in parts may lack no resource: it is too small only for a unit that takes it whole.
-        shortages = (fleet.shortage(slice_, possible.needs) for slice_ in free.small)
-        shortage, count = next(filter(None, shortages), ""), many(free.small)
+        shortages = (fleet.shortage(slice_, possible.needs) for slice_ in free.too_small)
+        shortage, count = next(filter(None, shortages), ""), many(free.too_small)
         if pool.words.needs_added:
             text = f"{count} free, but too small for what the API server makes of the template's requests: {shortage}"
-            parts.append(part(free.small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
+            parts.append(part(free.too_small, text, "set requests in the pool's template, or change the namespace's LimitRange"))
         else:
-            parts.append(part(free.small, f"{count} free, but too small: {shortage}", "request less in the pool's template"))
+            parts.append(part(free.too_small, f"{count} free, but too small: {shortage}", "request less in the pool's template"))
     return parts
 
 
@@ -220,7 +220,7 @@ def _jobs(kept: Counter[str]) -> str:
     return f"{'job' if len(named) == 1 else 'jobs'} {', '.join(named[:MAX_NAMED])}{more}"
 
 
-def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
+def _mismatched(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
     """Return the wishes of the pool that at least one of the slices does not meet, each with what the first of these has instead."""
     unmet: list[tuple[str, str]] = []
     helps: list[str] = []

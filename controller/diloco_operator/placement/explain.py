@@ -64,11 +64,11 @@ def pool_outcome(
     if missing <= 0:
         return PoolOutcome(pool.name, placed, "")
     needed = min(missing, pool.max - pool.draining_or_completed - placed, job_room)
-    lacks = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
+    summary = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
     counts = fleet.counts(pool.shape, job.job, own)
     if counts.total == 0:
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
-        return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
+        return _short(pool, placed, PoolReason.NO_MATCHING_NODES, summary, "; ".join(part.text for part in parts), parts)
     free = free_for(pool.name)
     least = 1 if own else units_at_once(job, free_for, pool)
     parts = _taken(job, free, fleet, counts, least, starts=not own)
@@ -82,13 +82,13 @@ def pool_outcome(
     parts += map(_odd, counts.odd)
     fleet_size = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
     why = f"the fleet has {fleet_size}" + (f": {'; '.join(part.text for part in parts)}" if parts else "")
-    return _short(pool, placed, PoolReason.NO_FREE_SLICE, lacks, why, parts)
+    return _short(pool, placed, PoolReason.NO_FREE_SLICE, summary, why, parts)
 
 
-def _short(pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
+def _short(pool: PoolRequest, placed: int, reason: PoolReason, summary: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
     """Return the outcome of a pool that would have more units if it had more slices."""
     helps = [Remedy(text) for text in dict.fromkeys(part.help for part in parts if part.help)][:_MOST_HELPS]
-    return PoolOutcome(pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
+    return PoolOutcome(pool.name, placed, reason, summary, why, (*helps, _MORE_NODES))
 
 
 def with_nodes_for_all(job: JobRequest, outcomes: Sequence[PoolOutcome]) -> list[PoolOutcome]:
@@ -109,14 +109,14 @@ def with_nodes_for_all(job: JobRequest, outcomes: Sequence[PoolOutcome]) -> list
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
     if outcome.why:
         return replace(outcome, why=f"{outcome.why}; {cause}")
-    return replace(outcome, lacks=f"{outcome.lacks}; {cause}")
+    return replace(outcome, summary=f"{outcome.summary}; {cause}")
 
 
-def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
-    """Return the outcome of a pool whose grantor was asked for nodes. `lacks` says what it needs, `asked` what was asked of whom."""
+def while_asked(outcome: PoolOutcome, reason: PoolReason, summary: str, asked: str) -> PoolOutcome:
+    """Return the outcome of a pool whose grantor was asked for nodes. `summary` says what it needs, `asked` what was asked of whom."""
     why = f"{outcome.why}; {asked}" if outcome.why else asked
     helps = tuple(each for each in outcome.helps if not each.is_more_nodes) if outcome.why else ()
-    return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
+    return replace(outcome, reason=reason, summary=summary, why=why, helps=helps)
 
 
 def pods_refused(outcome: PoolOutcome, units: Sequence[str]) -> PoolOutcome:

@@ -23,8 +23,8 @@ class HeldUnit(NamedTuple):
     name: str
     nodes: tuple[str, ...]
     """Names of all its hosts."""
-    loss: int = 0
-    """How much the job loses if the unit leaves. Of several units the one with the smallest loss leaves first."""
+    leaving_rank: int = 0
+    """Of several units the one with the lowest rank leaves first: with it the job loses least."""
     settling: bool = False
     """It has just got its slices, so it cannot be asked to leave them yet."""
     leaving_cost: int = 0
@@ -214,7 +214,7 @@ class PoolOutcome:
     placed: int
     reason: PoolReason | Literal[""]
     """"" if every candidate is placed."""
-    lacks: str = ""
+    summary: str = ""
     """What the pool lacks, if it is short of slices; otherwise all that is to be said."""
     why: str = ""
     """Why the pool is short of slices. It is the same for pools to which the same slices are barred for the same causes."""
@@ -228,7 +228,7 @@ class PoolOutcome:
     @property
     def causes(self) -> str:
         """The message without remedies."""
-        return f"{self.lacks}; {self.why}" if self.why else self.lacks
+        return f"{self.summary}; {self.why}" if self.why else self.summary
 
     @property
     def message(self) -> str:

@@ -303,7 +303,7 @@ class SimulatedOperator:
     def _groups(self) -> Iterator[tuple[str, Collection[str]]]:
         """Yield each group's name with its nodes. A group is called after its first node."""
         for shape in self._shapes.values():
-            for slice_ in self._inventory.slices(shape.one):
+            for slice_ in self._inventory.slices(shape.slice_shape):
                 yield slice_.hosts[0].node, [host.node for host in slice_.hosts]
 
 
@@ -319,5 +319,5 @@ def _with_most(job: Obj, most: int) -> Obj:
 
 def _most_units(inventory: Inventory, shape: Shape) -> int:
     """Units of this shape for which the fleet has slices."""
-    counts = inventory.counts(shape.one)
+    counts = inventory.counts(shape.slice_shape)
     return counts.total // shape.chips_per_host if counts.hosts else counts.total // shape.slots

@@ -61,11 +61,11 @@ def _keeps(plan: FlowPlan, job: str) -> bool:
     return any(plan.kept_for_minimum.get(job, {}).values())
 
 
-def _all_displacing(problem: FlowProblem, some: Collection[tuple[str, str]]) -> FlowProblem:
-    """Return the problem as if the pods of the pools `some` were known to be admitted, too."""
-    return FlowProblem(problem.classes, tuple(_displacing(job, some) for job in problem.jobs))
+def _all_displacing(problem: FlowProblem, pools: Collection[tuple[str, str]]) -> FlowProblem:
+    """Return the problem as if the pods of these pools were known to be admitted, too."""
+    return FlowProblem(problem.classes, tuple(_displacing(job, pools) for job in problem.jobs))
 
 
-def _displacing(job: FlowJob, some: Collection[tuple[str, str]]) -> FlowJob:
-    pools = (replace(pool, displaces=True, keeps_for_minimum=True) if (job.key, pool.name) in some else pool for pool in job.pools)
-    return replace(job, pools=tuple(pools))
+def _displacing(job: FlowJob, pools: Collection[tuple[str, str]]) -> FlowJob:
+    changed = (replace(pool, displaces=True, keeps_for_minimum=True) if (job.key, pool.name) in pools else pool for pool in job.pools)
+    return replace(job, pools=tuple(changed))

@@ -61,15 +61,15 @@ class _Small:
                 elif len(self._out[node]) == 1:
                     again |= self._merge(node, next(iter(self._out[node])), list(self._in[node]), into_tail=False)
 
-    def _merge(self, node: int, one: _Arc, others: list[_Arc], *, into_tail: bool) -> bool:
-        """Remove the node, and lengthen the `others` by its single arc `one`. False if that arc limits them."""
-        if one.tail == one.head or one.upper < sum(arc.upper for arc in others) or one.lower > sum(arc.lower for arc in others):
+    def _merge(self, node: int, single: _Arc, others: list[_Arc], *, into_tail: bool) -> bool:
+        """Remove the node, and lengthen the `others` by its single arc. False if that arc limits them."""
+        if single.tail == single.head or single.upper < sum(arc.upper for arc in others) or single.lower > sum(arc.lower for arc in others):
             return False
-        end = one.tail if into_tail else one.head
-        del self._out[one.tail][one], self._in[one.head][one]
+        end = single.tail if into_tail else single.head
+        del self._out[single.tail][single], self._in[single.head][single]
         for arc in others:
-            arc.cost += one.cost
-            arc.through += one.through
+            arc.cost += single.cost
+            arc.through += single.through
             if into_tail:
                 arc.tail = end
                 self._out[end][arc] = None

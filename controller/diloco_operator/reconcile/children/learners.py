@@ -60,7 +60,7 @@ class LearnerPods:
         """Whether hosts of this shape exist and only DRA offers their accelerators. Nodes that are still to come are taken to be like
         them."""
         fleet = self._context.observed.fleet
-        views = [fleet.node(slice_.hosts[0].node) for slice_ in itertools.islice(fleet.slices(shape.one), _MOST_LOOKED_AT)]
+        views = [fleet.node(slice_.hosts[0].node) for slice_ in itertools.islice(fleet.slices(shape.slice_shape), _MOST_LOOKED_AT)]
         return bool(views) and all(view is not None and view.product for view in views)
 
     def _attempt(self, record: UnitStatusRecord, places: Sequence[PodPlace], locality: str = "") -> list[Create]:

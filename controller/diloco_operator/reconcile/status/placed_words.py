@@ -38,7 +38,7 @@ class Hardware:
         lacks: dict[str, list[str]] = {}
         for pool in self.pools:
             if pool.lack.of_slices:
-                lacks.setdefault(pool.why, []).append(pool.lacks)
+                lacks.setdefault(pool.why, []).append(pool.summary)
         off = [pool.message for pool in self.pools if pool.lack is Lack.SWITCHED_ON]
         return "".join(f"; {text}" for text in (*(f"{', '.join(pools)}; {why}" for why, pools in lacks.items()), *off))
 

@@ -252,11 +252,11 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
         if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.unreadable)):
             outcome = with_cause(outcome, why)
         elif waiting:
-            lacks = f"pool {pool.name} needs {plural(len(waiting), 'more slice', 'more slices')} of {context.shapes[pool.name]}"
+            summary = f"pool {pool.name} needs {plural(len(waiting), 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             asked = f"{grantor.gives.words} for {'it' if len(waiting) == 1 else 'them'} {grantor.gives.verb} asked of {grantor.asked}"
             if pods := next(filter(all_bound, (_pods(context, record) for record in waiting)), []):
                 asked = f"{asked}; {wait_words.no_slice_yet(pods[0].unit, sorted({pod.node for pod in pods}))}"
-            outcome = while_asked(outcome, grantor.gives.pool, lacks, asked)
+            outcome = while_asked(outcome, grantor.gives.pool, summary, asked)
         elif outcome.lack is Lack.ROOM_IN_JOB:
             given_up = (record for record in in_pool if follows(record.reason, Follows.NOT_WANTED) and record.grantor_said)
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)

@@ -46,7 +46,7 @@ _KEEP_ORDER = {
     UnitState.PENDING: 4,
 }
 """Order in which units keep their slices when a maximum shrinks: the further a unit has come, the more would be lost."""
-_LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
+_LEAVING_RANK = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
 """How much a job loses with a unit that leaves in this state."""
 _ENDED = (UnitState.DRAINING, UnitState.COMPLETED)
 """Units that count against maxima and start no more."""
@@ -217,7 +217,7 @@ def _pool_units(
         elif slice_ := _kept_slice(context, requirements, record, spare):
             nodes = _nodes(context, requirements.shape, slice_)
             settling = record.name in staying or settled_at(context, record) is not None
-            units.held.append(HeldUnit(record.name, nodes, _LOSS[record.state], settling, leaving_cost, slice_))
+            units.held.append(HeldUnit(record.name, nodes, _LEAVING_RANK[record.state], settling, leaving_cost, slice_))
             if not record.running and any(node in context.hosts.avoided or node in limits.avoid for node in nodes):
                 units.moving += 1
         else:

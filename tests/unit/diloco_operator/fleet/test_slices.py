@@ -30,7 +30,7 @@ V5P = Shape("tpu-v5p", "4x4x4", 4, 16)
     ],
 )
 def test_unit_takes_a_slice_hosts_or_a_part_of_one(shape: Shape, divides: bool, size: float, slots: int, one: Shape, text: str) -> None:
-    assert (shape.divides, shape.size, shape.slots, shape.one, str(shape)) == (divides, size, slots, one, text)
+    assert (shape.divides, shape.size, shape.slots, shape.slice_shape, str(shape)) == (divides, size, slots, one, text)
 
 
 def test_slice_is_told_by_its_first_host_and_its_part_and_a_group_by_the_names_of_all() -> None:

@@ -185,7 +185,7 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
     fleet.set_reservations("ns/other", {"theirs"})
     (pool,) = ask(fleet, a_pool("a", 3, on=("mine",), capacity="OnDemand")).pools
     assert (pool.placed, pool.reason) == (1, "NoFreeSlice")
-    assert pool.lacks == "pool a needs 2 more slices of tpu-v5p 2x2x1"
+    assert pool.summary == "pool a needs 2 more slices of tpu-v5p 2x2x1"
     assert pool.why == (
         "the fleet has 4: 1 of this job; 1 held by job ns/other; 1 unusable: node "
         "broken is NotReady; 1 free, but not fitting: the pool asks for capacity OnDemand (spot is Spot)"
@@ -246,7 +246,7 @@ def test_unit_that_waits_points_to_the_message_of_its_pool() -> None:
     placement = ask(tpus(1), a_pool("a", 3))
     assert {unit.message for unit in placement.unplaced} == {"waits for a slice; the message of pool a says why"}
     pool = placement.pools[0]
-    assert pool.message == f"{pool.lacks}; {pool.why}. What would help: more nodes"
+    assert pool.message == f"{pool.summary}; {pool.why}. What would help: more nodes"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_units_that_contribute_least_are_the_first_that_may_go() -> None:
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
     units = request(stage).pools[0].units
-    assert min(units, key=lambda unit: unit.loss).name == "v5p-0"
+    assert min(units, key=lambda unit: unit.leaving_rank).name == "v5p-0"
 
 
 def test_a_job_says_what_it_wants() -> None:
