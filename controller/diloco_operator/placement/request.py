@@ -24,7 +24,7 @@ class HeldUnit(NamedTuple):
     nodes: tuple[str, ...]
     """Names of all its hosts."""
     leaving_rank: int = 0
-    """Of several units the one with the lowest rank leaves first: with it the job loses least."""
+    """The unit with the lowest rank leaves first: with it the job loses least."""
     settling: bool = False
     """It has just got its slices, so it cannot be asked to leave them yet."""
     leaving_cost: int = 0

@@ -12,7 +12,7 @@ def test_what_is_there_stays_if_no_search_has_time() -> None:
     waiting = a_job("waiting", a_pool("gpu", 2, size=2), min=2, created=2.0)
     plan = solve(a_problem({"gpu/a": 12}, small, large, waiting), no_time)
     assert (units(plan, "small"), units(plan, "large"), units(plan, "waiting")) == ({"gpu/a": 3}, {"gpu/a": 1}, {})
-    assert (sorted(plan.admitted), sorted(plan.undecided), plan.gap) == (["small", "large"], ["large", "waiting"], 1)
+    assert (sorted(plan.admitted), sorted(plan.undecided), plan.gap) == (["large", "small"], ["large", "waiting"], 1)
 
 
 def test_a_minimum_that_was_not_found_in_time_is_undecided_and_one_that_cannot_be_met_is_not() -> None:
