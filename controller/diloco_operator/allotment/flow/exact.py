@@ -66,7 +66,7 @@ class _Steps:
         kept_for_minimum = {key: self._kept_for_minimum(key, places) for key in self._waiting}
         if not is_best:
             # The last solution is that of the minima. It was found without a goal, so its other units are not worth that others leave.
-            gaining = {job.key for job in self._jobs if self._staying_units(job, places) < self._met.get(job.key, 0)}
+            gaining = {job.key for job in self._jobs if self._minimum_takes_new(job, places)}
             return self._planned(self._with_new_only(gaining, places), objective, 0, kept_for_minimum)
         if not self._waiting:
             return self._planned(places, objective, 0, {})
@@ -157,6 +157,10 @@ class _Steps:
 
     def _wait(self, job: FlowJob) -> None:
         """Keep what there is for the minimum of a job that waits from later jobs. A job that cannot start keeps nothing."""
+        if not job.missing:  # a minimum of nothing fits, so it was undecided
+            self._met[job.key] = 0
+            self._undecided.discard(job.key)
+            return
         counts, solver = self._program.variables[job.key], self._solver
         for unit in self._program.units(counts, [pool for pool in job.pools if pool.scavenged or not job.keeps]):
             solver.bound(unit, 0, 0)
@@ -249,8 +253,10 @@ class _Steps:
                 places[job.key, pool.name] = PoolPlan(staying, *new)
         return places
 
-    def _staying_units(self, job: FlowJob, places: _Places) -> int:
-        return sum(sum(places[job.key, pool.name].staying.values()) for pool in job.firm)
+    def _minimum_takes_new(self, job: FlowJob, places: _Places) -> bool:
+        """Whether the job's minimum has new units: for those that it lacked, or as successors."""
+        staying = sum(sum(places[job.key, pool.name].staying.values()) for pool in job.firm)
+        return self._met.get(job.key, 0) > min(staying, job.protected)
 
     def _with_new_only(self, gaining: Container[str], places: _Places) -> _Places:
         """Return these places with new units only for the jobs `gaining`. Other units stay if nobody takes their room."""

@@ -75,6 +75,17 @@ def test_the_limits_hold_whichever_search_runs_out_of_time(seed: int) -> None:
         number, gap = number + 1, plan.gap
 
 
+@settings(max_examples=examples(200))
+@given(SEEDS)
+@example(440693)  # a pool's own minimum, met beside surplus of another pool
+@example(812532)  # a job without a minimum
+def test_the_limits_hold_if_several_searches_run_out_of_time(seed: int) -> None:
+    problem, draw = a_small_problem(seed, sizes=(1, 2, 4)), random.Random(seed)
+    plan = solve(problem, lambda: draw.choice([0.0, 1000.0]))
+    check_limits(problem, plan)
+    assert all(job.missing for job in problem.jobs if job.key in plan.undecided)
+
+
 def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
     used = {class_.name: 0 for class_ in problem.classes}
     hubs = {class_.name: class_.hub for class_ in problem.classes}
