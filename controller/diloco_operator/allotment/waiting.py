@@ -1,7 +1,7 @@
 """Jobs that have nothing and wait for slices, in lines of equal jobs. An allotment looks only at the first of each line.
 
-Equal jobs differ only in their age. If one of them gets nothing, the jobs behind it get nothing either, and change no other job's slices. So
-an allotment need look at no more jobs of a line than could get a slice, even if thousands wait.
+Equal jobs differ only in their age. If one of them gets nothing, the jobs behind it get nothing either, and change no other job's slices.
+So an allotment need look at no more jobs of a line than could get a slice, even if thousands wait.
 
 See docs/decisions/0207-allotment.md.
 """

@@ -124,8 +124,8 @@ class FleetSlices:
         random: Generator,
         joining: Mapping[str, float],
     ) -> None:
-        """`hardware`: makes the hardware of a unit from its place. `repairs`: time until a group that failed is back. `joining`: when groups
-        come that are not there at the beginning, in seconds, by name."""
+        """`hardware`: makes the hardware of a unit from its place. `repairs`: time until a group that failed is back. `joining`: see
+        `Conditions`."""
         self.reclaimed = 0
         """Units that had to leave because their slices were taken away."""
         self.moved = 0

@@ -259,7 +259,7 @@ class _Steps:
         return self._met.get(job.key, 0) > min(staying, job.protected)
 
     def _with_new_only(self, gaining: Container[str], places: _Places) -> _Places:
-        """Return these places with new units only for the jobs `gaining`. Other units stay if nobody takes their room."""
+        """Return these places with new units only for the jobs `gaining`. Other units stay if their room is not taken."""
         room = {class_.name: class_.room for class_ in self._classes}
         room_of_job = {job.key: job.max for job in self._jobs}
         staying: dict[PoolKey, dict[str, int]] = {}

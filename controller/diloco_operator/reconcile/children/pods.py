@@ -266,7 +266,7 @@ def memory_of_syncer(spec: Spec, config: OperatorConfig) -> int | None:
 
 
 def _steady_nodes() -> Obj:
-    """Prefer nodes that are not taken away and that have no accelerators, which learners need. A syncer runs elsewhere if there are none."""
+    """Prefer nodes that are not taken away and have no accelerators, which learners need. A syncer runs elsewhere if there are none."""
     expressions: list[Obj] = [{"key": label, "operator": "DoesNotExist"} for label in ACCELERATOR_LABELS]
     expressions += [{"key": label, "operator": "NotIn", "values": list(values)} for label, values in _UNSTEADY.items()]
     return {
