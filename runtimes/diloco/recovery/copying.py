@@ -1,5 +1,5 @@
-"""One try to take a state, of a peer or what the unit has stored: what comes is checked on a thread of its own, and handed to the training
-thread part by part.
+"""One try to take a state, from a peer or from what the unit has stored. A thread of its own receives and checks it, and hands it to the
+training thread part by part.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -39,9 +39,9 @@ from diloco.wording import plural
 _AHEAD = 4
 """Parts that may wait for the training thread."""
 _PROCESSES_AT_ONCE = 4
-"""How many processes of a donor one of the taker hears at a time."""
+"""Processes of the donor that one process of the taker copies from at a time."""
 _BLOCKS_AT_ONCE = 4
-"""Blocks that are fetched at once: one connection to an object store carries less than a link does."""
+"""Blocks that are fetched at once, because one connection to an object store does not fill a link."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,12 +51,12 @@ class WholeCame:
 
     rest: Any = field(repr=False)
     t: int | None = None
-    """Outer step of the marker at which it was stored; None: a peer gave it."""
+    """Outer step of the marker at which it was stored. None if a peer gave it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """Nothing more comes of it."""
+    """The copy failed, and nothing more comes."""
 
     why: str
 
@@ -65,37 +65,36 @@ type Came = ArraysCame | WholeCame | CopyFailed
 
 
 class Copy(abc.ABC):
-    """Begins with `start`."""
+    """A queue of what came, filled by a thread that `start` begins and emptied by the training thread."""
 
     def __init__(self, came: Callable[[], None]) -> None:
-        """`came` is called on the copy's thread when there is something to take."""
+        """The copy's thread calls `came` when there is something to take."""
         self._came = came
         self._queue: queue.Queue[Came] = queue.Queue(_AHEAD)
         self._cancelled = threading.Event()
         self.bytes = 0
-        """That have come."""
+        """Bytes that have come."""
         self.begun_at: float | None = None
-        """When the first part began, on `time.monotonic`."""
+        """When the first part began, on `time.monotonic`. None if nothing has come."""
         self.heard_at = time.monotonic()
-        """When something came last."""
+        """When something came last, or when the copy was made."""
 
     def start(self) -> None:
-        """Begin, on a thread of its own."""
         threading.Thread(target=self._run, name="diloco-copy", daemon=True).start()
 
     @abc.abstractmethod
     def _read(self) -> WholeCame:
-        """Put what comes, and return the end of it. Raises what is wrong with it."""
+        """Receive everything, `_put` each part, and return the end. Runs on the copy's thread; whatever it raises fails the copy."""
 
     def take(self) -> Came | None:
-        """Take what came next. Never waits."""
+        """Return what came next, without waiting. None if nothing has come."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
             return None
 
     def cancel(self) -> None:
-        """Nothing more is wanted."""
+        """End the copy. Nothing more is wanted."""
         self._cancelled.set()
 
     def _run(self) -> None:
@@ -110,13 +109,12 @@ class Copy(abc.ABC):
             self._put(CopyFailed(f"{type(error).__name__}: {words(error)}"))
 
     def _heard(self) -> None:
-        """Note that something came."""
         self.heard_at = time.monotonic()
         if self.begun_at is None:
             self.begun_at = self.heard_at
 
     def _put(self, came: Came) -> None:
-        """Wait while the training thread has enough to do."""
+        """Queue it for the training thread. Waits while `_AHEAD` parts are queued; drops it once the copy is cancelled."""
         while not self._cancelled.is_set():
             try:
                 self._queue.put(came, timeout=0.1)
@@ -127,7 +125,7 @@ class Copy(abc.ABC):
 
 
 class PeersCopy(Copy):
-    """A copy of what this process owns, of the processes of a donor."""
+    """A copy of what this process owns, taken from the processes of a donor."""
 
     def __init__(
         self,
@@ -143,7 +141,7 @@ class PeersCopy(Copy):
         """
         Args:
             addresses: host:port of each process of the donor, rank 0 first
-            wanted: for each of them, but the small rest for the first one only
+            wanted: the request for each of them; only the first one is asked for the small rest
             fragments: how many the model has
             host_name: what the certificate of the donor must say
             came: see `Copy`
@@ -160,7 +158,7 @@ class PeersCopy(Copy):
         self._addresses.rotate(-wanted.rank)
         self._alone = len(addresses) == 1
         self._missing = sum(piece.elements for piece in pieces_from_message(layout, wanted.pieces.pieces))
-        """Elements of the model that did not come yet."""
+        """Elements of the model that have not come yet."""
         self._rest: Any = None
         self._calls: list[grpc.Call] = []
         self._error: Exception | None = None
@@ -177,9 +175,9 @@ class PeersCopy(Copy):
             call.cancel()
 
     def _read(self) -> WholeCame:
-        # Units are mostly sharded alike. Then the process of the same rank has all, and no other one is asked.
+        # Units are mostly sharded alike. Then the donor's process of this rank, which is asked first, has all that is wanted.
         self._take_next()
-        # Not a pool, whose threads keep the process at its end.
+        # Daemon threads in place of a pool: the threads of a pool would keep the process from ending.
         threads = [threading.Thread(target=self._take_in_turn, name="diloco-copy", daemon=True) for _ in range(_PROCESSES_AT_ONCE)]
         for thread in threads:
             thread.start()
@@ -196,7 +194,7 @@ class PeersCopy(Copy):
             pass
 
     def _take_next(self) -> bool:
-        """Take what the next process of the donor has. False if none is left."""
+        """Take what the next process of the donor has. False if no process is left, or it failed."""
         with self._lock:
             if not self._addresses:
                 return False
@@ -212,7 +210,7 @@ class PeersCopy(Copy):
         return True
 
     def _take(self, rank: int, address: str) -> int:
-        """Take what one process of the donor has. Return its elements of the model."""
+        """Take what one process of the donor has. Return how many elements of the model that was."""
         wanted = StateWanted()
         wanted.CopyFrom(self._wanted)
         wanted.without_rest = wanted.without_rest or rank != 0
@@ -222,6 +220,7 @@ class PeersCopy(Copy):
             call = rpc.take(channel)(wanted)
             with self._lock:
                 self._calls.append(call)
+            # A `_end_calls` before the append has not seen this call.
             if self._cancelled.is_set() or self._error is not None:
                 call.cancel()
             before = 0
@@ -241,7 +240,7 @@ class PeersCopy(Copy):
 
 
 class StoredCopy(Copy):
-    """A copy of what this process owns, of what the unit has stored itself."""
+    """A copy of what this process owns, read from what the unit has stored itself."""
 
     def __init__(
         self,
@@ -256,15 +255,16 @@ class StoredCopy(Copy):
     ) -> None:
         """
         Args:
-            find: finds the state, on the thread. Raises SnapshotError and what drivers raise
-            unit: whose the state must be
-            kind: what it must be, see `InnerState.kind`
+            find: finds the state, on the copy's thread. May raise SnapshotError and what drivers of object stores raise
+            unit: the unit that must have stored the state
+            kind: the kind that the state must have, see `InnerState.kind`
             pieces: what this process owns
             came: see `Copy`
+            with_rest: the small rest is wanted, too
         """
         super().__init__(came)
         self.found: Found | None = None
-        """What is copied. None: it is looked for."""
+        """The state that is copied. None while it is looked for."""
         self._find = find
         self._unit = unit
         self._kind = kind
@@ -273,15 +273,15 @@ class StoredCopy(Copy):
         self._with_rest = with_rest
 
     def _read(self) -> WholeCame:
-        found = self._find()
-        check_fits(found.state, self._unit, self._kind, self._layout)
-        _log.info("takes the state of outer step %d that it has stored in %s/%s", found.state.t, found.folder.uri, found.state.name)
-        self.found = found
+        stored = self._find()
+        check_fits(stored.state, self._unit, self._kind, self._layout)
+        _log.info("takes the state of outer step %d that it has stored in %s/%s", stored.state.t, stored.folder.uri, stored.state.name)
+        self.found = stored
         self._came()
         try:
-            return self._read_state(found.folder, found.state)
+            return self._read_state(stored.folder, stored.state)
         except Unusable as error:
-            raise _unusable(error, found.folder) from error
+            raise _unusable(error, stored.folder) from error
 
     def _read_state(self, folder: UnitFolder, state: StoredState) -> WholeCame:
         waiting: deque[tuple[Block, Future[bytes]]] = deque()
@@ -306,7 +306,7 @@ class StoredCopy(Copy):
         return WholeCame(decode(rest) if rest else None, state.t)
 
     def _share(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> ArraysCame:
-        """Return what this process owns of some arrays. `values`: those of one array after the other."""
+        """Return what this process owns of these arrays. `values` has the values of one array after the other."""
         shares: list[PieceArray] = []
         parts: list[NDArray[np.float32]] = []
         start = 0
@@ -326,21 +326,24 @@ class Found:
     folder: UnitFolder
     state: StoredState
     former: str = ""
-    """The folder of another job in whose place it was found. Empty: in this job's own."""
+    """The former job whose folder has the state. Empty if it is this job's own folder."""
 
 
 def newest(folder_of: Callable[[str], UnitFolder], former: Sequence[str]) -> Found:
-    """Return the newest state of this job, or of the first of the `former` ones that has any. Raises StateError, and what drivers raise."""
+    """Return the newest state of this job, or of the first of the `former` jobs that has stored one.
+
+    Raises StateError, and what drivers of object stores raise.
+    """
     where = ""
-    for one in ("", *former):
-        folder = folder_of(one)
+    for job in ("", *former):
+        folder = folder_of(job)
         where = where or folder.uri
         try:
             state = folder.newest()
         except Unusable as error:
             raise _unusable(error, folder) from error
         if state is not None:
-            return Found(folder, state, one)
+            return Found(folder, state, job)
     raise StateError(f"the unit has stored no state in {where}")
 
 
@@ -349,28 +352,28 @@ def _unusable(error: Unusable, folder: UnitFolder) -> StateError:
 
 
 class StoredSteps:
-    """How many local steps are behind what a unit has stored: looked up on a thread of its own, as a store may hang."""
+    """How many local steps are behind what a unit has stored. A thread of its own looks that up, because an object store may hang."""
 
     def __init__(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
-        """Begin to look. The rest: as of `StoredCopy`."""
+        """Begin to look. `unit`, `kind` and `came` are as in `StoredCopy`."""
         self.found: int | None = None
-        """0: nothing that this unit can take; None: it is not known yet."""
+        """Local steps; 0 if the unit has stored nothing that it can take, None while that is not known."""
         threading.Thread(target=self._look, args=(folder, unit, kind, layout, came), name="diloco-stored", daemon=True).start()
 
     def _look(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
-        found = 0
+        steps = 0
         try:
             if (state := folder().newest()) is not None:
                 check_fits(state, unit, kind, layout)
-                found = state.steps
+                steps = state.steps
         except Exception as error:  # noqa: BLE001 - what is wrong with it is said where it is to be taken
             _log.debug("what the unit has stored cannot be looked at: %s", words(error))
-        self.found = found
+        self.found = steps
         came()
 
 
 def _begin_to_read(folder: UnitFolder, state: StoredState, block: Block) -> Future[bytes]:
-    """Read a block on a thread of its own. Not on one of a pool: these keep the process at its end while a driver hangs."""
+    """Read a block on a daemon thread of its own. While a driver hangs, a thread of a pool would keep the process from ending."""
     data: Future[bytes] = Future()
 
     def read() -> None:

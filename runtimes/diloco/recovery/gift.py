@@ -1,4 +1,4 @@
-"""What one process of a taker gets of this process's state: parts that the training thread stages, as messages.
+"""What one process of a taker gets from this process: the parts that the training thread stages, as messages.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -20,13 +20,13 @@ from diloco.protocol.state_parts import StateError, cut
 from diloco.protocol.state_values import encode
 
 BOUNDARY_SECONDS = 120.0
-"""How long the next part may take: the program may evaluate, or wait for what the peer holds already."""
+"""How long the next part may take. The program may evaluate, or may not have adopted yet what the peer holds."""
 ALIVE_SECONDS = 10.0
-"""How often it says meanwhile that it is still there: a third of `process_copy.SILENCE_SECONDS`."""
+"""How often the donor says meanwhile that it is still there: a third of `process_copy.SILENCE_SECONDS`."""
 
 
 class Refused(Exception):
-    """The state is not given. `code` and the message are for the peer."""
+    """This process does not give its state. `code` and the message are for the peer."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Gift(StagedParts):
-    """These pieces of this process's state, for one receiver."""
+    """Some pieces of this process's state, for one process of a taker."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Gift(StagedParts):
         *,
         hears_waiting: bool = True,
     ) -> None:
-        """Args as of `StagedParts`. `hears_waiting`: as `StateWanted` says."""
+        """The arguments are those of `StagedParts`, and `hears_waiting` of `StateWanted`."""
         super().__init__(state, cut(pieces), receiver, stage_rest)
         self._layout = layout
         self._elements = sum(piece.elements for piece in pieces)
@@ -70,7 +70,7 @@ class Gift(StagedParts):
         yield StateMessage(end=StateEnd(parts=index, bytes=total, elements=self._elements))
 
     def _until_the_next(self) -> Iterator[StateMessage]:
-        """Say that the donor is still there, until there is a part or it has taken too long."""
+        """Yield an empty message every ALIVE_SECONDS until there is a part, for BOUNDARY_SECONDS at most."""
         for _ in range(int(BOUNDARY_SECONDS // ALIVE_SECONDS) if self._hears_waiting else 0):
             if self.wait(ALIVE_SECONDS):
                 return

@@ -1,7 +1,7 @@
 """A process gives what it owns of its unit's state to a peer, and trains on.
 
-Each process of the taker asks each process of the donor that owns something of what it owns itself. Nothing is staged before this process
-has adopted what the peer's holds (t_s of the paper).
+Each process of the taker asks the processes of the donor that own something of what it owns itself. This process stages nothing before it
+has adopted the versions that the taker's process holds (t_s of the paper).
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -25,13 +25,13 @@ from diloco.recovery.gift import Gift, Refused
 from diloco.recovery.held import Held
 
 GRANT_SECONDS = 5.0
-"""How long a peer may be sooner here than the syncer's word of it."""
+"""How long a peer waits here for the syncer's message that names it: the two come over different streams."""
 MOST_GRANTS = 1024
-"""Units that may be known as takers."""
+"""Units that may be known as takers. Beyond that the oldest grant is forgotten."""
 
 
 class Giver:
-    """One process's end. `at_boundary` belongs to the training thread, the rest to those of the connection and the server."""
+    """The donor's side in one process. The training thread calls `at_boundary`, threads of the connection and the server the rest."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Giver:
         Args:
             owned: what this process gives, in the order of the layout
             stage_rest: see the attribute
-            epoch_of: number of an incarnation of the syncer. None if this process has not met it
+            epoch_of: returns the number of an incarnation of the syncer. None if this process has not met it
             now: seconds, to measure short times with
             alone: the unit has no other process
         """
@@ -65,15 +65,15 @@ class Giver:
         self._changed = threading.Condition()
         self._grants: dict[str, Give] = {}
         self._served: dict[str, set[int]] = {}
-        """By taker the ranks that have come with its grant."""
+        """For each taker, its ranks that have come with the present grant. Each rank may come once."""
         self._gifts: list[tuple[Gift, StateWanted]] = []
         """All are for one taker. The one that waited longest for a boundary comes first."""
         self._epoch = 0
-        """The number of the incarnation that its taker is connected to."""
+        """The number of the syncer's incarnation that the taker is connected to."""
         self._closed = False
 
     def allow(self, give: Give) -> None:
-        """Allow this attempt of a unit to take the state, as the syncer says. It says so again on each new stream."""
+        """Allow this attempt of a unit to take the state. The syncer names it again on each new stream, which changes nothing."""
         with self._changed:
             before = self._grants.pop(give.unit, None)
             if before is None or (before.attempt, before.grant) != (give.attempt, give.grant):
@@ -85,7 +85,7 @@ class Giver:
             self._changed.notify_all()
 
     def begin(self, wanted: StateWanted, identity: str) -> Gift:
-        """Admit a process of a peer whose certificate says `identity`. Waits GRANT_SECONDS at most. Raises Refused."""
+        """Admit a process of a peer. `identity` is from its certificate. Waits for its grant, GRANT_SECONDS at most. Raises Refused."""
         if wanted.job_uid != self._job_uid or identity != learner_identity(wanted.job_uid, wanted.unit, wanted.attempt):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -104,8 +104,8 @@ class Giver:
             epoch = self._epoch_of(wanted.incarnation)
             if epoch is None:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "the donor has not met the syncer since this has started again")
-            self._gifts = [(gift, of) for gift, of in self._gifts if not gift.over]
-            other = next((of for _, of in self._gifts if (of.unit, of.grant) != (wanted.unit, wanted.grant)), None)
+            self._gifts = [(gift, request) for gift, request in self._gifts if not gift.over]
+            other = next((request for _, request in self._gifts if (request.unit, request.grant) != (wanted.unit, wanted.grant)), None)
             if other is not None:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, f"the donor gives its state to unit {other.unit} now")
             gift = self._gift(wanted)
@@ -136,12 +136,17 @@ class Giver:
 
     @property
     def busy(self) -> bool:
-        """Whether a peer takes this process's state."""
+        """A peer is taking this process's state."""
         return any(not gift.over for gift, _ in self._gifts)
 
     def at_boundary(self, held: Held, step_seconds: float, *, readable: bool) -> None:
-        """Stage what fits into the time that this boundary may take. `readable`: the state is as after the last local step that was
-        counted."""
+        """Stage what fits into the time that this boundary may take.
+
+        Args:
+            held: the versions that this process has adopted
+            step_seconds: how long the last local step took
+            readable: the state is that after the last local step that was counted
+        """
         with self._changed:
             gifts = [(gift, wanted) for gift, wanted in self._gifts if not gift.over]
         if not gifts:
@@ -155,13 +160,13 @@ class Giver:
                 continue
             time_is_over = gift.stage(held.versions, step_seconds, self._now)
             with self._changed:
-                # Next time it is the last one: one process of the taker must not wait until another has all.
-                self._gifts = sorted(self._gifts, key=lambda one: one[0] is gift)
+                # To the end of the list, so that all processes of the taker get parts in turn.
+                self._gifts = sorted(self._gifts, key=lambda entry: entry[0] is gift)
             if time_is_over:
                 return
 
     def close(self) -> None:
-        """Refuse all from now on: this process leaves, and who takes from it must take from another one."""
+        """End all gifts and refuse new ones: this process leaves, and its taker must find another donor."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
 """Which versions of the fragments a unit has adopted, in one incarnation of the syncer. Pure.
 
-Outer steps of two incarnations do not compare: one that starts from an older snapshot counts some of them again.
+Outer steps of two incarnations cannot be compared: a syncer that starts from an older snapshot counts some of them again.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -14,18 +14,18 @@ from diloco.learner.unit_plan import UnitPlan
 
 
 class Held:
-    """Told of every boundary, in order."""
+    """The training thread calls `boundary` at every step boundary, in order."""
 
     def __init__(self, fragments: int) -> None:
         self.epoch = -1
-        """The epoch of the syncer (`Incarnations`); -1: it was not met yet."""
+        """The number of the syncer's incarnation (see `Incarnations`). -1 if the process has not met the syncer."""
         self.versions = [-1] * fragments
-        """Per fragment what was adopted in this epoch; -1: nothing yet."""
+        """For each fragment the version that was adopted in this epoch. -1 if none was."""
         self._arrived: dict[int, tuple[int, int]] = {}
-        """Per fragment (epoch, version) that came last."""
+        """For each fragment the (epoch, version) that came last."""
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan) -> bool:
-        """Note what came before this boundary, and what is done at it. True: another incarnation began."""
+        """Note what came before this boundary, and what is done at it. True if another incarnation has begun."""
         before = self.epoch
         for event in events:
             match event:

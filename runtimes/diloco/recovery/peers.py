@@ -1,4 +1,4 @@
-"""A unit's dealings with its peers: what its member, its connection and its state have to do with each other.
+"""What a unit exchanges with its peers: this connects its member, its connection and its state.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -29,7 +29,7 @@ from diloco.snapshots.stored_state import folder_of
 
 
 class PeersOfUnit(Peers):
-    """Those of a unit of one process, or of the leader of one of several."""
+    """The `Peers` of a unit of one process, or of the leader of a unit of several ranks."""
 
     def __init__(self, config: LearnerConfig, layout: Layout, process: ProcessState, state: WholeState) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class PeersOfUnit(Peers):
         self._state = state
         self._storer = Storer(config, layout, state)
         self._not_stored = ""
-        """What was said last of the storer's error."""
+        """The storer's error that the syncer was told last."""
         self._tell: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._news = False
@@ -46,7 +46,7 @@ class PeersOfUnit(Peers):
         self._named: deque[Donor] = deque(maxlen=1)
         self._taker: Taker | None = None
         self._stored_steps: StoredSteps | None = None
-        """None: this unit stores nothing."""
+        """None if this unit stores nothing."""
         self._joined_at = time.monotonic()
         self._start_seconds = seconds_since_start()
         self._first_step_from: float | None = None
@@ -120,14 +120,15 @@ class PeersOfUnit(Peers):
         elif not taker.begun:
             if not state.missing and state.generation:
                 steps = self._stored_steps.found if self._stored_steps is not None else 0
+                # The object store has not answered. After SILENCE_SECONDS the unit begins as if nothing were stored.
                 if steps is None and time.monotonic() - self._joined_at < SILENCE_SECONDS:
                     return
                 why = "this unit seeded the job" if plan.seed else "the job has just begun"
                 wanted = not plan.seed and state.t > 0
                 taker.begin(time.monotonic() - self._joined_at, self._start_seconds, wanted=wanted, why=why, stored_steps=steps or 0)
         else:
-            if (named := self._named.popleft() if self._named else None) is not None:
-                taker.named(named)
+            if (donor := self._named.popleft() if self._named else None) is not None:
+                taker.named(donor)
             taker.boundary(self._process.held, restarted=restarted)
 
     def holds_parameters(self) -> None:

@@ -1,7 +1,7 @@
-"""One process's part of a copy: the training thread puts what came in its place, from boundary to boundary.
+"""One process's part of a copy: at each boundary the training thread puts what came in its place.
 
-Broadcasts are adopted as ever meanwhile. An array of a parameter whose fragment is older than what was adopted by then is left out. So the
-broadcasts since the copy began are replayed over it, and no fragment is ever older than in a unit that trains, however long the copy takes.
+Meanwhile the process adopts broadcasts. A parameter that comes in an older version than the process has adopted by then is left out, so no
+fragment is ever older than in a unit that trains, however long the copy takes.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -18,13 +18,13 @@ from diloco.recovery.copying import Copy, CopyFailed, WholeCame
 from diloco.recovery.held import Held
 
 SILENCE_SECONDS = 30.0
-"""How long nothing may come. A donor that waits for its next step boundary says so, see `gift.ALIVE_SECONDS`."""
+"""How long nothing may come before the copy fails. A donor that waits for its step boundary says so, see `gift.ALIVE_SECONDS`."""
 
 type End = WholeCame | CopyFailed
 
 
 class ProcessCopy:
-    """Used by the training thread. `put` raises StateError for what has no place here, and `go_on` passes that on."""
+    """Used by the training thread."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class ProcessCopy:
     ) -> None:
         """
         Args:
-            put: puts values, float32 [elements], in their place
-            fragment_of: by name of the tensor
-            has_room: whether more may be put now
+            put: puts values, float32 [elements], in their place. Raises StateError for an array that has no place in this process
+            fragment_of: the index of each tensor's fragment, by the tensor's name
+            has_room: returns whether more may be put now
         """
         self._copy = copy
         self._put = put
@@ -59,7 +59,10 @@ class ProcessCopy:
         return self._copy.begun_at
 
     def go_on(self, held: Held) -> End | None:
-        """Put what came. Returns the end of the copy, or None if more is to come. `held`: what this process has adopted."""
+        """Put what came. Return the end of the copy, or None if more is to come. Raises StateError.
+
+        `held` is what this process has adopted.
+        """
         while self._has_room():
             if (came := self._copy.take()) is None:
                 break
@@ -73,16 +76,16 @@ class ProcessCopy:
                     self.changed_parameters = self.changed_parameters or not array.name
                     self._put(array, values)
         else:
+            # No room: parts wait here, so the donor's silence cannot be judged.
             return None
         if self._now() - self._copy.heard_at > SILENCE_SECONDS:
             return CopyFailed(f"it sent nothing for {SILENCE_SECONDS:.0f} s")
         return None
 
     def cancel(self) -> None:
-        """Nothing more is wanted."""
         self._copy.cancel()
 
     def _is_new(self, array: PieceArray, came: ArraysCame, held: Held) -> bool:
-        """Return whether the donor's parameter is of a version as new as what was adopted here by now."""
+        """Whether the donor's version of this parameter is at least as new as what this process has adopted."""
         fragment = self._fragment_of[array.piece.tensor]
         return came.versions[fragment] >= held.versions[fragment]

@@ -1,4 +1,4 @@
-"""The state of one process: what it owns of its unit's. It gives that to peers, stores it, and opens the copies that it takes.
+"""The part of a unit's state that one process owns. The process gives it to peers, stores it, and opens the copies that it takes.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -44,9 +44,9 @@ class ProcessState:
     ) -> None:
         """
         Args:
-            inner: of this process
+            inner: the state of this process
             owned: what it gives, stores and takes, in the order of the layout
-            incarnations: of the syncer, which this process has met
+            incarnations: the syncer's incarnations that this process has met
             alone: the unit has no other process
         """
         self.inner = inner
@@ -68,7 +68,7 @@ class ProcessState:
         return self._server.address
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan) -> bool:
-        """Note what came before this boundary, and what is done at it. Returns whether the syncer has started again."""
+        """Note what came before this boundary, and what is done at it. True if the syncer has started again."""
         return self.held.boundary(events, plan)
 
     def warm_up(self) -> None:
@@ -76,7 +76,7 @@ class ProcessState:
         self.inner.warm_up(self._parts)
 
     def store(self, name: str, done: Callable[[Sequence[Block], str], None] = lambda blocks, error: None) -> PartsOfProcess:
-        """Begin to write this process's part of the stored state `name`. `done`: see `PartsOfProcess`."""
+        """Begin to write this process's part of the stored state `name`. `done` is called at the end, see `PartsOfProcess`."""
         return PartsOfProcess(self.inner, self._parts, lambda: writer_of(self._config.job, self._config.unit, name, self._rank), done)
 
     def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> Copy:
@@ -89,11 +89,11 @@ class ProcessState:
         return copy
 
     def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> StoredCopy:
-        """Begin to copy the newest state that the unit has stored, in this job or else in a former one."""
+        """Begin to copy the newest state that the unit has stored in this job, or else in the first former job that has one."""
         return self._copy_of_stored(lambda: newest(self._folder_of, former), came)
 
     def copy_of_stored(self, former: str, name: str, came: Callable[[], None]) -> StoredCopy:
-        """Begin to copy the stored state `name`. `former`: see `Found`."""
+        """Begin to copy the stored state `name`. `former` is as in `Found`."""
 
         def find() -> Found:
             folder = self._folder_of(former)

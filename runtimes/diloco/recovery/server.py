@@ -1,4 +1,4 @@
-"""The server on which a learner gives its state to peers. Mutual TLS as between learner and syncer; its threads do nothing else.
+"""The server on which a learner gives its state to peers. It uses mutual TLS as between learner and syncer.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -23,20 +23,22 @@ from diloco.recovery.giving import Giver
 _log = logging.getLogger(__name__)
 
 _THREADS = 64
-"""How many callers are answered at a time: the processes of one taker that want something of this one, and others that are told why they
-get nothing. A thread begins with the first caller that needs it."""
+"""How many callers are answered at a time: the processes of one taker that want something from this process, and others that are told why
+they get nothing. A thread starts with the first caller that needs it."""
 _STOP_SECONDS = 1.0
 
 
 class PeerServer:
-    """Runs from its making to `close`."""
+    """Serves from `__init__` to `close`."""
 
     def __init__(self, giver: Giver, host: str, tls: TlsFiles, keepalive: Keepalive) -> None:
-        """On any free port of `host`; "": a program outside the cluster, which no peer reaches. Without an address that can be served this
-        process gives its state to no peer."""
+        """Serve on a free port of `host`. "" is a program outside the cluster, which no peer reaches: it does not serve.
+
+        If the port cannot be opened, this process logs that and gives its state to no peer.
+        """
         self._giver = giver
         self.address = ""
-        """`host:port`; "": it does not serve."""
+        """host:port. Empty if it does not serve."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="diloco-peer")
         self._server = grpc.server(self._pool, options=server_options(keepalive), maximum_concurrent_rpcs=_THREADS)
         rpc.serve_peer(self._take, self._server)
@@ -63,7 +65,7 @@ class PeerServer:
         except Refused as refused:
             _log.warning("no state for %s: %s", wanted.unit or "a caller without a name", refused)
             context.abort(refused.code, str(refused))
-        if not context.add_callback(gift.end):
+        if not context.add_callback(gift.end):  # the call has ended already, and the callback will not run
             gift.end()
         _log.info("gives its state to %s, attempt %d", gift.receiver, wanted.attempt)
         with contextlib.ExitStack() as stack:

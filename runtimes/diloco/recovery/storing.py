@@ -1,7 +1,7 @@
-"""A unit stores its inner state at `checkpoint.uri` at each marker, and trains on: the whole job goes on with it once all have died.
+"""A unit stores its inner state at `checkpoint.uri` at each marker, and trains on. If all units die, the job goes on with it.
 
-Each process writes its own pieces. When all have, the small rest is read, of all after one local step, and the manifest makes the state
-visible. A peer that takes this unit's state goes first.
+Each process writes its own pieces. When all have done so, the small rest of all processes is read after one local step, and the manifest
+makes the state visible. While a peer takes this unit's state, storing waits.
 
 See docs/decisions/0266-stored-states.md.
 """
@@ -28,7 +28,7 @@ from diloco.snapshots.store import SnapshotError
 from diloco.snapshots.stored_state import Block, StoredState, check_fits, folder_of
 
 MOST_SECONDS = 2400.0
-"""How long a state may be under way before it is told that it is not there."""
+"""How long storing a state may take before the unit reports that it is not stored."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +42,7 @@ class _UnderWay:
 
 
 class Storer:
-    """Called by the training thread, but for `marker`; threads of their own write."""
+    """The training thread calls it, except `marker`. Threads of their own write."""
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class Storer:
         state: WholeState,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now`: seconds."""
         self._now = now
         self._config = config
         self._layout = layout
@@ -60,14 +59,14 @@ class Storer:
         self._under_way: _UnderWay | None = None
         self._closed = False
         self.error = ""
-        """Why the newest state could not be stored; empty: it was."""
+        """Why the newest state could not be stored. Empty if it was."""
 
     def marker(self, marker: Marker) -> None:
-        """Note that a state is wanted: called by the connection's thread. The newest marker counts."""
+        """Note that the syncer wants a state stored. The connection's thread calls it; a newer marker replaces one that waits."""
         self._marker = marker
 
     def at_boundary(self, local_step: int, step_seconds: float) -> None:
-        """Begin to store, or go on with it. The state is readable."""
+        """Begin to store, or go on with it. Called only while the state can be read."""
         if (under_way := self._under_way) is not None:
             self._go_on(under_way, step_seconds)
             if self._under_way is under_way and not self.error and self._now() - under_way.begun_at > MOST_SECONDS:
@@ -77,7 +76,7 @@ class Storer:
             self._begin(marker, local_step)
 
     def close(self) -> None:
-        """Store nothing more: what is under way is torn, and the one before stays."""
+        """Store nothing more. A state that is half written is never visible, and the one before it stays."""
         self._closed = True
         if (under_way := self._under_way) is not None:  # read once: the thread that commits sets it to None
             under_way.parts.end()
@@ -121,7 +120,7 @@ class Storer:
             _check_arrays(names_of(tree), blocks)
             data = encode(tree)
             whole = replace(state, steps=steps_behind(tree), rest=(len(data), sha256(data).hexdigest()), blocks=blocks)
-            # Now, while the state before it is there: a unit that takes it would refuse it, and begin empty.
+            # Checked before `finish` removes the state before it: a unit would refuse a state that does not fit, and begin without any.
             check_fits(whole, state.unit, state.kind, self._layout)
             if self._closed:
                 return
@@ -143,8 +142,8 @@ class Storer:
 
 
 def _check_arrays(names: Mapping[str, frozenset[str]] | None, blocks: Sequence[Block]) -> None:
-    """Raise StateError if the optimizer had other arrays when the small rest was read. `names`: see `names_of`."""
+    """Raise StateError if the optimizer had other arrays when the small rest was read than the blocks have. `names` is from `names_of`."""
     stored = names_by_tensor(array for block in blocks for array in block.arrays)
-    for tensor, its in names.items() if names is not None else ():
-        if differing := its ^ stored.get(tensor, frozenset()):
+    for tensor, kept_names in names.items() if names is not None else ():
+        if differing := kept_names ^ stored.get(tensor, frozenset()):
             raise StateError(f"the optimizer has begun to keep {min(differing)} of {tensor} meanwhile")

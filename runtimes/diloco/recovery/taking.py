@@ -1,11 +1,11 @@
-"""A new process takes the state of a peer before its first step. On the training thread, from boundary to boundary.
+"""A new process takes the state of a peer before its first step, on the training thread, from boundary to boundary.
 
-1. It has all parameters from the syncer: the versions of that moment are t_s of the paper.
-2. It asks the syncer for a donor (`Recovery` in its Alive, phase WANTED) that has no fewer steps behind its state than what its unit has
-   stored itself, and the donor for its state.
-3. It trains once the copy is whole, see `process_copy`. When the donor fails, it begins again with another one.
-4. When no donor is left, or MOST_ROUNDS have failed, it takes what its unit has stored itself; and without that it trains from the
-   syncer's parameters.
+1. It gets all parameters from the syncer. Their versions at that moment are t_s of the paper.
+2. It asks the syncer for a donor (`Recovery` in its Alive, phase WANTED). The donor must have at least as many local steps behind its state
+   as the state that the unit itself has stored. Then it asks the donor for its state.
+3. It trains once the copy is whole, see `process_copy`. If the donor fails, it asks for another one.
+4. If no donor is left, or MOST_ROUNDS have failed, it takes the state that the unit has stored. Without one it trains from the syncer's
+   parameters with an empty optimizer.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -28,13 +28,13 @@ from diloco.recovery.whole_state import UnitCopy, WholeState
 _log = logging.getLogger(__name__)
 
 MOST_ROUNDS = 4
-"""Donors that are asked for."""
+"""How many donors the process asks for, one after the other."""
 NAME_SECONDS = 60.0
-"""How long the syncer may take to name a donor: others may be served before."""
+"""How long the syncer may take to name a donor. Other takers may come first."""
 
 
 class Taker:
-    """See the module. Made for one process, which takes state once."""
+    """Takes state once, for a unit that has just begun."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Taker:
             tell: called when `message` has changed
             started: when the process joined, on `now`
             now: seconds
-            unit: this process's
+            unit: the unit of this process
             stores: the job's units store their states
         """
         self._state = state
@@ -68,32 +68,39 @@ class Taker:
         self._message = Recovery()
         self._stored_steps = 0
         self._not_taken = ""
-        """Why what this unit has stored could not be taken."""
+        """Why the unit's stored state could not be taken."""
         self._copy: UnitCopy | None = None
         self._donor: Donor | None = None
         self._no_donor = ""
         """Why there is no donor."""
         self._touched = False
-        """Parameters of a copy are in the model."""
+        """Parameters of a torn copy are in the model."""
 
     @property
     def message(self) -> Recovery:
-        """How far it is, for the syncer: replaced as a whole."""
+        """How far the taking is, for the syncer. Each change makes a new message, so other threads may read it."""
         return self._message
 
     @property
     def begun(self) -> bool:
-        """It has the syncer's parameters, and what follows has begun."""
+        """The process has the syncer's parameters, and `begin` was called."""
         return self._message.phase != Recovery.PHASE_UNSPECIFIED
 
     @property
     def over(self) -> bool:
-        """Nothing more is awaited."""
+        """The state was taken or given up, and the process may train."""
         return self._message.phase == Recovery.OVER
 
     def begin(self, parameters_seconds: float, start_seconds: float, *, wanted: bool, why: str, stored_steps: int = 0) -> None:
-        """Begin: the job's parameters are there. `wanted`: a donor may have something; otherwise `why` says why not. `stored_steps`: local
-        steps behind what the unit has stored, than which no donor shall have fewer; 0: nothing is known of it."""
+        """Begin to take state. The process has the job's parameters.
+
+        Args:
+            parameters_seconds: from joining until it had the parameters
+            start_seconds: how long the process took to start
+            wanted: a donor may have state that is worth taking
+            why: why nothing is wanted
+            stored_steps: local steps behind the state that the unit has stored. A donor must have as many. 0 if nothing is known of it
+        """
         self._stored_steps = stored_steps
         self._say(start_seconds=start_seconds, parameters_seconds=parameters_seconds)
         self._asked_at = self._now()
@@ -103,7 +110,7 @@ class Taker:
             self._say(phase=Recovery.OVER, why=why)
 
     def named(self, donor: Donor) -> None:
-        """Take the syncer's answer. One to an earlier round counts for nothing."""
+        """Take the syncer's answer. An answer to an earlier round is ignored."""
         if self._message.phase != Recovery.WANTED or donor.round != self._message.round:
             return
         if not donor.unit:
@@ -114,7 +121,12 @@ class Taker:
         self._begin_copy(donor.unit, donor.attempt, lambda: self._state.copy_of_peer(donor, self._came), stored=False)
 
     def _take_stored(self, donor: Donor, why: str) -> None:
-        """Take what this unit has stored, if it stores anything. `donor`: none, and the reason is `why`."""
+        """Take the state that this unit has stored. If it stores none, give up.
+
+        Args:
+            donor: the syncer's answer, which names no donor but the `former` jobs
+            why: why there is no donor
+        """
         if not self._stores:
             self._give_up(f"{why}; {self._not_taken}" if self._not_taken else why)
             return
@@ -129,7 +141,7 @@ class Taker:
         self._copy = open_copy()
 
     def boundary(self, held: Held, *, restarted: bool) -> None:
-        """Do what is due. `restarted`: the syncer has started again, so that outer steps count anew."""
+        """Do what is due at a step boundary. `restarted`: the syncer has started again, so versions cannot be compared with the copy's."""
         if not self.begun or self.over:
             return
         if restarted:
@@ -143,11 +155,11 @@ class Taker:
                 self._fail(str(error))
 
     def stepped(self, first_step_seconds: float) -> None:
-        """Note that the first step is done."""
+        """Report how long the first step took."""
         self._say(first_step_seconds=first_step_seconds)
 
     def cancel(self) -> None:
-        """End: the process leaves, or the job is over."""
+        """Take nothing more: the process leaves, or the job is over."""
         if self._copy is not None:
             self._end_copy(self._copy)
         if not self.over:
@@ -183,7 +195,7 @@ class Taker:
         _log.info("has the state of unit %s: %.1f MiB in %.2f s", self._message.unit, copy.bytes / 2**20, now - begun)
 
     def _fail(self, why: str, *, blame: bool = True) -> None:
-        """End this round. `blame`: the donor is not to be named again."""
+        """End this round. `blame`: it was the donor's fault, and the syncer shall not name it again."""
         failed = []
         stored = self._message.stored
         if self._copy is not None:
@@ -195,7 +207,7 @@ class Taker:
             self._donor = None
         self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0, stored=False)
         if stored and blame and self._stored_steps:
-            # Donors with fewer steps than that were passed over.
+            # The syncer has passed over donors with fewer steps than the stored state. Now they are better than nothing.
             self._stores, self._stored_steps, self._not_taken = False, 0, why
             self._next_round()
         elif stored and blame:
@@ -216,7 +228,7 @@ class Taker:
         self._say(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False, steps=0)
 
     def _restore_parameters(self) -> None:
-        """Put the syncer's parameters in the place of those of a copy that was torn."""
+        """Put the syncer's parameters back where a torn copy has overwritten them."""
         if self._touched:
             self._model.take_parameters()
             self._touched = False

@@ -1,4 +1,4 @@
-"""The state of a whole unit, as its taker and its storer see it: of one process, or of several ranks.
+"""The state of a whole unit, of one process or of several ranks, as `Taker` and `Storer` see it.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -17,7 +17,7 @@ from diloco.recovery.process_state import ProcessState
 
 
 class UnitCopy(Protocol):
-    """One try to take a state, all of it."""
+    """One try to take the state of the whole unit."""
 
     @property
     def bytes(self) -> int:
@@ -35,16 +35,14 @@ class UnitCopy(Protocol):
         ...
 
     def go_on(self, held: Held) -> End | None:
-        """Put what came in its place. Returns the end of the copy, or None if more is to come. Raises StateError."""
+        """Put what came in its place. Return the end of the copy, or None if more is to come. Raises StateError."""
         ...
 
-    def cancel(self) -> None:
-        """Nothing more is wanted."""
-        ...
+    def cancel(self) -> None: ...
 
 
 class WholeState(Protocol):
-    """Used by the training thread, but for `allow`."""
+    """Used by the training thread, except for `allow`."""
 
     @property
     def kind(self) -> str:
@@ -57,7 +55,7 @@ class WholeState(Protocol):
         ...
 
     def allow(self, give: Give) -> None:
-        """Let a taker have the state, of each process what it owns."""
+        """Let a taker have the state: each process gives what it owns."""
         ...
 
     def stage_rest(self) -> StagedRest:
@@ -69,7 +67,7 @@ class WholeState(Protocol):
         ...
 
     def begin(self) -> None:
-        """Forget what was put of an earlier copy, but for parameters."""
+        """Forget what an earlier copy has put, except its parameters, which are in the model already."""
         ...
 
     def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> UnitCopy:
@@ -77,17 +75,17 @@ class WholeState(Protocol):
         ...
 
     def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> UnitCopy:
-        """Begin to copy what the unit has stored last, in this job or else in a former one."""
+        """Begin to copy the state that the unit has stored last, in this job or else in the first former job that has one."""
         ...
 
     def finish(self, rest: Any) -> None:
-        """Make what was put the unit's state from now on: the copy is whole. Raises StateError, and changes nothing, if `rest` does not fit
-        the program."""
+        """Adopt what was put as the unit's state: the copy is whole. If `rest` does not fit the program, raise StateError and change
+        nothing."""
         ...
 
 
 class StateOfProcess:
-    """A `WholeState` of a unit of one process."""
+    """The `WholeState` of a unit of one process."""
 
     def __init__(self, process: ProcessState) -> None:
         self._process = process
