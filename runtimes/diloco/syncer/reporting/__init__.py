@@ -1,1 +1,1 @@
-"""What the syncer says of its job: reports, results, loss history, TensorBoard event files, and the counters of the units."""
+"""What the syncer reports about its job: reports, results, loss history, TensorBoard event files, and the counters of the units."""

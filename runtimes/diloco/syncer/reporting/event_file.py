@@ -1,10 +1,10 @@
-"""TensorBoard's event files: scalars over outer steps, in files that are only ever appended to.
+"""TensorBoard's event files: scalars over outer steps, in files that are only appended to.
 
     <root>/events.out.tfevents.00000003.t240
 
-The first number counts files and orders them, as readers do by name; the second is the outer step at which the file begins. Each process
-begins a file of its own with a START event. A reader then forgets what earlier files have at that step and later, so that no step stands
-twice after a roll-back. TensorBoard's own package, the extra `tensorboard`, has the format.
+The first number counts the files, and readers sort them by it. The second is the outer step at which the file begins. Each process begins a
+file of its own with a START event. A reader then forgets what earlier files have from that step on, so no step appears twice after a
+roll-back. TensorBoard's own package, the extra `tensorboard`, writes the format.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -21,23 +21,23 @@ from typing import Any
 FILE_VERSION = "brain.Event:2"
 MOST_FILES = 64
 MOST_BYTES = 64 << 20
-"""The most bytes of all files together, when a new one begins: the oldest go. Only a job whose syncer restarts again and again reaches
-this."""
+"""The most bytes of all files together when a new one begins; the oldest are removed. Only a job whose syncer restarts again and again
+reaches these limits."""
 
 _NAME = re.compile(r"^events\.out\.tfevents\.(\d{8,})\.t\d+$")
 
 
 def installed() -> bool:
-    """Return whether TensorBoard's package is there, without importing it."""
+    """Whether TensorBoard's package is installed. Does not import it."""
     return find_spec("tensorboard") is not None
 
 
 class EventFile:
-    """One event file, written by one thread at a time. Needs what `installed` looks for. Its methods raise OSError."""
+    """One event file, written by one thread at a time. Needs TensorBoard's package. Its methods raise OSError."""
 
     def __init__(self, root: Path, t: int, wall_time: float) -> None:
-        """Open a new file beside those in `root`, which begins at outer step `t`. `wall_time`: seconds since the epoch."""
-        # Here, in the writer's thread: the import takes 0.2 s of a core, and a syncer without learners needs none.
+        """Open a new file in `root` that begins at outer step `t`. `wall_time`: seconds since the epoch."""
+        # Imported here, in the writer's thread, because it takes 0.2 s of a core, and a syncer without learners does not need it.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -62,7 +62,7 @@ class EventFile:
         self._readable = True
 
     def close(self) -> None:
-        """Close the file, also after an error: what could not be written is lost, and a file without scalars goes. Raises nothing."""
+        """Close the file, also after an error, and remove it if nothing in it was flushed. Raises nothing."""
         with contextlib.suppress(OSError):
             self._file.close()
         if not self._readable:
@@ -77,8 +77,8 @@ def event_files(root: Path) -> list[Path]:
     """Return the event files in `root`, oldest first."""
     if not root.is_dir():
         return []
-    found = [(int(match[1]), entry) for entry in root.iterdir() if (match := _NAME.match(entry.name))]
-    return [entry for _, entry in sorted(found)]
+    numbered = [(int(match[1]), entry) for entry in root.iterdir() if (match := _NAME.match(entry.name))]
+    return [entry for _, entry in sorted(numbered)]
 
 
 def _make_room(root: Path) -> int:

@@ -1,5 +1,5 @@
-"""Writes scalars into TensorBoard's event files in the background, in a thread. A slow or full disk never stops training: scalars wait in a
-bounded queue, and what has no room there is dropped and counted.
+"""Writes scalars into TensorBoard's event files in a thread. A slow or full disk never stops training: scalars wait in a bounded queue, and
+what has no room in it is dropped and counted.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -19,7 +19,7 @@ from diloco.syncer.reporting.event_file import EventFile, installed
 _log = logging.getLogger(__name__)
 
 MOST_POINTS = 10_000
-"""Outer steps of a whole job that are written; of a longer job, every n-th."""
+"""Outer steps of a whole job that are written, at most. In a longer job, every n-th is."""
 _MOST_WAITING = 256
 
 
@@ -42,8 +42,15 @@ class EventWriter:
         now: Callable[[], float] = time.time,  # noqa: TID251 - TensorBoard shows when a value was written
         retry: float = 30.0,
     ) -> None:
-        """Begin with `steps`: outer steps of the job; the process goes on from step `t` (0: from nothing). `changed` is called when `error`
-        changes. After an error the next file begins `retry` seconds later at the earliest, on `now`, seconds since the epoch."""
+        """
+        Args:
+            root: folder of the files
+            steps: outer steps of the job
+            t: the step from which this process goes on; 0 for a new job
+            changed: called when `error` has changed
+            now: seconds since the epoch
+            retry: how long after an error the next file may begin, seconds
+        """
         self._root = root
         self._installed = installed()
         if not self._installed:
@@ -64,20 +71,20 @@ class EventWriter:
         self.dropped = 0
         """Outer steps that could not be written, in this process."""
         self.error = ""
-        """Why the newest scalars could not be written; empty: they were."""
+        """Why the newest scalars could not be written. Empty if they were."""
 
     def due(self, t: int) -> bool:
-        """Return whether the scalars of outer step `t` are wanted; without TensorBoard's package none are."""
+        """Whether the scalars of outer step `t` are wanted. Without TensorBoard's package none are."""
         return self._installed and (t == self._steps or t // self._spacing > self._last // self._spacing)
 
     def offer(self, t: int, scalars: Mapping[str, float]) -> None:
-        """Write the scalars of outer step `t` in the background; without TensorBoard's package they are not written."""
+        """Write the scalars of outer step `t` in the background. Without TensorBoard's package this does nothing."""
         if not self._installed:
             return
         self._last = t
         if len(self._waiting) >= _MOST_WAITING:
             self.dropped += 1
-            if self.dropped & (self.dropped - 1) == 0:  # a slow disk must not fill the log
+            if self.dropped & (self.dropped - 1) == 0:  # only for powers of two: a slow disk must not fill the log
                 _log.warning("the disk is too slow for the TensorBoard event files: %d outer steps were left out", self.dropped)
             return
         self._waiting.append(_Point(t, self._now(), scalars))
@@ -110,7 +117,7 @@ class EventWriter:
                 self._changed()
 
     def _write(self, points: Sequence[_Point]) -> str:
-        """Write; blocks. Why it failed; empty: it did not."""
+        """Write the points, and block meanwhile. Returns why that failed, or ""."""
         try:
             if self._file is None:
                 begin = min(self._begin, points[0].t)
@@ -122,7 +129,8 @@ class EventWriter:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-            self._begin = points[0].t  # readers forget what of these is in the file
+            # The next file repeats these steps, so that readers forget those of them that have reached this file.
+            self._begin = points[0].t
             return f"cannot write TensorBoard event files to {self._root}: {error.strerror or error}; training goes on without them"
         self._begin = points[-1].t + 1
         return ""

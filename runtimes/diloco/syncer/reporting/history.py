@@ -1,4 +1,4 @@
-"""What is recorded of a job as it goes: losses over outer steps, evaluations, and the scalars for TensorBoard."""
+"""What is recorded about a running job: losses over outer steps, evaluations, and the scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable, usable_los
 _log = logging.getLogger(__name__)
 
 MOST_TOKENS = 1 << 50
-"""Upper bound of the tokens of one evaluation. More is not a fact, and would make the mean that of one unit."""
+"""Upper bound of the tokens of one evaluation. A larger number cannot be true, and would drown the other units in the mean."""
 MOST_UNITS = 32
-"""Units with scalars of their own; a file of more of them would be mostly theirs."""
+"""Units with scalars of their own. More of them would make up most of a file."""
 HELD_OUT_LOSS = "held_out_loss"
 
 
@@ -32,18 +32,18 @@ class History:
         unit_stats: UnitStatsTable,
         writer: EventWriter,
     ) -> None:
-        """Begin with `evaluations`: per unit the held-out loss of the final parameters, and over how many tokens."""
+        """`evaluations`: for each unit (held-out loss of the final parameters, tokens of that evaluation)."""
         self.losses = losses
         self.evaluations = evaluations
         self.evaluated_anew = False
-        """Whether an evaluation has come since the process began."""
+        """An evaluation has come since the process began."""
         self._ledger = ledger
         self._unit_stats = unit_stats
         self._writer = writer
 
     @property
     def error(self) -> str:
-        """Why the newest scalars could not be written; empty: they were."""
+        """Why the newest scalars could not be written. Empty if they were."""
         return self._writer.error
 
     def step(self, core: Core, now: float) -> None:
@@ -55,7 +55,7 @@ class History:
             self._writer.offer(core.t, step_scalars(core, self._ledger, self._unit_stats, loss, now))
 
     def evaluated(self, core: Core, unit: str, evaluation: Evaluation) -> bool:
-        """Note that a unit reports the held-out loss of the final parameters. False: it cannot be used."""
+        """Note that a unit reports the held-out loss of the final parameters. False if it cannot be used."""
         loss, tokens, t = evaluation.held_out_loss, evaluation.tokens, evaluation.t
         if not core.done or t != core.t or not usable_loss(loss) or not 0 < tokens <= MOST_TOKENS:
             _log.warning("unit %s reports a held-out loss of %s over %d tokens at outer step %d: not used", unit, loss, tokens, t)
@@ -67,8 +67,10 @@ class History:
         return True
 
     def end(self, core: Core, now: float, *, began_finished: bool) -> None:
-        """End the history after all evaluations, once: a reader shows every value of a step. `began_finished`: the process found a finished
-        job."""
+        """Write the held-out loss, once, after all evaluations: a reader would show each value of the step.
+
+        `began_finished`: the process found a finished job.
+        """
         held_out = self.losses.held_out.points
         if not self.evaluated_anew or not held_out:
             return
@@ -80,18 +82,17 @@ class History:
 
 
 def step_scalars(core: Core, ledger: Ledger, unit_stats: UnitStatsTable, loss: float | None, now: float) -> dict[str, float]:
-    """Return the scalars of an outer step for TensorBoard, by tag. `loss`: the training loss now, if there is one. `now`: seconds on the
-    clock of the statistics."""
-    contributing = [one for one in unit_stats.all() if one.phase is Phase.CONTRIBUTING]
-    rates = {one.unit: one.rate.value(now) for one in contributing}
-    found: dict[str, float] = {
+    """Return the scalars of an outer step for TensorBoard, by tag. `loss` is the present training loss, or None."""
+    contributing = [stats for stats in unit_stats.all() if stats.phase is Phase.CONTRIBUTING]
+    rates = {stats.unit: stats.rate.value(now) for stats in contributing}
+    scalars: dict[str, float] = {
         "tokens": ledger.tokens,
         "tokens_per_second": sum(rates.values()),
         "contributing_learners": len(contributing),
     }
     if loss is not None:
-        found["loss"] = loss
-    for one in contributing[:MOST_UNITS]:
-        found[f"unit_weight/{one.unit}"] = core.contributions_of(one.unit).share
-        found[f"unit_tokens_per_second/{one.unit}"] = rates[one.unit]
-    return found
+        scalars["loss"] = loss
+    for stats in contributing[:MOST_UNITS]:
+        scalars[f"unit_weight/{stats.unit}"] = core.contributions_of(stats.unit).share
+        scalars[f"unit_tokens_per_second/{stats.unit}"] = rates[stats.unit]
+    return scalars

@@ -21,7 +21,7 @@ class LossPoint(NamedTuple):
 
 
 class LossCurve:
-    """Points in ascending order of their outer steps, at most `limit`; the newest is always among them.
+    """At most `limit` points in ascending order of their outer steps, always with the newest.
 
     All but the newest are at least `spacing` outer steps apart. When the curve is full, the spacing doubles and about half of the points
     go. So the points are spread evenly over the whole training.
@@ -48,7 +48,7 @@ class LossCurve:
         while self._points and self._points[-1].t >= t:
             self._points.pop()
         if len(self._points) > 1 and self._points[-1].t - self._points[-2].t < self._spacing:
-            self._points.pop()  # it stood there as the newest only
+            self._points.pop()  # it was kept only because it was the newest
         self._points.append(LossPoint(t, loss))
         self._thin()
 
@@ -75,12 +75,10 @@ class LossHistory:
     """Training loss and held-out loss of one job."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""
-        found = stored or {}
-        self.training = LossCurve.from_json(found["training"], MOST_LOSS_POINTS) if found else LossCurve(MOST_LOSS_POINTS)
-        self.held_out = LossCurve.from_json(found["heldOut"], MOST_HELD_OUT_POINTS) if found else LossCurve(MOST_HELD_OUT_POINTS)
+        """Restore `stored`, a result of `to_json`, if it is given. Raises KeyError, TypeError or ValueError for anything else."""
+        curves = stored or {}
+        self.training = LossCurve.from_json(curves["training"], MOST_LOSS_POINTS) if curves else LossCurve(MOST_LOSS_POINTS)
+        self.held_out = LossCurve.from_json(curves["heldOut"], MOST_HELD_OUT_POINTS) if curves else LossCurve(MOST_HELD_OUT_POINTS)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a snapshot holds. A process that continues from it knows nothing of later steps, which are not trained any more
-        either."""
         return {"training": self.training.to_json(), "heldOut": self.held_out.to_json()}

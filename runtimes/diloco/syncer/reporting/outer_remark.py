@@ -1,4 +1,4 @@
-"""What a job is told that trains a large model with the default outer optimizer, which was chosen with small ones. Pure.
+"""A remark for jobs that train a large model with the default outer optimizer, which was chosen with small models. Pure.
 
 See docs/decisions/0273-default-outer-optimizer.md.
 """
@@ -9,11 +9,12 @@ from diloco.contract import OuterOptimizer
 from diloco.wording import parameters_text
 
 LARGE = 50_000_000
-"""Parameters: above all models that the default was tried with, and below those of the publications."""
+"""Parameters. The default was tried with smaller models, and the publications have larger ones."""
 
 
 def outer_remark(optimizer: OuterOptimizer, parameters: int) -> str:
-    """Say what was measured and what was published, as what the syncer does; "": the model is small, or the job has other values."""
+    """Say what was measured and what was published, in words that follow "the syncer". Empty if the model is small or the job has other
+    values."""
     if parameters <= LARGE or optimizer != OuterOptimizer():
         return ""
     return (

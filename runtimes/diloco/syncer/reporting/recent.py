@@ -1,4 +1,4 @@
-"""What happened lately, for watchers that keep a record: a bounded number of entries, each sent once on each stream.
+"""What happened lately, for watchers that keep a record: a bounded number of entries. Each watcher's stream gets each entry once.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -13,7 +13,7 @@ from diloco.protocol.diloco_pb2 import Entry, LocalStep, Merge, Progress
 from diloco.syncer.streams.sessions import UnitSession
 
 MOST_ENTRIES = 4096
-"""That are kept: some minutes of a small job, and what a watcher misses while it connects again."""
+"""Entries that are kept: some minutes of a small job, enough for a watcher that connects again."""
 MOST_BYTES = 64 << 10
 """The most bytes of the entries in one report."""
 
@@ -25,10 +25,10 @@ class RecentEntries:
         self._entries: deque[Entry] = deque(maxlen=most)
         self._last = 0
         self._steps: dict[str, tuple[str, int]] = {}
-        """Per unit, its session and the newest local step of that."""
+        """For each unit its session's holder and newest local step."""
 
     def stepped(self, session: UnitSession, progress: Progress, at: float) -> None:
-        """Note how far a learner says that it is. What is no new step is left out: a unit that rests says the same again."""
+        """Note a learner's progress, unless it has no new step: a resting unit reports the same step again."""
         step = progress.local_step
         if (session.holder, step) == self._steps.get(session.unit) or not step:
             return
@@ -45,24 +45,24 @@ class RecentEntries:
         self._add(Entry(at=at, step=taken))
 
     def merged(self, t: int, fragment: int, units: Sequence[str], loss: float | None, at: float) -> None:
-        """Note that outer step `t` has merged these units' contributions to the fragment; of none, it has left it as it was."""
+        """Note that outer step `t` has merged these units' contributions to the fragment. Without units, the step was skipped."""
         self._add(Entry(at=at, merge=Merge(t=t, fragment=fragment, units=units, loss=loss)))
 
     def after(self, number: int) -> list[Entry]:
-        """Return the entries behind the one of this number, as many as one report takes."""
-        behind = itertools.islice(self._entries, max(0, number - self._last + len(self._entries)), None)
-        found: list[Entry] = []
+        """Return the entries after this number, as many as one report takes, and at least one if there is one."""
+        later = itertools.islice(self._entries, max(0, number - self._last + len(self._entries)), None)
+        entries: list[Entry] = []
         size = 0
-        for entry in behind:
+        for entry in later:
             size += entry.ByteSize()
-            if found and size > MOST_BYTES:
+            if entries and size > MOST_BYTES:
                 break
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     @property
     def last(self) -> int:
-        """The number of the newest entry; 0: there is none."""
+        """The number of the newest entry. 0 if there is none."""
         return self._last
 
     def _add(self, entry: Entry) -> None:

@@ -20,7 +20,7 @@ from diloco.wording import plural
 RESULT_BYTES = 4096
 """A kubelet keeps this much of a termination message."""
 _UNIT_MESSAGE = 512
-"""Characters of what is said of one unit: the operator expects no more than 1 KiB of a report for each."""
+"""Characters of one unit's message: the operator expects at most 1 KiB of a report for each unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +31,25 @@ class Facts:
     steps: int
     snapshot_t: int
     snapshot: str
-    """Its folder within the volume; "": there is none yet."""
+    """Folder of the newest snapshot within the volume. Empty if there is none yet."""
     snapshot_copied: bool
     snapshot_error: str
     message: str
     complete: bool
-    """Step T is reached and the final snapshot durable."""
+    """Step T is reached, and the final snapshot is durable."""
     draining: bool
     evaluations: Mapping[str, tuple[float, int]]
     losses: LossHistory
     token_budget: int = 0
-    """0: the job has none."""
+    """0 if the job has none."""
     ending: Ending | None = None
     cosine: float | None = None
-    """Mean cosine between two contributions, over the newest merges; None: there was no merge of two."""
+    """Mean cosine between two contributions, over the newest merges. None if no merge had two."""
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
     """Return the report at `now`, seconds on the clock of core and statistics."""
-    units = [_unit(one, core, ledger, now) for one in unit_stats.all()]
+    units = [_unit(stats, core, ledger, now) for stats in unit_stats.all()]
     report = Report(
         incarnation=facts.incarnation,
         t=core.t if core else 0,
@@ -71,7 +71,7 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         draining=facts.draining,
         token_budget=facts.token_budget,
         contributions=sum(unit.contributions for unit in units),
-        work_refused=_work_refused(one.refused for one in unit_stats.all()),
+        work_refused=_work_refused(stats.refused for stats in unit_stats.all()),
         losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.training.points],
         held_out_losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.held_out.points],
     )
@@ -90,23 +90,22 @@ _CAUSES = {ENDED_BY_TOKENS: EndingMessage.TOKENS, ENDED_BY_PROGRAM: EndingMessag
 
 
 def held_out_loss(evaluations: Mapping[str, tuple[float, int]]) -> float | None:
-    """Return mean over the tokens that all units evaluated with the final parameters; None without any. `evaluations`: per unit (loss,
-    tokens)."""
+    """Return the mean loss over the tokens that all units have evaluated. None without any. `evaluations` has (loss, tokens) by unit."""
     tokens = sum(count for _, count in evaluations.values())
     return math.fsum(loss * count for loss, count in evaluations.values()) / tokens if tokens else None
 
 
 def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsTable) -> Result:
-    """Return the result, at most RESULT_BYTES as JSON: units are left out where needed, the totals never."""
+    """Return the result. It has at most RESULT_BYTES as JSON: units are left out if needed, the totals never."""
     units = [
         UnitResult(
-            unit=one.unit,
-            tokens=ledger.unit(one.unit).tokens,
-            steps=ledger.unit(one.unit).steps,
-            contributions=core.contributions_of(one.unit).contributions,
-            refused=one.refused,
+            unit=stats.unit,
+            tokens=ledger.unit(stats.unit).tokens,
+            steps=ledger.unit(stats.unit).steps,
+            contributions=core.contributions_of(stats.unit).contributions,
+            refused=stats.refused,
         )
-        for one in unit_stats.all()
+        for stats in unit_stats.all()
     ]
     message = "; ".join(text for text in (facts.message, facts.snapshot_error) if text)
     result = Result(
@@ -144,15 +143,15 @@ def _work_refused(refused: Iterable[Mapping[str, int]]) -> int:
 
 def _dominant_refusal(units: Sequence[UnitStats]) -> str:
     counts = {reason: sum(unit.refused.get(reason, 0) for unit in units) for reason in sorted(LOST_WORK)}
-    reason = max(counts, key=lambda each: counts[each])
+    reason = max(counts, key=lambda name: counts[name])
     if not counts[reason]:
         return ""
-    said = next((unit.refusals[reason] for unit in units if reason in unit.refusals), "")
-    return f"{counts[reason]} as {reason}{f', such as: {said[:_UNIT_MESSAGE]}' if said else ''}"
+    message = next((unit.refusals[reason] for unit in units if reason in unit.refusals), "")
+    return f"{counts[reason]} as {reason}{f', such as: {message[:_UNIT_MESSAGE]}' if message else ''}"
 
 
 def ledger_text(ledger: Ledger) -> str:
-    """Say how many samples were trained, and which leased sequence numbers were not."""
+    """Say for people how many samples were trained, and which leased sequence numbers were not."""
     totals = ledger.summary()
     gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
     shown = ", ".join(gaps[:10]) + (f" and {plural(len(gaps) - 10, 'more range', 'more ranges')}" if len(gaps) > 10 else "")
@@ -163,7 +162,7 @@ def ledger_text(ledger: Ledger) -> str:
 
 
 def result_json(result: Result) -> bytes:
-    """Write the result as the termination log has it."""
+    """Return the result as the termination log has it."""
     return result.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 

@@ -16,11 +16,11 @@ from diloco.protocol.diloco_pb2 import Recovery
 RATE_WINDOW = 15.0
 """Window in which throughput is measured, seconds."""
 _LATE = 2
-"""A value is late after so many times the time between the last two, and no sooner than the window."""
+"""A value is late after this many times the interval between the last two values, but not within the window."""
 MOST_LOSS = 1e9
-"""Upper bound of a loss, and lower bound of its opposite. No mean over tokens comes near it, and sums of such losses stay finite."""
+"""Upper bound of a loss's absolute value. No mean over tokens comes near it, and sums of such losses stay finite."""
 LOSS_ALPHA = 0.05
-"""Weight of one step's loss in a unit's moving average: about its last 40 steps. A value stands for all steps since the one before."""
+"""Weight of one step's loss in a unit's moving average, which then covers about 40 steps."""
 
 
 MOST_PAUSE_TEXT = 200
@@ -28,7 +28,7 @@ MOST_PAUSE_TEXT = 200
 
 
 def usable_loss(loss: float) -> bool:
-    """Return whether a reported loss can be a mean over tokens: neither NaN nor absurd."""
+    """Whether a reported loss can be a mean over tokens: neither NaN nor absurd."""
     return abs(loss) <= MOST_LOSS
 
 
@@ -49,7 +49,7 @@ class Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, total: int) -> None:
-        """Add the counter's value, `total`. A smaller value than before begins anew."""
+        """Add the counter's value, `total`. If it is smaller than before, the measurement begins anew."""
         if self._samples and total < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, total))
@@ -60,7 +60,7 @@ class Rate:
         self._samples.clear()
 
     def value(self, now: float) -> float:
-        """Return the rate per second; 0 with less than two values, or if the next one is late."""
+        """Return the rate per second. 0 with less than two values, or if the next one is late."""
         if len(self._samples) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
@@ -71,7 +71,7 @@ class Rate:
 
 @dataclass(slots=True)
 class UnitStats:
-    """One unit over all its attempts. The ledger counts what is committed."""
+    """One unit over all its attempts. Its committed work is in the ledger."""
 
     unit: str
     attempt: int = 0
@@ -82,17 +82,17 @@ class UnitStats:
     """The last message of each reason, since this process began."""
     message: str = ""
     loss: float | None = None
-    """The loss of the newest attempt."""
+    """Moving average over the newest attempt's steps. None if it has reported no loss."""
     loss_step: int = 0
-    """The local step that reported one last."""
+    """The last local step with a loss."""
     local_step: int = 0
     """The local step of the newest attempt."""
     step_seconds: float = 0.0
     """Seconds of a step of the newest attempt."""
     own_data: bool = False
-    """Its program feeds itself: its tokens are counted, and no samples."""
+    """Its program feeds itself: its tokens are counted, but no samples."""
     seen: int = 0
-    """The last outer step that its newest report knows of."""
+    """The newest outer step that its last report knows of."""
     left: bool = False
     """The program of the newest attempt left its loop before the job was done."""
     holds_parameters: bool = False
@@ -100,29 +100,29 @@ class UnitStats:
     heard_at: float | None = None
     """When it last did something: a step, a contribution, a join, or the end of a pause."""
     alive_at: float | None = None
-    """When its process last said that it is alive; None: not since it joined."""
+    """When its process last said that it is alive. None if it has not since it joined."""
     pause: str = ""
-    """Why its program takes no steps for a while, in the program's own words; empty: it does not say so."""
+    """Why its program takes no steps for a while, in the program's own words. Empty if it does not pause."""
     paused_until: float | None = None
-    """When its pause must be over, or when the last one was; None: there was none."""
+    """When its pause must be over, or when the last pause was over. None if there was none."""
     lost_at: float | None = None
-    """When the unit was lost, until its first contribution after that; None: it was not."""
+    """When the unit was lost. None again after its next contribution."""
     recover_seconds: float = 0.0
-    """Last time from a loss to the first contribution after it; 0: never lost."""
+    """The last time from a loss to the first contribution after it. 0 if there was none."""
     resting_since: float | None = None
-    """When it was told to rest; None: it trains, or is away."""
+    """When it was told to rest. None if it trains or is away."""
     recovery: Recovery | None = None
-    """How the process of the newest attempt comes to its state; None: it does not say so."""
+    """How far the newest attempt's process is with taking its state. None if it has not said so."""
     given: int = 0
     """How often it was named as a donor, since this process began."""
     received_bytes: int = 0
-    """Data of chunks that came from it, since this process began."""
+    """Bytes of chunks that came from it since this process began."""
     sent_bytes: int = 0
-    """The same of those that went to it."""
+    """Bytes of chunks that went to it since this process began."""
     rate: Rate = field(default_factory=Rate)
 
     def joined(self, attempt: int, now: float) -> None:
-        """Note that a process acts for the unit. Another attempt than before resets the numbers of the newest attempt."""
+        """Note that a process acts for the unit. A new attempt resets the numbers of the newest attempt."""
         if self.phase in (Phase.JOINING, Phase.CONTRIBUTING):
             self.lost(now, "")
         if attempt != self.attempt:
@@ -138,8 +138,7 @@ class UnitStats:
         self.rate.reset()
 
     def alive(self, local_step: int, pause: str, left: float, now: float) -> bool:
-        """Note that the process has said how things are. `left`: seconds that the pause may take yet. True: its pause has begun or
-        ended."""
+        """Note a heartbeat. True if a pause has begun or ended with it. `left`: how many seconds the pause may still take."""
         self.alive_at = now
         self.local_step = max(self.local_step, local_step)
         changed = pause != self.pause
@@ -147,22 +146,22 @@ class UnitStats:
             self.paused_until = now + (min(max(0.0, left), MOST_PAUSE) if math.isfinite(left) else 0.0)
         elif self.pause:
             self.heard_at = self.paused_until = now
-            self.rate.reset()  # the pause was no step
+            self.rate.reset()  # or the rate would count the pause as the time of a step
         self.pause = pause
         return changed
 
     def seconds_since_alive(self, now: float) -> float:
-        """Return the seconds since it was heard from in any way; 0: not yet."""
+        """Return the seconds since anything was heard from it. 0 if nothing was."""
         return now - max((at for at in (self.alive_at, self.heard_at) if at is not None), default=now)
 
     def progressed(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
-        """Note that a local step was reported. True: the unit was joining and contributes from now on."""
+        """Note that a local step was reported. True if the unit was joining and contributes from now on."""
         self.heard_at = now
         self.local_step = max(self.local_step, local_step)
         if usable_step_seconds(step_seconds):
             self.step_seconds = step_seconds
         if usable_loss(loss):
-            # A trainer that logs each tenth step reports as seldom, of all ten.
+            # A trainer that logs every tenth step reports one loss for all ten, so it counts as ten steps.
             share = 1 - (1 - LOSS_ALPHA) ** max(1, local_step - self.loss_step)
             self.loss = loss if self.loss is None else self.loss + share * (loss - self.loss)
             self.loss_step = local_step
@@ -207,25 +206,25 @@ class UnitStatsTable:
     """The statistics of every unit ever seen in the job."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Restore `stored`, a result of `to_json`, if it is given. Raises KeyError, TypeError or ValueError for anything else."""
         self._units: dict[str, UnitStats] = {}
-        for name, one in (stored or {}).items():
-            refused = {str(reason): int(count) for reason, count in one["refused"].items()}
-            self._units[name] = UnitStats(name, int(one["attempt"]), Phase.DISCONNECTED, refused)
+        for name, values in (stored or {}).items():
+            refused = {str(reason): int(count) for reason, count in values["refused"].items()}
+            self._units[name] = UnitStats(name, int(values["attempt"]), Phase.DISCONNECTED, refused)
 
     def of(self, unit: str) -> UnitStats:
-        """Return the unit's statistics; new ones for a unit never seen."""
+        """Return the unit's statistics, new ones for a unit that was never seen."""
         return self._units.setdefault(unit, UnitStats(unit))
 
     def all(self) -> list[UnitStats]:
-        """Return all by name of the unit."""
+        """Return the statistics of all units, ordered by the units' names."""
         return [self._units[name] for name in sorted(self._units)]
 
     def loss(self) -> float | None:
-        """Return mean of the moving averages of the units that contribute, or did until the end."""
-        losses = [one.loss for one in self._units.values() if one.phase in (Phase.CONTRIBUTING, Phase.DONE) and one.loss is not None]
+        """Return the mean loss of the units that contribute, or did until the end. None if none has a loss."""
+        losses = [unit.loss for unit in self._units.values() if unit.phase in (Phase.CONTRIBUTING, Phase.DONE) and unit.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
     def to_json(self) -> dict[str, Any]:
         """Return what a snapshot must hold."""
-        return {one.unit: {"attempt": one.attempt, "refused": dict(one.refused)} for one in self.all()}
+        return {stats.unit: {"attempt": stats.attempt, "refused": dict(stats.refused)} for stats in self.all()}

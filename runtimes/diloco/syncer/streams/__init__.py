@@ -1,1 +1,1 @@
-"""The learners' streams: what comes on them as events for the job, what goes out on them, and the sessions that outlive them."""
+"""The learners' streams: their events for the job, the queues of messages to learners, and the sessions that outlive streams."""

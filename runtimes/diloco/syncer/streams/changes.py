@@ -1,4 +1,4 @@
-"""Notifies any number of waiters of a change."""
+"""Wakes all waiters when something changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Changes:
-    """For one event loop. A waiter gets every change after it took its `mark`."""
+    """For one event loop. A waiter misses no change after it has read `mark`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -14,17 +14,16 @@ class Changes:
 
     @property
     def mark(self) -> int:
-        """The present change; `wait` takes it."""
+        """Number of changes so far, for `wait`."""
         return self._count
 
     def notify(self) -> None:
-        """Wake all waiters."""
         self._count += 1
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, mark: int, seconds: float) -> None:
-        """Wait until something changes after `mark`, at most `seconds`."""
+        """Wait until something has changed since `mark`, at most `seconds`."""
         if self._count != mark:
             return
         try:

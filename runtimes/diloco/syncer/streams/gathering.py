@@ -1,7 +1,7 @@
-"""The answers of a unit of several ranks, until the portions of all ranks are there. Pure.
+"""The answers of a unit of several ranks, until the portions of all ranks have come. Pure.
 
-A portion waits as it came. Nothing is decoded before the answer is whole, and a portion is kept only while the coordinator waits for the
-answer: so a unit keeps one coded answer for each open exchange at most, whatever its number of ranks.
+A portion waits coded, until the answer is whole. It is kept only while the coordinator waits for the answer. So a unit keeps at most one
+coded answer for each open exchange, whatever its number of ranks.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -18,12 +18,12 @@ from diloco.algorithm.events import Offer
 from diloco.algorithm.pieces import Portion
 
 _REMEMBERED: Final = REMEMBERED_EXCHANGES
-"""Refused answers that are remembered, so that R portions of one answer are one refusal."""
+"""Refused answers that are remembered, so that the portions of one answer count as one refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """The portions of all ranks."""
+    """An answer with the portions of all ranks."""
 
     offer: Offer
     parts: Sequence[tuple[Portion, memoryview]] = field(repr=False)
@@ -37,15 +37,15 @@ class _Answer:
 
 
 class Gathering:
-    """The gathering of one unit. An answer is named by fragment and outer step, as its offer says."""
+    """The answers of one unit. Fragment and outer step of its offer name an answer."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _Answer] = {}
         self._refused: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
-        """Per refused answer, the ranks that have sent their portions."""
+        """For each refused answer the ranks that have sent their portions."""
 
     def disagreement(self, rank: int, offer: Offer) -> str:
-        """Return how the offer differs from that of the ranks before; empty: it does not, or there are none."""
+        """Return how the offer differs from that of the ranks before it. Empty if it does not, or it is the first."""
         answer = self._open.get((offer.fragment, offer.t))
         if answer is None or answer.offer == offer:
             return ""
@@ -55,23 +55,23 @@ class Gathering:
         )
 
     def has(self, rank: int, offer: Offer) -> bool:
-        """Return whether this rank's portion is here already."""
+        """Whether this rank's portion has come already."""
         answer = self._open.get((offer.fragment, offer.t))
         return answer is not None and rank in answer.parts
 
     def add(self, rank: int, offer: Offer, portion: Portion, payload: memoryview) -> WholeAnswer | None:
-        """Keep a portion that is awaited, not empty, and not here yet. The answer if it was the last one."""
+        """Keep a portion, which must be awaited, not empty, and not have come before. Return the answer if this was the last portion."""
         key = (offer.fragment, offer.t)
         answer = self._open.setdefault(key, _Answer(offer))
         answer.parts[rank] = portion, payload
-        # What the ranks own covers the fragment exactly once.
-        if sum(each.size for each, _ in answer.parts.values()) < portion.fragment.size:
+        # The portions of all ranks cover the fragment exactly once.
+        if sum(owned.size for owned, _ in answer.parts.values()) < portion.fragment.size:
             return None
         del self._open[key]
-        return WholeAnswer(offer, [answer.parts[r] for r in sorted(answer.parts)])
+        return WholeAnswer(offer, [answer.parts[each] for each in sorted(answer.parts)])
 
     def refused_before(self, rank: int, offer: Offer) -> bool:
-        """Note that a portion is refused. True: for what another rank's portion of the same answer was refused for; it counts once."""
+        """Note that a portion is refused. True if the answer was refused before for another rank's portion, and so is counted already."""
         key = (offer.fragment, offer.t)
         known = key in self._refused
         ranks = self._refused.setdefault(key, set())
@@ -82,7 +82,7 @@ class Gathering:
         return known and not again
 
     def forget(self, rank: int) -> None:
-        """Forget the portions of answers that are not whole, because the rank's stream is lost: they may come again."""
+        """Forget the rank's portions of open answers. Its stream is lost, and it may send them again."""
         for key, answer in list(self._open.items()):
             answer.parts.pop(rank, None)
             if not answer.parts:
@@ -91,7 +91,7 @@ class Gathering:
             ranks.discard(rank)
 
     def closed(self, fragment: int, t: int) -> None:
-        """Drop an answer that is not whole, because the exchange is over."""
+        """Drop an answer whose exchange is over."""
         self._open.pop((fragment, t), None)
 
 

@@ -2,11 +2,12 @@
 
 Two lanes:
 
-- Urgent (Welcome, Work, Rest, Taken): as added, also between two chunks. They are small, and a learner without work stands still.
-- Broadcasts, pulls and ordered messages (Done, the last message), as `SendOrder` has them. Done says that every fragment's last value was
-  sent. A marker of a consistent snapshot belongs to the ordered messages: no broadcast passes it, in either direction.
+- Urgent (Welcome, Work, Rest, Taken): in the order in which they were added, also between two chunks. They are small, and a learner without
+  work stands still.
+- Broadcasts, pulls and ordered messages (Done, Marker, the last message): in the order of `SendOrder`. Done says that every fragment's last
+  value was sent, and a Marker that a snapshot is durable; so no broadcast may pass them, in either direction.
 
-Chunks wait for the window besides: what has left this queue can be neither replaced nor overtaken.
+Chunks also wait for the transfer window, because a chunk that has left this queue can be neither replaced nor overtaken.
 
 See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers.md.
 """
@@ -43,13 +44,13 @@ class Version:
     fragment: int
     t: int
     base: int
-    """Version that `payload` is against."""
+    """The version against which `payload` is coded."""
     coding: Coding
     payload: Buffer = field(repr=False)
     whole: memoryview = field(repr=False)
     """The payload in FLOAT32, for learners that do not hold the base."""
     tokens: int = 0
-    """Committed of the whole job when this version was made."""
+    """The whole job's committed tokens when this version was made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ class _Queued:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the payload."""
+        """Bytes of the payload."""
         return memoryview(self.version.payload).nbytes if self.delta else self.version.whole.nbytes
 
     def transfer(self) -> tuple[Chunk, Buffer]:
@@ -81,31 +82,33 @@ class Outgoing:
     """The messages to one learner."""
 
     def __init__(self, cutting: Executor | None = None) -> None:
-        """Begin with `cutting`: where large payloads are cut; None: in the event loop's threads."""
+        """`cutting` cuts large payloads. None: the event loop's own threads do."""
         self._cutting = cutting
         self._window = Window()
         self._receipts = Receipts()
         self._acknowledges = False
         self._timer: asyncio.TimerHandle | None = None
-        """It lets an acknowledgement go alone."""
+        """Lets an acknowledgement go alone if no message comes that it can go with."""
         self.portions: Sequence[Portion] | None = None
-        """Per fragment, what this stream gets of it; None: all. A broadcast is cut when its turn comes: what waits is shared by all."""
+        """What this stream gets of each fragment. None: all. A broadcast is cut only when its turn comes, because all streams share what
+        waits."""
         self._urgent: deque[ToLearner] = deque()
         self._order: SendOrder[_Queued, ToLearner] = SendOrder()
         self._chunks: Iterator[DataChunk] = iter(())
         self._rest: DataChunk | None = None
-        """The rest of that transfer: the chunks to come, and what is left of the last one."""
+        """What is left of the last chunk, which goes before the chunks in `_chunks`."""
         self._held: dict[int, int] = {}
+        """For each fragment the version that the learner holds once everything is delivered."""
         self._wake = asyncio.Event()
         self._closed = False
 
     def __len__(self) -> int:
-        """Return messages that wait; a transfer counts as one."""
+        """How many messages wait. A transfer counts as one."""
         return len(self._urgent) + len(self._order)
 
     @property
     def waiting_bytes(self) -> int:
-        """Payload of the broadcasts that wait, of whole fragments."""
+        """Payload bytes of the broadcasts that wait, before they are cut to portions."""
         return int(self._order.size)
 
     # --- adding -------------------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ class Outgoing:
         self._held[fragment] = version
 
     def held(self, fragment: int) -> int | None:
-        """Return the version that the learner holds once everything is delivered; None: no version."""
+        """Return the version that the learner holds once everything is delivered, or None."""
         return self._held.get(fragment)
 
     def urgent(self, message: ToLearner) -> None:
@@ -124,29 +127,31 @@ class Outgoing:
         self._wake.set()
 
     def post(self, message: ToLearner) -> None:
-        """Send `message` after all broadcasts and pulls that were added before, and before those that will be."""
+        """Send `message` after all broadcasts and pulls that were added before it, and before all that are added later."""
         self._order.post(message)
         self._wake.set()
 
     def pull(self, fragment: int, t: int, overlap_steps: int) -> None:
-        """Ask for a fragment once the learner has its newest version. `overlap_steps`: tau."""
+        """Ask for a fragment once the learner has its newest version. `overlap_steps` is tau."""
         self._order.pull(fragment, t, overlap_steps, ToLearner(pull=Pull(fragment=fragment, t=t)))
         self._wake.set()
 
     def broadcast(self, version: Version, merged: int = 0) -> None:
-        """Send a version: as a delta if the learner will hold its base and what waits for it is smaller than a whole value, else whole.
-        `merged`: the outer step of the last merge of the fragment that had a contribution of the learner's session; 0: none had."""
+        """Send a version, as a delta if the learner will hold its base and all waiting deltas are no larger than a whole value, else whole.
+
+        `merged` is the outer step of the fragment's last merge with a contribution of the learner's session. 0 if there is none.
+        """
         p = version.fragment
         follows = version.coding.delta and self._held.get(p) == version.base
         delta = follows and self._order.fits(p, memoryview(version.payload).nbytes, version.whole.nbytes)
-        # Not to keep alive what is not sent: a learner that is paused would hold back many versions of every fragment.
+        # Without the buffer that is not sent: the queue of a paused learner would keep many versions of every fragment in memory.
         kept = replace(version, whole=memoryview(b"")) if delta else replace(version, payload=b"")
         self._order.add(p, version.t, _Queued(kept, delta, merged), delta=delta)
         self._held[p] = version.t
         self._wake.set()
 
     def close(self, last: ToLearner | None = None, *, at_once: bool = False) -> None:
-        """End the stream after the queued messages and `last`. `at_once`: drop the queued messages."""
+        """End the stream after the queued messages and `last`. `at_once` drops the queued messages."""
         if self._closed:
             return
         if at_once:
@@ -161,18 +166,18 @@ class Outgoing:
     # --- what the learner says ----------------------------------------------------------------------------------------
 
     def acknowledges(self, *, beside: bool = False) -> None:
-        """Note that the learner acknowledges chunks, and understands that this end does. `beside`: also beside other messages."""
+        """Note that the learner acknowledges chunks and understands acknowledgements; with `beside`, also those within other messages."""
         self._acknowledges = True
         self._receipts.go_beside = beside
         self._window.limit()
 
     def taken(self, acknowledged: Taken) -> None:
-        """Note what the learner has taken of this stream's chunks. Raises FramingError if that cannot be."""
+        """Note which chunks the learner has acknowledged. Raises FramingError if they are more than were sent."""
         self._window.taken(acknowledged, time.monotonic())
         self._wake.set()
 
     def took(self, chunk: DataChunk) -> None:
-        """Note that a chunk of the learner has come."""
+        """Note that a chunk has come from the learner."""
         now = time.monotonic()
         self._receipts.take(len(chunk.data), now, more=not is_last(chunk))
         if self._acknowledges and now >= self._receipts.due_at:
@@ -181,7 +186,7 @@ class Outgoing:
             self._wait_for_another_message()
 
     def _wait_for_another_message(self) -> None:
-        """Let an acknowledgement wait for a message that it can go beside, until its time has come."""
+        """Let an acknowledgement wait until it is due. Until then a message may take it along."""
         self._timer = None
         wait = self._receipts.due_at - time.monotonic()
         if wait <= 0:
@@ -224,22 +229,21 @@ class Outgoing:
         return with_acknowledged(message, self._receipts.beside(time.monotonic()))
 
     async def _begin_transfer(self) -> None:
-        """Begin the transfer of the fragment whose turn it is. There must be one."""
+        """Begin the transfer of the version whose turn it is. There must be one."""
         header, payload = self._order.begin().transfer()
         if self.portions is not None:
             payload = await self._cut(header, payload, self.portions[header.fragment])
-        if self._order.sending is not None:  # not dropped meanwhile
+        if self._order.sending is not None:  # `close` may have dropped it during the await
             self._chunks = split(header, payload)
 
     async def _cut(self, header: Chunk, payload: Buffer, portion: Portion) -> Buffer:
-        """Return the portion's part of a broadcast."""
         coding = Coding(header.coding)
         if memoryview(payload).nbytes <= INLINE_BYTES:
             return cut(coding, payload, portion)
         return await asyncio.get_running_loop().run_in_executor(self._cutting, cut, coding, payload, portion)
 
     def _next_chunk(self) -> DataChunk:
-        """Return the next chunk of the transfer that is under way."""
+        """Return the next chunk of the present transfer, no larger than the window wants."""
         chunk, self._rest = divide(self._rest or next(self._chunks), self._window.chunk_bytes(time.monotonic()))
         self._window.sent(len(chunk.data), time.monotonic())
         if is_last(chunk):

@@ -21,11 +21,11 @@ from diloco.syncer.streams.outgoing import Outgoing
 from diloco.syncer.streams.sessions import UnitSession
 
 QUEUED_MESSAGES = 8
-"""Messages of one stream that may wait for the engine. With more, its reader waits, and flow control slows the learner down."""
+"""Messages of one stream that may wait for the engine. Beyond that its reader waits, and flow control slows the learner down."""
 
 
 class CongestedError(Exception):
-    """A unit's ranks have more under way than one process could. The stream ends, and may be opened again."""
+    """A unit's ranks have more data under way than one process could. The stream ends, and may be opened again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,58 +41,57 @@ class Joining:
 class Peer:
     """A stream from its opening to its end. Only the engine changes it, except `progress`, which the stream's reader overwrites.
 
-    A unit of several ranks has one for each. That of rank 0, the leader, is the unit's: a unit of one process has no other.
+    Each rank of a unit has one. The peer of rank 0, the leader, stands for the unit; a unit of one process has no other.
     """
 
     def __init__(self, stream: int, cutting: Executor | None = None) -> None:
         self.stream = stream
         self.outgoing = Outgoing(cutting)
         self.session: UnitSession | None = None
-        """None: not joined yet, refused, displaced, or left."""
+        """None if the learner has not joined yet, or was refused or displaced, or has left."""
         self.joining: Joining | None = None
-        """The learner is accepted and will be welcomed once its fence is durable."""
+        """An accepted Hello whose learner will be welcomed once its fence is durable. None if there is none."""
         self.join_decided = asyncio.Event()
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
         self.identity_mismatch = ""
-        """Why the stream ends without an answer to its Hello: the certificate has another identity. Empty: it has the same."""
+        """How the certificate's identity differs from that of the Hello, which then gets no answer. Empty if they are the same."""
         self.retry_reason = ""
-        """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
+        """Why the stream ends although the learner did nothing wrong and shall reconnect. Empty if there is no such reason."""
         self.assembler: Assembler | None = None
-        """Assembler of the stream's reader."""
         self.addresses: tuple[str, ...] = ()
-        """Where each process of the unit gives what it owns of the state, rank 0 first. Empty if it gives nothing."""
+        """Where each process of the unit gives its part of the state, rank 0 first. Empty if the unit gives nothing."""
         self.inner_state = ""
-        """Kind of its state beside the parameters."""
+        """Kind of the unit's inner state."""
         self.locality = ""
-        """Where it runs."""
+        """Where the unit runs."""
         self.rank = 0
         self.process = b""
-        """Process of a follower, see `Hello.process`."""
+        """A follower's `Hello.process`."""
         self.leader = self
-        """The unit's stream."""
+        """The stream of rank 0."""
         self.seed_asked = False
-        """Whether it ever was asked for the seed."""
+        """This stream was asked for the seed at some time."""
         self.owned: Owned = ()
-        """For a leader, per rank, what it owns; nothing in a unit of one process."""
+        """Set for a leader: what each rank owns. Empty in a unit of one process."""
         self.ranks: dict[int, Peer] = {}
-        """For a leader, the streams of the followers that have joined."""
+        """Set for a leader: the streams of the followers that have joined."""
         self.gathering = Gathering()
-        """For a leader, answers that are not whole yet."""
+        """Used for a leader: answers that are not whole yet."""
 
     @property
     def portions(self) -> Sequence[Portion] | None:
-        """Per fragment, what this stream sends and receives of it; None: all."""
+        """What this stream sends and receives of each fragment. None: all."""
         return self.outgoing.portions
 
     @property
     def unit_streams(self) -> list[Peer]:
-        """The streams of the unit."""
+        """The joined streams of the unit, the leader's first."""
         return [self.leader, *self.leader.ranks.values()]
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks of the unit have joined. Without, it is not waited for."""
+        """All ranks of the unit have joined. Until then the unit is not waited for."""
         return len(self.leader.ranks) + 1 >= len(self.leader.owned)
 
 
@@ -102,7 +101,7 @@ class Peers:
     def __init__(self) -> None:
         self._peers: dict[int, Peer] = {}
         self._opened = 0
-        # Apart from the threads that write files: records, fences and snapshots do not wait until hundreds of portions are cut.
+        # Threads of its own, so that records, fences and snapshots do not wait until hundreds of portions are cut.
         self._cutting = ThreadPoolExecutor(os.cpu_count(), "cut")
 
     def __iter__(self) -> Iterator[Peer]:
@@ -115,7 +114,7 @@ class Peers:
         return peer
 
     def close(self) -> None:
-        """Let go of the threads, once all streams have ended."""
+        """End the threads. Called once all streams have ended."""
         self._cutting.shutdown(wait=False, cancel_futures=True)
 
     def get(self, stream: int) -> Peer | None:
@@ -126,11 +125,11 @@ class Peers:
         self._peers.pop(peer.stream, None)
 
     def joined(self) -> list[tuple[Peer, UnitSession]]:
-        """Return the joined learners, the longest-lived stream first; of a unit of several ranks the leader."""
+        """Return the joined learners, the longest-lived stream first. For a unit of several ranks it is the leader."""
         return [(peer, session) for peer, session in self.streams() if peer.leader is peer]
 
     def streams(self) -> list[tuple[Peer, UnitSession]]:
-        """Return the streams of the joined learners, those of followers included."""
+        """Return all streams of the joined learners, with those of followers."""
         return [(peer, peer.session) for peer in self._peers.values() if peer.session is not None]
 
     def joining(self) -> list[tuple[Peer, Joining]]:
@@ -140,17 +139,17 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """The first message."""
+    """The first message of a stream."""
 
     peer: Peer
     hello: Hello
     owned: Owned | PieceError | LayoutError = ()
-    """What `read_owned` says of it."""
+    """What `read_owned` has returned or raised for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReported:
-    """The peer's `progress` is new."""
+    """The peer has a new `progress`."""
 
     peer: Peer
 
@@ -170,15 +169,15 @@ class PushOffered:
     peer: Peer
     header: Chunk
     admitted: asyncio.Future[Offer | None]
-    """None: there is nothing for the reader to decode."""
+    """Its result is what the reader must decode, or None if there is nothing to decode."""
     payload: memoryview | None = None
-    """That of a small fragment; None: it stays with the reader, which decodes it beside the event loop."""
+    """The payload of a small fragment. None for a large one: the reader keeps it, and decodes it in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortionReceived:
-    """A complete PUSH of one rank's portion. The stream's reader waits for `taken`: until the portion is put aside, or, if it was the last
-    one, until the answer is in the merge."""
+    """A complete PUSH of one rank's portion. The stream's reader waits for `taken`: until the portion is put aside, or after the last
+    portion until the answer is in the merge."""
 
     peer: Peer
     transfer: Transfer
@@ -187,12 +186,12 @@ class PortionReceived:
 
 @dataclass(frozen=True, slots=True)
 class PushDecoded:
-    """The reader has decoded what was admitted."""
+    """The reader has decoded an admitted push."""
 
     peer: Peer
     offer: Offer
     decoded: CheckedPush | Refusal | None
-    """None: the reader was stopped."""
+    """None if the reader was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class EvaluationReceived:
 
 @dataclass(frozen=True, slots=True)
 class AliveReceived:
-    """The learner says how things are, although no step does."""
+    """The learner has sent a heartbeat, which does not depend on its steps."""
 
     peer: Peer
     alive: Alive
@@ -231,7 +230,7 @@ class ByeReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The stream is over."""
+    """The stream has ended."""
 
     peer: Peer
     why: str
@@ -239,7 +238,7 @@ class StreamLost:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolViolation:
-    """The learner broke the protocol."""
+    """The learner has broken the protocol."""
 
     peer: Peer
     why: str
@@ -252,7 +251,7 @@ class FencesWritten:
 
 @dataclass(frozen=True, slots=True)
 class MergeComputed:
-    """A thread has computed what a close order asks for."""
+    """A thread has computed the merge of a close order."""
 
     close: Close
     computed: asyncio.Task[Update | None]
@@ -260,7 +259,7 @@ class MergeComputed:
 
 @dataclass(frozen=True, slots=True)
 class MergeDurable:
-    """A merge is committed, or the tape is lost: it takes its place."""
+    """A merge is committed, or the tape is lost. Either way it takes its place now."""
 
     close: Close
     update: Update
@@ -291,4 +290,4 @@ StreamEvent = (
     | ProtocolViolation
 )
 WITHOUT_SLOT = (ProgressReported, PushOffered, PortionReceived, PushDecoded, StreamLost)
-"""Events of a stream of which few can wait at a time by their nature."""
+"""Events that need no slot, because a stream can have only a few of them waiting anyway."""

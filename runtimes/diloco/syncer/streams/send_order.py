@@ -1,11 +1,11 @@
 """What waits for one learner, and what goes next. Pure: syncer and simulator share it.
 
-- Pulls: after everything that waits for the pull's own fragment, because the answer is coded against that base. Other fragments do not
-  matter to it, so it may go between two chunks of another one.
-- Versions: those of one fragment in order, because a delta needs its base. For the order of fragments see `begin`.
-- Ordered messages: after all versions and pulls that were added before, and before all that are added later.
+- A pull goes after all versions of its own fragment, because its answer is coded against the newest one. It may go between two chunks of
+  another fragment.
+- The versions of one fragment go in order, because a delta needs its base. For the order of fragments see `begin`.
+- An ordered message goes after all versions and pulls that were added before it, and before all that are added later.
 
-What waits is bounded: of each fragment deltas up to the size of one whole value, or one whole value; and one pull.
+What waits is bounded. For each fragment it is one pull, and one whole value or deltas up to that size.
 
 See docs/decisions/0150-transfers.md.
 """
@@ -23,14 +23,14 @@ class Sized(Protocol):
 
     @property
     def size(self) -> float:
-        """Bytes or bits, the same of all."""
+        """In bytes or in bits, but the same unit for all versions of one order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Queued[V: Sized]:
     number: int
-    """Counts everything that has its place relative to ordered messages."""
+    """Place in the order of everything that was added, for the comparison with ordered messages."""
     version: V
     delta: bool
 
@@ -40,39 +40,38 @@ class SendOrder[V: Sized, M]:
 
     def __init__(self) -> None:
         self.sending: int | None = None
-        """The fragment whose transfer is under way; to be set to None at its end."""
+        """The fragment whose transfer is under way. The user sets it to None at the end of the transfer."""
         self._fragments: dict[int, list[_Queued[V]]] = {}
-        """Per fragment what waits, in order. Ordered by how long the fragment has waited."""
+        """The waiting versions of each fragment, in order. The fragment that has waited longest comes first."""
         self._pulls: dict[int, tuple[int, int, M]] = {}
-        """Per fragment (number, outer step, message) of the pull that waits."""
+        """(number, outer step, message) of each fragment's pull."""
         self._ordered: deque[tuple[int, M]] = deque()
         self._added = 0
         self._favour = 0.0
-        """Size of what up-to-date fragments had more than the others, while both waited."""
+        """How much more was sent of up-to-date fragments than of the others, while both waited. In the units of `Sized.size`."""
 
     def __len__(self) -> int:
-        """Return versions and messages that wait."""
+        """How many versions and messages wait."""
         return len(self._pulls) + len(self._ordered) + sum(len(queue) for queue in self._fragments.values())
 
     @property
     def size(self) -> float:
-        """Return the size of all versions that wait."""
-        return sum(one.version.size for queue in self._fragments.values() for one in queue)
+        """The size of all versions that wait."""
+        return sum(queued.version.size for queue in self._fragments.values() for queued in queue)
 
     @property
     def has_version(self) -> bool:
-        """Return whether the turn of a version has come."""
+        """The turn of a version has come."""
         limit = self._limit
         return any(queue[0].number < limit for queue in self._fragments.values())
 
     def fits(self, fragment: int, delta: float, whole: float) -> bool:
-        """Return whether a delta of this size may wait behind the others: together they are no larger than one whole value."""
+        """Whether a delta of this size may wait behind the others: together they must be no larger than one whole value."""
         queue = self._fragments.get(fragment, ())
-        return all(one.delta for one in queue) and sum(one.version.size for one in queue) + delta <= whole
+        return all(queued.delta for queued in queue) and sum(queued.version.size for queued in queue) + delta <= whole
 
     def add(self, fragment: int, t: int, version: V, *, delta: bool) -> None:
-        """Add version `t`. A whole one replaces all that waits of the fragment: the learner gets the newest. A pull that waits is dropped,
-        as its exchange is over."""
+        """Add version `t`. A whole one replaces the fragment's waiting versions. A pull up to `t` is dropped: its exchange is over."""
         if fragment in self._pulls and self._pulls[fragment][1] <= t:
             del self._pulls[fragment]
         queue = self._fragments.setdefault(fragment, [])
@@ -81,8 +80,10 @@ class SendOrder[V: Sized, M]:
         queue.append(_Queued(self._next_number(), version, delta))
 
     def pull(self, fragment: int, t: int, overlap_steps: int, message: M) -> None:
-        """Add a pull of outer step `t`. It replaces one of its fragment. `overlap_steps`: tau. Pulls of steps before t - tau are dropped,
-        as their exchanges are over."""
+        """Add a pull of outer step `t`. It replaces a pull of the same fragment. `overlap_steps` is tau.
+
+        Pulls of steps before t - tau are dropped, because their exchanges are over.
+        """
         self._pulls = {p: pull for p, pull in self._pulls.items() if pull[1] >= t - overlap_steps}
         self._pulls[fragment] = (self._next_number(), t, message)
 
@@ -91,13 +92,12 @@ class SendOrder[V: Sized, M]:
         self._ordered.append((self._next_number(), message))
 
     def clear(self) -> None:
-        """Drop all that waits."""
         self._fragments.clear()
         self._pulls.clear()
         self._ordered.clear()
 
     def next_pull(self) -> M | None:
-        """Take a pull whose turn has come."""
+        """Take a pull whose turn has come, or return None."""
         limit = self._limit
         for p, (number, _, message) in self._pulls.items():
             if number < limit and p != self.sending and p not in self._fragments:
@@ -106,20 +106,20 @@ class SendOrder[V: Sized, M]:
         return None
 
     def next_ordered(self) -> M | None:
-        """Take an ordered message whose turn has come, once no pull's has."""
+        """Take an ordered message whose turn has come, or return None. Call `next_pull` first until it returns None."""
         return self._ordered.popleft()[1] if self._ordered and self.sending is None and not self.has_version else None
 
     def begin(self) -> V:
         """Begin the next transfer. There must be one.
 
         A fragment that is one delta behind is cheap to keep up to date, and then takes part in every exchange. One that is further behind,
-        or that the learner does not hold yet, costs several times as much. While both wait, each kind gets half of the bytes: on a wide
-        enough link what is up to date stays so, and on one that is too narrow no fragment waits for ever.
+        or that the learner does not hold yet, costs several times as much. While both kinds wait, each gets half of the bytes. So on a wide
+        enough link the up-to-date fragments stay so, and on a narrow one no fragment waits for ever.
         """
         limit = self._limit
         ready = [(p, queue) for p, queue in self._fragments.items() if queue[0].number < limit]
-        current = [one for one in ready if len(one[1]) == 1 and one[1][0].delta]
-        behind = [one for one in ready if len(one[1]) > 1 or not one[1][0].delta]
+        current = [entry for entry in ready if len(entry[1]) == 1 and entry[1][0].delta]
+        behind = [entry for entry in ready if len(entry[1]) > 1 or not entry[1][0].delta]
         cheap = bool(current) and not (behind and self._favour > 0)
         self.sending, queue = current[0] if cheap else behind[0]
         version = queue.pop(0).version
@@ -134,5 +134,5 @@ class SendOrder[V: Sized, M]:
 
     @property
     def _limit(self) -> float:
-        """What has this number or a larger one waits for an ordered message."""
+        """Number of the first ordered message. What was added after it waits for it."""
         return self._ordered[0][0] if self._ordered else math.inf

@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 
 SHORTEST_INTERVAL = 0.1
 DEFAULT_INTERVAL = 1.0
-"""Seconds between two reports: the shortest that a watcher may ask for, and the usual."""
+"""Seconds between two reports: the shortest interval that a watcher may ask for, and the usual one."""
 
 
 class Job(Protocol):
-    """What the streams want of the job that they belong to."""
+    """What the streams need from their job."""
 
     def connect(self) -> Peer:
         """Register a new stream."""
@@ -61,12 +61,14 @@ class Job(Protocol):
         ...
 
     def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
-        """Return bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send,
-        CongestedError if the stream is to end and may be opened again."""
+        """Return the size of the payload that a joined learner's chunk begins.
+
+        Raises FramingError for a chunk that this learner may not send, CongestedError if the stream shall end and may be opened again.
+        """
         ...
 
     def memory(self, size: int) -> NDArray[np.uint8]:
-        """Give so many bytes for a payload whose first chunk `expected_bytes` has admitted."""
+        """Return a buffer of `size` bytes for a payload whose first chunk `expected_bytes` has admitted."""
         ...
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
@@ -74,11 +76,11 @@ class Job(Protocol):
         ...
 
     def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
-        """Note what a joined learner has sent just now, for reports."""
+        """Note for reports what a joined learner has sent just now."""
         ...
 
     def sent(self, peer: Peer, chunk: DataChunk) -> None:
-        """Note what a learner was sent, for reports."""
+        """Note for reports what a learner was sent."""
         ...
 
     def report(self) -> Report:
@@ -86,7 +88,7 @@ class Job(Protocol):
         ...
 
     def entries(self, after: int) -> tuple[list[Entry], bool]:
-        """Return what happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
+        """Return the entries after number `after`, as many as one report takes, and whether there are more."""
         ...
 
 
@@ -94,7 +96,7 @@ class Service:
     """Implements the proto's `Syncer`. TLS accepts certificates of the job's authorities only; this class checks what each may do."""
 
     def __init__(self, job: Job, job_uid: str, changes: Changes, hello_timeout: float) -> None:
-        """Serve the job; `hello_timeout`: how long a stream may take for its first message, seconds."""
+        """`hello_timeout`: how long a stream may take for its first message, seconds."""
         self._hello_timeout = hello_timeout
         self._job = job
         self._job_uid = job_uid
@@ -110,7 +112,7 @@ class Service:
         try:
             async for message in peer.outgoing.messages():
                 await context.write(message)
-                if isinstance(message, DataChunk):  # the next one is made and written in the stream's next turn
+                if isinstance(message, DataChunk):  # the stream makes and writes its next message only in its next turn
                     self._job.sent(peer, message)
                     await self._turns.next()
             why = "the stream has ended"
@@ -123,7 +125,7 @@ class Service:
             self._job.submit(StreamLost(peer, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
-        """Report at once, at every change of membership and every interval, until the watcher leaves or the job is complete."""
+        """Report at once, at every change and after every interval, until the watcher leaves or the job is complete."""
         shown = peer_identity(context.auth_context())
         if shown != operator_identity(self._job_uid):
             _log.warning("%s may not watch this job", shown or "a certificate without identity")
@@ -133,7 +135,7 @@ class Service:
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
         last = 0
         while True:
-            # Before the report: a change between the two is in the next one.
+            # Read before the report is made: a change between the two causes another report.
             mark = self._changes.mark
             report = self._job.report()
             more = False
@@ -142,7 +144,7 @@ class Service:
                 report.entries.extend(entries)
                 last = entries[-1].number if entries else last
             await context.write(report)
-            # Before `done`: a watcher that leaves with it would lose the last entries.
+            # Looked at before `done`: the watcher leaves after `done`, and would lose the last entries.
             if more:
                 continue
             if report.done:
@@ -160,7 +162,7 @@ class Service:
                     if isinstance(message, DataChunk) or not message.HasField("hello"):
                         raise FramingError("the first message must be Hello")
                     hello = message.hello
-                    # The certificate decides who this is. By its word alone a learner could speak for any other unit.
+                    # The certificate must confirm the Hello, or a learner could speak for any other unit.
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
                         _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "no identity")
                         peer.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
@@ -170,7 +172,7 @@ class Service:
                     if hello.acknowledges:
                         peer.outgoing.acknowledges(beside=hello.acknowledges_beside)
                     await self._submit(peer, HelloReceived(peer, hello, await _owned(hello)))
-                    # Read nothing before: what comes without a session is dropped.
+                    # Nothing is read before the decision, because events of a peer without a session are dropped.
                     await peer.join_decided.wait()
                     if peer.session is None:
                         return
@@ -199,7 +201,7 @@ class Service:
         self._job.submit(StreamLost(peer, "the learner has ended its stream"))
 
     def _end_silent(self, peer: Peer) -> None:
-        """End a stream from which no Hello has come in time. What the stream belongs to is to try again: its link may have been slow."""
+        """End a stream that has sent no Hello in time. Its learner shall try again, because its link may have been slow."""
         peer.retry_reason = f"no Hello has come within {self._hello_timeout:.0f} s"
         peer.outgoing.close(at_once=True)
 
@@ -211,7 +213,7 @@ class Service:
 
 
 async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
-    """Read what the stream's rank owns, as `read_owned`, beside the event loop where there is something to check."""
+    """Read what each rank of a leader's unit owns. A thread calls `read_owned`, which may take long; its error is returned."""
     try:
         if hello.rank or not (hello.ranks or hello.owned):
             return ()
@@ -221,7 +223,7 @@ async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
 
 
 def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
-    """Return the event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
+    """Return the event of a message after Hello, or a complete PUSH. None if it is neither. Raises FramingError."""
     if (taken := acknowledged_in(message)) is not None:
         peer.outgoing.taken(taken)
     if isinstance(message, DataChunk):
@@ -230,7 +232,7 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
         return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):
         case "progress":
-            # Only the newest counts, and one event stands for all that wait: reports take no slot, and would fill the queue.
+            # Only the newest report counts, and one event stands for all that wait. Reports take no slot, so they would fill the queue.
             waiting, peer.progress = peer.progress is not None, message.progress
             return None if waiting else ProgressReported(peer)
         case "work_wanted":
@@ -248,19 +250,18 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Large messages take turns on the event loop, so that however many learners receive a model at once, all else runs between two
-# messages.
-# To hand one chunk to gRPC costs the event loop about a millisecond. Without turns, 64 streams that all may write hold up leases,
-# pulls and reports by 64 of them.
+# Large messages take turns on the event loop, so that everything else runs between two of them, however many learners receive a model.
+# Handing one chunk to gRPC takes the event loop about a millisecond. Without turns, 64 streams that may all write would hold up leases,
+# pulls and reports for 64 milliseconds.
 class SendTurns:
-    """One waiting task after the other goes on, first come, first served, one in each pass of the event loop."""
+    """Lets one waiting task go on in each pass of the event loop, first come, first served."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken = False
 
     async def next(self) -> None:
-        """Wait for a turn. Its holder does not give it back: the next pass of the event loop belongs to the next one."""
+        """Wait for a turn. It ends by itself with the next pass of the event loop."""
         loop = asyncio.get_running_loop()
         if self._taken:
             turn = loop.create_future()

@@ -1,6 +1,6 @@
 """Which process may act for which unit: identity, fencing and sessions as a pure state machine. Time and streams come in as arguments.
 
-A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones permanently. Of one attempt only one process
+A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones permanently. Only one process of an attempt
 may be connected at a time. A session whose stream breaks stays open, with its leases, for the reconnect window.
 
 See docs/decisions/0003-sessions-and-work.md.
@@ -28,7 +28,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The process may not join; `code` and `message` go to it as `Refused`."""
+    """The process may not join. `code` and `message` go to it as `Refused`."""
 
     code: Refused.Code
     message: str
@@ -40,13 +40,13 @@ class Accepted:
 
     session: UnitSession
     known: bool
-    """The session was open before: it may resume where it stopped."""
+    """The session was open before, and may resume where it stopped."""
     displaced: int | None
-    """Stream that acted for the unit until now."""
+    """The stream that acted for the unit until now. None if there was none."""
     released: str | None
-    """Holder whose session is over."""
+    """The holder whose session is over. None if no session has ended."""
     fenced: bool
-    """The attempt is newer than any before."""
+    """The attempt is newer than all before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class UnitSession:
     holder: str
     """Names the session in the ledger: `<unit>/<attempt>/<number>`, unique in the life of the registry."""
     stream: int | None
-    """None: the stream broke; the session stays open until `until`."""
+    """None if the stream broke. Then the session stays open until `until`."""
     until: float | None = None
     ranks: dict[int, bytes] = field(default_factory=dict, compare=False)
     """The process of each follower that has joined in this session (`Hello.process`)."""
@@ -78,17 +78,17 @@ class StoredSessions:
     """The open sessions, apart from their streams."""
 
     opened: int = 0
-    """Sessions so far: part of a holder's name."""
+    """How many sessions were opened so far. The number is part of a holder's name."""
     sessions: Mapping[str, UnitSession] = field(default_factory=dict)
     """By unit."""
 
     def to_json(self) -> dict[str, Any]:
-        sessions = {unit: [one.attempt, one.session_id.hex(), one.holder] for unit, one in self.sessions.items()}
+        sessions = {unit: [session.attempt, session.session_id.hex(), session.holder] for unit, session in self.sessions.items()}
         return {"opened": self.opened, "sessions": sessions}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> StoredSessions:
-        """Return the inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         sessions = {
             str(unit): UnitSession(str(unit), int(attempt), bytes.fromhex(session), str(holder), None)
             for unit, (attempt, session, holder) in stored["sessions"].items()
@@ -96,14 +96,14 @@ class StoredSessions:
         return cls(int(stored["opened"]), sessions)
 
     def redo(self, kind: str, what: Mapping[str, Any]) -> StoredSessions:
-        """With one thing that was noted of sessions. Raises KeyError, TypeError or ValueError for what was not noted so."""
+        """Return the sessions after a noted change, made again. Raises KeyError, TypeError or ValueError for a malformed note."""
         sessions = dict(self.sessions)
         if kind == "join":
             unit, holder = what["unit"], what["holder"]
             sessions[unit] = UnitSession(unit, int(what["attempt"]), bytes.fromhex(what["session"]), holder, None)
             return StoredSessions(max(self.opened, int(holder.rpartition("/")[2])), sessions)
         if kind == "leave":
-            sessions = {unit: one for unit, one in sessions.items() if one.holder != what["holder"]}
+            sessions = {unit: session for unit, session in sessions.items() if session.holder != what["holder"]}
         return StoredSessions(self.opened, sessions)
 
 
@@ -118,43 +118,49 @@ class SessionRegistry:
         stored: StoredSessions = StoredSessions(),
         now: float = 0.0,
     ) -> None:
-        """Keep sessions; `fences`: per unit the newest attempt known. `reconnect_window`: how long a session without stream stays open,
-        seconds. `stored`: sessions of a process before this one, whose streams broke at `now`."""
+        """
+        Args:
+            job_uid: of the job
+            fences: the newest known attempt of each unit
+            reconnect_window: how long a session without a stream stays open, seconds
+            stored: sessions of the process before this one. Their streams count as broken at `now`
+            now: the present time
+        """
         self._job_uid = job_uid
         self._fences = dict(fences)
         self._window = reconnect_window
         self._quarantined: dict[str, Quarantined] = {}
         self._sessions: dict[str, UnitSession] = {}
         self._away: dict[str, float] = {}
-        """When each session without a stream ends, the first one first: all stay open for as long, and the clock never goes back."""
+        """When each session without a stream ends, in this order: all stay open equally long, and the clock never goes back."""
         self._expected: dict[str, float] = {}
-        """Units without a session that were told to join again, and until when they are on their way."""
+        """Units without a session that were told to join again, and until when they are expected."""
         self._opened = stored.opened
-        for unit, one in stored.sessions.items():
-            self._sessions[unit] = replace(one, stream=None, until=now + reconnect_window)
+        for unit, session in stored.sessions.items():
+            self._sessions[unit] = replace(session, stream=None, until=now + reconnect_window)
             self._away[unit] = now + reconnect_window
 
     @property
     def stored(self) -> StoredSessions:
-        """What a snapshot holds."""
+        """The sessions as a snapshot holds them."""
         return StoredSessions(self._opened, dict(self._sessions))
 
     @property
     def fences(self) -> dict[str, int]:
-        """Per unit the newest attempt ever seen."""
+        """The newest attempt of each unit that was ever seen."""
         return dict(self._fences)
 
     @property
     def units(self) -> list[str]:
-        """Return the units with an open session."""
+        """The units with an open session."""
         return list(self._sessions)
 
     def session(self, unit: str) -> UnitSession | None:
-        """Return the unit's open session."""
+        """Return the unit's open session, or None."""
         return self._sessions.get(unit)
 
     def of_stream(self, stream: int) -> UnitSession | None:
-        """Return the open session for which the stream acts."""
+        """Return the open session of the stream, or None."""
         return next((session for session in self._sessions.values() if session.stream == stream), None)
 
     def join(self, request: JoinRequest, stream: int) -> Accepted | Rejected:
@@ -184,7 +190,7 @@ class SessionRegistry:
         )
 
     def of_rank(self, request: JoinRequest) -> UnitSession | Rejected | None:
-        """Return the session that the Hello of a follower belongs to. None: its leader has not joined yet. Changes nothing."""
+        """Return the session that a follower's Hello belongs to. None if its leader has not joined yet."""
         if rejected := self.reject(request):
             return rejected
         session = self._sessions.get(request.unit)
@@ -193,8 +199,7 @@ class SessionRegistry:
         return session
 
     def stream_lost(self, unit: str, stream: int, now: float) -> bool:
-        """Note that the stream broke without Bye: the session stays open for the reconnect window. False if the stream did not act for the
-        unit."""
+        """Note that the stream broke without Bye. The session stays open for the reconnect window. False if the unit had another stream."""
         session = self._sessions.get(unit)
         if session is None or session.stream != stream:
             return False
@@ -203,7 +208,7 @@ class SessionRegistry:
         return True
 
     def restart(self, unit: str) -> tuple[str, UnitSession] | None:
-        """Begin the process anew, without what its session had: (former holder, the session with a new holder). None: no session."""
+        """Let the session begin anew, without its leases. Returns (former holder, the session with a new holder). None if there is none."""
         session = self._sessions.get(unit)
         if session is None:
             return None
@@ -211,8 +216,7 @@ class SessionRegistry:
         return session.holder, self._sessions[unit]
 
     def leave(self, unit: str, stream: int) -> str | None:
-        """Return the stream ended for good (Bye, refused). The holder whose session is over; None if the stream did not act for the
-        unit."""
+        """End the session of a stream that has ended for good (Bye, refused). Returns its holder. None if the unit had another stream."""
         session = self._sessions.get(unit)
         if session is None or session.stream != stream:
             return None
@@ -220,7 +224,7 @@ class SessionRegistry:
         return session.holder
 
     def end(self, unit: str) -> UnitSession | None:
-        """End the unit's session, with or without a stream: its process begins anew when it joins next. None: it has none."""
+        """End the unit's session, with or without a stream. Its process begins anew when it joins next. None if there is no session."""
         self._away.pop(unit, None)
         return self._sessions.pop(unit, None)
 
@@ -229,7 +233,7 @@ class SessionRegistry:
         self._expected[unit] = now + self._window
 
     def quarantine(self, unit: str, attempt: int, message: str) -> None:
-        """Keep this attempt of the unit, and older ones, from joining any more. It lasts as long as this process."""
+        """Keep this attempt of the unit, and older ones, from joining again, as long as this process lives."""
         self._quarantined[unit] = Quarantined(attempt, message)
 
     def expire(self, now: float) -> list[UnitSession]:
@@ -246,15 +250,15 @@ class SessionRegistry:
 
     @property
     def any_on_its_way(self) -> bool:
-        """Whether a unit may come back any moment: its stream broke a moment ago, or it was told to join again."""
+        """Some unit may come back any moment: its stream has just broken, or it was told to join again."""
         return bool(self._away or self._expected)
 
     def wake_at(self) -> float | None:
-        """Return when `expire` has something to do next."""
+        """Return when `expire` has something to do next. None if no session is without a stream."""
         return next(iter(self._away.values()), None)
 
     def reject(self, request: JoinRequest) -> Rejected | None:
-        """Return why the process may not join; None: it may. Changes nothing."""
+        """Return why the process may not join. None if it may."""
         unit, attempt = request.unit, request.attempt
         if request.job_uid != self._job_uid:
             return Rejected(
