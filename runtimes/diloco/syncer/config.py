@@ -14,21 +14,22 @@ from diloco.protocol.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. Keepalive detects a frozen learner; it keeps its work for the reconnect window and then loses it."""
+    """In seconds."""
 
     keepalive: Keepalive = field(default_factory=Keepalive)
+    """Detects a frozen learner. Then its stream ends."""
     reconnect_window: float = 5.0
-    """How long a session without stream may resume with its leases. Longer than a learner's longest delay before a reconnect."""
+    """How long a session without a stream keeps its leases and may resume. Longer than a learner's longest delay before a reconnect."""
     farewell: float = 60.0
     """How long to wait after the last step for the learners' evaluations and Byes."""
     linger: float = 10.0
-    """How long the syncer of a finished job waits for learners that are away, and that of a continued one after its start. Longer than
-    their longest delay before a reconnect, by what TLS takes on a busy machine."""
+    """How long the syncer of a finished job waits for learners that are away. If it has taken the job over from an earlier process, it also
+    waits that long after its start. Longer than a learner's longest delay before a reconnect and a TLS handshake on a busy machine."""
     final_retry: float = 5.0
     """Between two attempts to make the final snapshot durable."""
     hello: float = 60.0
-    """How long a stream may take for its first message: a large model's layout on a slow link takes a few seconds. One that says nothing
-    holds a descriptor; it ends so that it is opened again."""
+    """How long a stream may take for its first message: a large model's layout on a slow link takes a few seconds. A silent stream holds a
+    file descriptor; the syncer ends it, and the learner opens another."""
 
     def __post_init__(self) -> None:
         if self.reconnect_window < 0 or self.farewell < 0 or self.linger < 0 or self.final_retry <= 0 or self.hello <= 0:
@@ -37,8 +38,6 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class SyncerConfig:
-    """Configuration of one syncer."""
-
     job: contract.JobFile
     tls: TlsFiles
     host: str
@@ -49,12 +48,12 @@ class SyncerConfig:
 
     @property
     def address(self) -> str:
-        """`host:port`, with brackets around an IPv6 address."""
+        """host:port, with brackets around an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def read_config(environment: Mapping[str, str], timeouts: Timeouts) -> SyncerConfig:
-    """Return the contract's environment of a syncer. Raises ContractError."""
+    """Read the configuration from the contract's environment. Raises ContractError."""
     port = environment.get(contract.ENV_LISTEN_PORT, "") or str(contract.SYNCER_PORT)
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise ContractError(f"{contract.ENV_LISTEN_PORT} must be a port number, not {port!r}")

@@ -1,7 +1,7 @@
 """Why a job ends before its last step: its token budget is trained, or a program has ended it.
 
-A budget is a level: it is judged by the committed tokens, also after a restart. What a program said is written down before it counts,
-together with the steps that the job was to take then: with more of them the job goes on.
+The budget is compared with the committed tokens, also after a restart. A program's request is written down before it counts, together with
+the job's `steps` at that time. If `steps` is raised later, the request no longer holds and the job goes on.
 
 See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 FILE = "end.json"
 MOST_REASON = 200
-"""Characters that are kept of what a program says."""
+"""Characters that are kept of a program's reason."""
 
 
 class EndError(Exception):
@@ -38,14 +38,15 @@ class Ending:
     by: str
     """`contract.ENDED_BY_TOKENS` or `ENDED_BY_PROGRAM`."""
     t: int
-    """The outer step at which the job ends; it may have got further before it heard of it."""
+    """The outer step at which the job ends. The job may have got further before the end was decided."""
     unit: str = ""
+    """The unit whose program has ended the job. Empty for a budget."""
     reason: str = ""
-    """For the end by a program: which unit said so, and why."""
+    """Why the program has ended it. Empty for a budget."""
 
 
 def load_ending(directory: Path, job_uid: str, training: Training) -> Ending | None:
-    """Return what a program of this very job has said; None: nothing that still holds. Raises EndError for a file that is damaged."""
+    """Return the end that a program of this very job has asked for, or None if none still holds. Raises EndError for a damaged file."""
     path = directory / FILE
     try:
         stored = json.loads(path.read_bytes())
@@ -61,26 +62,33 @@ def load_ending(directory: Path, job_uid: str, training: Training) -> Ending | N
 
 
 def is_over(training: Training, ending: Ending | None, t: int, tokens: int) -> bool:
-    """Return whether a state of outer step `t` with so many committed tokens is the end of the job."""
+    """Whether the job is over at outer step `t` with this many committed tokens."""
     budget = training.tokens is not None and tokens >= training.tokens
     return t >= training.steps or budget or (ending is not None and t >= ending.t)
 
 
 class JobEnding:
-    """Decides once. Used by the engine's task only."""
+    """Decides once whether and when the job ends early. Used by the engine's task only."""
 
     def __init__(self, directory: Path, job_uid: str, training: Training, ending: Ending | None, decided: Callable[[], None]) -> None:
-        """Hold the job's ending as loaded. `decided` is called when what a program said is durable, in the event loop."""
+        """
+        Args:
+            directory: where a program's request is stored
+            job_uid: of the job
+            training: has the budget and the steps
+            ending: from `load_ending`
+            decided: called in the event loop once a program's request is durable, or could not be written
+        """
         self._directory = directory
         self._job_uid = job_uid
         self._training = training
         self._decided = decided
         self._task: asyncio.Task[None] | None = None
         self.ending = ending
-        """None: the job ends at its last step, as far as anybody knows."""
+        """None while nothing ends the job before its last step."""
 
     def finish(self, unit: str, reason: str, t: int) -> None:
-        """Note that the unit's program wants the job to end at outer step `t`, the present one. The first one counts, and once."""
+        """Note that the unit's program wants the job to end at outer step `t`, the present one. Only the first request counts."""
         if self.ending is not None or self._task is not None:
             return
         ending = Ending(ENDED_BY_PROGRAM, t, unit, one_line(reason, MOST_REASON))
@@ -88,7 +96,7 @@ class JobEnding:
         self._task = asyncio.create_task(self._write(ending), name="end")
 
     def end_at(self, t: int, tokens: int) -> int | None:
-        """Return the outer step at which the job ends early; None: it does not. `t`: the present one. `tokens`: committed."""
+        """Return the outer step at which the job ends early, or None. `t` is the present one, `tokens` the committed tokens."""
         budget = self._training.tokens
         if self.ending is None and budget is not None and tokens >= budget:
             self.ending = Ending(ENDED_BY_TOKENS, t)
@@ -106,7 +114,7 @@ class JobEnding:
         try:
             await asyncio.to_thread(write_json, self._directory / FILE, stored)
         except OSError as error:
-            # The job ends without it, unless this process does: then the unit, which says so until the end, says it to the next one.
+            # The job ends nevertheless. If this process dies first, the unit repeats its request to the next one.
             _log.error("the end of the job could not be written to %s: %s", self._directory, error.strerror or error)
         self.ending = ending
         self._decided()

@@ -1,4 +1,4 @@
-"""The newest attempt of each unit, durable before the attempt joins: a restarted syncer must not accept an older one.
+"""The newest attempt of each unit. It is durable before the attempt joins, so that a restarted syncer accepts no older one.
 
 See docs/decisions/0003-sessions-and-work.md.
 """
@@ -23,7 +23,7 @@ class FencesError(Exception):
 
 
 def load_fences(directory: Path, job_uid: str) -> dict[str, int]:
-    """Return the fences of job `job_uid`; none if the file is another job's, or missing. Raises FencesError for a file that is damaged."""
+    """Return the fences of job `job_uid`. Empty if the file is another job's, or missing. Raises FencesError for a damaged file."""
     path = directory / FILE
     try:
         stored = json.loads(path.read_bytes())
@@ -45,11 +45,11 @@ def save_fences(directory: Path, job_uid: str, fences: Mapping[str, int]) -> Non
 
 
 class FenceWriter:
-    """Writes the fences in the background, in a thread: leases and reports do not wait for the disk. Fences that come while a write runs
-    are written together."""
+    """Writes the fences in a thread, so that leases and reports do not wait for the disk. Fences that come while a write runs are written
+    together."""
 
     def __init__(self, directory: Path, job_uid: str, fences: Mapping[str, int], written: Callable[[], None]) -> None:
-        """Hold the fences that are durable; `written` is called after each write."""
+        """`fences` are durable already. `written` is called after each write, even one that has failed."""
         self._directory = directory
         self._job_uid = job_uid
         self._settled = dict(fences)
@@ -58,11 +58,10 @@ class FenceWriter:
         self._task: asyncio.Task[None] | None = None
 
     def settled(self, unit: str, attempt: int) -> bool:
-        """Return whether the attempt's fence is durable, or its write has failed and was reported."""
+        """Whether the attempt's fence is durable, or its write has failed and was logged."""
         return self._settled.get(unit, 0) >= attempt
 
     def write(self, fences: Mapping[str, int]) -> None:
-        """Make these fences durable."""
         self._wanted = dict(fences)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._write_wanted(), name="fences")
@@ -78,7 +77,7 @@ class FenceWriter:
             try:
                 await asyncio.to_thread(save_fences, self._directory, self._job_uid, fences)
             except OSError as error:
-                # Not the learner's fault: training goes on, and the next snapshot holds the fences as well.
+                # The learner joins nevertheless: it is not its fault, and the next snapshot holds the fences as well.
                 _log.error("the fences could not be written to %s: %s", self._directory, error.strerror or error)
             self._settled = fences
             self._written()

@@ -41,14 +41,14 @@ class ListenError(Exception):
 
 
 class SyncerServer:
-    """The server of one syncer in this event loop: state from the volume, server, engine. `address` is known once `start` has returned."""
+    """One syncer in this event loop: it reads the volume and runs the server and the engine. `start` sets `address`."""
 
     def __init__(self, config: SyncerConfig) -> None:
         self._config = config
         self.address = ""
 
     async def start(self) -> None:
-        """Read the volume and serve. Raises BadState, FencesError, ListenError; StartError for a job that cannot begin as it shall."""
+        """Read the volume and serve. Raises BadState, FencesError, ListenError, and StartError if `startFrom` cannot be used."""
         config = self._config
         store, remote = snapshot_places(config)
         state = await asyncio.to_thread(restore, config, store, remote)
@@ -82,7 +82,7 @@ class SyncerServer:
         _log.info("syncer of job %s on %s %s", config.job.name, self.address, found)
 
     async def run(self) -> RunOutcome:
-        """Run until the job is complete or `engine.stop` was called. Everything is closed when this returns. Raises as the engine does."""
+        """Run until the job is complete or `engine.stop` was called, and close everything. Raises what `Engine.run` does."""
         try:
             outcome = await self.engine.run()
             if outcome is RunOutcome.COMPLETE:
@@ -107,7 +107,7 @@ class SyncerServer:
 
 
 async def serve(config: SyncerConfig) -> Exit:
-    """Run a syncer as a process does, with SIGTERM and SIGINT as requests to leave."""
+    """Run a syncer until its end. SIGTERM and SIGINT stop its engine."""
     syncer = SyncerServer(config)
     try:
         await syncer.start()
@@ -133,7 +133,7 @@ async def serve(config: SyncerConfig) -> Exit:
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """Return the exit status, one of `contract.Exit`."""
-    # Many connections must not keep files from being opened: containers often begin with a soft limit of 1,024, and may raise it.
+    # Containers often begin with a soft limit of 1,024 descriptors, so many connections would leave none for files.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

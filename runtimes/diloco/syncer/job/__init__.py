@@ -1,1 +1,1 @@
-"""The job at work: one task takes events, gives them to the driver and to whom else they concern, and carries out what follows."""
+"""The job at work: one task takes events, gives them to the driver and the other parts that they concern, and carries out the effects."""

@@ -1,4 +1,4 @@
-"""Which version of a fragment each learner has adopted, and after which of its local steps, as its reports tell it.
+"""Which version of a fragment each learner has adopted, and after which of its local steps. Its reports show both.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -10,26 +10,28 @@ from collections.abc import Iterator
 from diloco.algorithm.events import Metadata
 
 MOST_SESSIONS = 4096
-"""Sessions that are remembered: more units than a job may have."""
+"""Sessions that are remembered. A job has fewer units."""
 
 
 class Adoptions:
-    """The adoptions of one job. A report counts the local steps since each fragment was adopted; fewer than there were mean that it was
-    adopted anew."""
+    """The adoptions of one job. A report counts, for each fragment, the local steps since it was adopted. A count that has not grown by the
+    steps between two reports shows a new adoption."""
 
     def __init__(self) -> None:
         self._reported: dict[str, Metadata] = {}
-        """By session, its newest report."""
+        """The newest report of each session."""
         self._versions: dict[int, tuple[int, int]] = {}
-        """Per fragment its two newest versions, the newest first."""
+        """The two newest versions of each fragment, the newest first."""
 
     def made(self, p: int, t: int) -> None:
-        """There is version `t` of fragment `p`."""
+        """A merge has made version `t` of fragment `p`."""
         self._versions[p] = t, self._versions.get(p, (0, 0))[0]
 
     def reported(self, session: str, metadata: Metadata, seen: int) -> Iterator[tuple[int, int, int]]:
-        """(fragment, version, local step after which it was adopted) of each that was adopted since the session's last report. `seen`: the
-        newest outer step that the learner knows of."""
+        """Yield (fragment, version, local step after which it was adopted) for each adoption since the session's last report.
+
+        `seen` is the newest outer step that the learner knows of.
+        """
         before = self._reported.pop(session, None)
         self._reported[session] = metadata
         if len(self._reported) > MOST_SESSIONS:

@@ -1,8 +1,8 @@
 """Answers to pulls on their way from a stream's reader into the merge.
 
-Of a unit of one process: the reader offers its answer, decodes it if it is admitted, and only then reads on. Of a unit of several ranks:
-the portions are put aside until all are there, and a task of its own decodes them, so that the answer counts even if a rank's stream is
-lost meanwhile.
+In a unit of one process, the reader offers its answer, decodes it if it is admitted, and only then reads on. In a unit of several ranks,
+the portions are put aside until all have come. Then a task of its own decodes them, so the answer counts even if a rank's stream is lost
+meanwhile.
 
 See docs/decisions/0159-ranks-of-a-unit.md. See docs/decisions/0148-driver-and-threads.md.
 """
@@ -39,7 +39,7 @@ class Answers:
         membership: Membership,
         submit: Callable[[StreamEvent | AnswerDecoded], None],
     ) -> None:
-        """Take answers; `submit` queues an event for the engine's task."""
+        """`submit` queues an event for the engine's task."""
         self._job = job
         self._membership = membership
         self._submit = submit
@@ -48,8 +48,10 @@ class Answers:
     # --- in the stream's reader ---------------------------------------------------------------------------------------
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
-        """Take a complete PUSH. Called by the stream's reader, which reads on afterwards: so one answer of a stream at a time is decoded,
-        only one that was asked for, and what follows it on the stream stays behind it."""
+        """Take a complete PUSH. The stream's reader calls this and reads on afterwards.
+
+        So one answer of a stream is decoded at a time, only if it was asked for, and messages keep their order.
+        """
         if peer.portions is not None:
             received = PortionReceived(peer, transfer, asyncio.get_running_loop().create_future())
             self._submit(received)
@@ -73,7 +75,7 @@ class Answers:
     # --- in the engine's task -----------------------------------------------------------------------------------------
 
     def take(self, session: UnitSession, event: PushOffered | PortionReceived | PushDecoded, now: float) -> Rejected | None:
-        """Handle the event of a joined learner. Not None: the learner must be refused."""
+        """Handle the event of a joined learner. Returns why the learner must be refused, or None."""
         match event:
             case PushOffered():
                 offer = self._offer(session, event.header)
@@ -102,7 +104,7 @@ class Answers:
             if rejected is not None and peer is not None:
                 self._membership.refuse(peer, rejected, now)
         except Exception as error:  # noqa: BLE001 - a defect that one answer has shown; it is logged
-            # No exchange waits for a unit that has left, or is refused now.
+            # The exchange need not be told: it waits for no unit that has left or is refused.
             if peer is None:
                 _log.exception("an answer of unit %s, which has left, could not be handled", event.session.unit)
             else:
@@ -110,15 +112,17 @@ class Answers:
         _settle(event.taken, None)
 
     def release(self, event: StreamEvent) -> None:
-        """Let the reader go on that waits for an event which was not taken: its learner has not joined, or not any more."""
+        """Let a reader go on whose event was not taken, because its learner has not joined or has left."""
         if isinstance(event, PushOffered):
             _settle(event.admitted, None)
         elif isinstance(event, PortionReceived) and event.peer.session is None:  # not joined, or refused for it
             _settle(event.taken, None)
 
     def _portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
-        """Put one rank's portion of an answer aside. The answer if it is whole now: it is admitted, and is to be decoded. None: it is not
-        whole yet, or was refused and counted."""
+        """Put one rank's portion of an answer aside.
+
+        Returns the answer if it is whole now: it is admitted, and must be decoded. None if it is not whole yet, or was refused and counted.
+        """
         assert peer.portions is not None
         portion = peer.portions[transfer.header.fragment]
         if not portion.size:
@@ -147,11 +151,10 @@ class Answers:
         try:
             return core.decode(session.unit, offer, payload)
         except Exception:
-            core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))  # else its exchange would wait for it
+            core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))  # or its exchange would wait for the answer
             raise
 
     def _decode(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
-        """Decode a whole answer in a task of its own, so that it counts even if a rank's stream is lost meanwhile."""
         core, offer = self._job.exchanges.opened(), whole.offer
         work = self._job.exchanges.run(offer.fragment, lambda: core.decode_portions(session.unit, offer, whole.parts))
         task = asyncio.create_task(work, name=f"decode-{session.unit}-{offer.t}")
@@ -160,12 +163,15 @@ class Answers:
         task.add_done_callback(lambda decoded: self._submit(AnswerDecoded(session, offer, decoded, taken)))
 
     def _decoded(self, session: UnitSession, offer: Offer, decoded: CheckedPush | Refusal | None, now: float) -> Rejected | None:
-        """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
+        """Let a decoded answer into the merge, or refuse it here and count that.
+
+        Returns why the learner itself must be refused, or None.
+        """
         core = self._job.exchanges.opened()
         if not isinstance(decoded, CheckedPush):
             core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))
             return self._refuse(session, decoded) if decoded is not None else None
-        # Again: another answer of the unit may have been accepted since this one was admitted.
+        # Checked again: another answer of the unit may have been accepted since this one was admitted.
         if why := self._job.work.contradiction_of(offer):
             core.take(Unusable(self._job.exchanges.at(now), session.unit, offer))
             return Rejected(Code.PROTOCOL, why)
@@ -185,7 +191,7 @@ class Answers:
         return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
 
     def _admit(self, session: UnitSession, offer: Offer, now: float) -> Offer | Rejected | None:
-        """Let the core judge an answer before it is decoded. None: it is not to be decoded, and was counted."""
+        """Let the core judge an answer before it is decoded. None if it must not be decoded; that was counted."""
         (effect,) = self._job.exchanges.opened().take(Offered(self._job.exchanges.at(now), session.unit, offer))
         return self._refuse(session, effect.refusal) if isinstance(effect, Refused) else offer
 
@@ -199,6 +205,6 @@ class Answers:
 
 
 def _settle[T](future: asyncio.Future[T], result: T) -> None:
-    """Set the result unless the future is done: cancelled, as the stream has ended meanwhile."""
+    """Set the result, unless the stream has ended meanwhile and its future is cancelled."""
     if not future.done():
         future.set_result(result)

@@ -1,7 +1,7 @@
 """The time that the syncer was awake. Pure.
 
-A process that was stopped, or that got no processor time, finds at its return that every deadline is over, while the messages of its units
-wait to be read. On the core's clock such a time does not pass: no unit is silent because the syncer did not listen.
+A process that was stopped, or that got no processor time, finds afterwards that every deadline is over, while the messages of its units
+wait to be read. The core's clock leaves such a time out: no unit counts as silent because the syncer did not listen.
 
 See docs/decisions/0060-outer-clock-and-quorum.md.
 """
@@ -13,7 +13,7 @@ from typing import Final
 TICK: Final = 1.0
 """The engine looks at least this often, seconds."""
 LONGEST_GAP: Final = 2 * TICK
-"""More seconds between two looks are a time in which this process was not awake; so many of them count."""
+"""Seconds between two looks. If more have passed, the process was not awake for the rest, which does not count."""
 
 
 class AwakeClock:

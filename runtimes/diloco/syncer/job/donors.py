@@ -1,8 +1,8 @@
 """Which unit gives its state to which. Pure: time comes in as an argument.
 
-A donor gives to one taker at a time, and who has taken may give: of many takers half are served in each round. Of the free donors the
-nearest one is named, and of those the one that has given least. A donor has at least half as many steps behind its state as any other one,
-and no fewer than what the taker has stored itself.
+A donor gives to one taker at a time, and a unit that has taken may give, so the donors double with each round. The nearest free donor is
+named; of equally near ones, the one that has given least. A donor has at least half as many steps behind its state as any other one, and no
+fewer than the taker has stored itself.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from diloco.wording import plural
 
 SETTLE, AFTER_RESTART = 2.0, 10.0
-"""After a syncer's start, seconds: before the first no donor is named, as units say only now who gives to whom; before the second it is not
-said that there is none, as donors come back."""
+"""Seconds after a syncer's restart. Before the first no donor is named, because units are still saying who gives to whom. Before the second
+no taker is told that there is no donor, because donors are still coming back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Candidate:
     kind: str
     """Kind of its state."""
     locality: str = ""
-    """From far to near, parts divided by "/"."""
+    """Where it runs, from far to near, with "/" between the parts. Empty if unknown."""
     steps: int = 0
     """Local steps behind its state, as far as they are known."""
 
@@ -41,22 +41,22 @@ class Taking:
 
     unit: str
     session: str
-    """Names the process in its session."""
+    """The holder of its session, which names the process."""
     kind: str
     locality: str
     round: int
-    """Number within this process; a donor is named once for each."""
+    """Number of this request within the process. Each gets one answer."""
     failed: frozenset[str]
-    """Units that could not give it theirs."""
+    """Units that could not give it their state."""
     steps: int = 0
-    """Local steps behind what it has stored itself; 0: nothing."""
+    """Local steps behind the state that it has stored itself. 0 if it has stored none."""
     why: str = ""
-    """Why the last of them could not, such as an optimizer in 8 bits whose state cannot be handed over; "": none was asked."""
+    """Why the last donor failed, such as an 8-bit optimizer whose state cannot be handed over. Empty if none was asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To one round of a taker. Without a donor `why` says why there is none."""
+    """The answer to one round of a taker. Without a donor, `why` says why there is none."""
 
     round: int
     donor: Candidate | None
@@ -68,22 +68,26 @@ class Donors:
     """The donors of one job and one process of the syncer."""
 
     def __init__(self, sync_interval: int, grant: Callable[[], bytes], restored_at: float | None) -> None:
-        """Begin with `sync_interval`: H. `grant` draws random bytes. `restored_at`: when this process went on with a job; None: it began
-        one."""
+        """
+        Args:
+            sync_interval: H
+            grant: draws random bytes
+            restored_at: when this process took the job over from an earlier one. None if the job is new
+        """
         self._interval = sync_interval
         self._grant = grant
         self._from, self._until = (0.0, 0.0) if restored_at is None else (restored_at + SETTLE, restored_at + AFTER_RESTART)
         self._waiting: dict[str, Taking] = {}
         """By unit, in the order in which they asked."""
         self._given: dict[str, tuple[Taking, Answer]] = {}
-        """By taker what it was answered last."""
+        """The last answer to each taker, by its unit."""
         self._times: dict[str, int] = {}
 
     def asks(self, taking: Taking) -> Answer | None:
-        """Note that a unit wants a donor. Returns the answer that it has had already for this round, or None: one comes with `name`."""
-        said = self._given.get(taking.unit)
-        if said is not None and (said[0].session, said[0].round) == (taking.session, taking.round):
-            return said[1]
+        """Note that a unit wants a donor. Returns the answer that it has had for this round, or None: then `name` will give one."""
+        last = self._given.get(taking.unit)
+        if last is not None and (last[0].session, last[0].round) == (taking.session, taking.round):
+            return last[1]
         self._given.pop(taking.unit, None)
         before = self._waiting.get(taking.unit)
         if before is None or (before.session, before.round) != (taking.session, taking.round):
@@ -91,13 +95,13 @@ class Donors:
         return None
 
     def copies(self, taking: Taking, donor: Candidate) -> None:
-        """Note that a unit says that it copies a donor's state: a syncer that has started meanwhile does not know it."""
+        """Note that a unit says that it copies a donor's state. A restarted syncer learns of the grant in this way."""
         if taking.unit not in self._given:
             self._waiting.pop(taking.unit, None)
             self._given[taking.unit] = taking, Answer(taking.round, donor)
 
     def ends(self, unit: str) -> None:
-        """Forget the unit, which wants no donor any more: it has what it will get, or its session is over."""
+        """Forget a unit that wants no donor any more: it has what it will get, or its session is over."""
         self._waiting.pop(unit, None)
         self._given.pop(unit, None)
 
@@ -106,14 +110,21 @@ class Donors:
         return self._times.get(unit, 0)
 
     def grants_of(self, unit: str) -> list[tuple[Taking, Answer]]:
-        """To whom the unit gives now: what a process of it must be told again on a new stream."""
+        """The takers that the unit gives to now. Its process must be told them again on a new stream."""
         return [(taking, answer) for taking, answer in self._given.values() if answer.donor is not None and answer.donor.unit == unit]
 
     def name(
         self, candidates: Sequence[Candidate], others: Sequence[str], t: int, now: float, *, awaited: bool = True
     ) -> list[tuple[Taking, Answer]]:
-        """Answer those who wait and can be answered. `candidates`: joined units that contribute. `others`: kinds of state of all joined
-        units, for the reason. `t`: outer steps taken. `awaited`: units may come back that trained before this process began."""
+        """Answer the waiting units that can be answered now.
+
+        Args:
+            candidates: joined units that contribute
+            others: kinds of state of all joined units, for the reason
+            t: outer steps taken
+            now: seconds
+            awaited: units that trained before this process began may come back
+        """
         answered = []
         for taking in list(self._waiting.values()):
             if (answer := self._answer(taking, candidates, others, t, now, awaited=awaited)) is not None:
@@ -126,7 +137,7 @@ class Donors:
 
     @property
     def waiting(self) -> bool:
-        """Whether `name` has something to do."""
+        """A unit waits for a donor."""
         return bool(self._waiting)
 
     def _answer(
@@ -141,21 +152,23 @@ class Donors:
         busy = {answer.donor.unit for _, answer in self._given.values() if answer.donor is not None}
         takes = self._waiting.keys() | self._given.keys()
         able = [
-            one
-            for one in candidates
-            if one.kind == taking.kind
-            and one.addresses
-            and one.unit not in takes
-            and one.unit not in taking.failed
-            and one.unit != taking.unit
+            candidate
+            for candidate in candidates
+            if candidate.kind == taking.kind
+            and candidate.addresses
+            and candidate.unit not in takes
+            and candidate.unit not in taking.failed
+            and candidate.unit != taking.unit
         ]
-        most = max((one.steps for one in able), default=0)
-        # A unit that has just begun empty has a state, too: to take it would throw away what others, or this unit, have behind theirs.
-        worth = [one for one in able if one.steps >= max(taking.steps, most // 2)]
-        if free := [one for one in worth if one.unit not in busy]:
-            nearest = min(free, key=lambda one: (-_common(one.locality, taking.locality), self.times(one.unit), one.unit))
+        most = max((candidate.steps for candidate in able), default=0)
+        # A unit that has just begun with an empty optimizer has a state, too. To take that would throw away the steps behind better ones.
+        good_enough = [candidate for candidate in able if candidate.steps >= max(taking.steps, most // 2)]
+        if free := [candidate for candidate in good_enough if candidate.unit not in busy]:
+            nearest = min(
+                free, key=lambda candidate: (-_common(candidate.locality, taking.locality), self.times(candidate.unit), candidate.unit)
+            )
             return Answer(taking.round, nearest, self._grant())
-        if worth or (awaited and now < self._until):
+        if good_enough or (awaited and now < self._until):
             return None
         if able:
             why = (
@@ -167,8 +180,8 @@ class Donors:
             asked = ", ".join(sorted(taking.failed))
             return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {asked}{reason}")
         kinds = sorted({kind for kind in others if kind and kind != taking.kind})
-        differs = f"; others have the state of {'; '.join(kinds)}" if kinds else ""
-        return Answer(taking.round, None, why=f"no unit that trains has the state of {taking.kind}{differs}")
+        other_kinds = f"; others have the state of {'; '.join(kinds)}" if kinds else ""
+        return Answer(taking.round, None, why=f"no unit that trains has the state of {taking.kind}{other_kinds}")
 
 
 def _common(one: str, other: str) -> int:

@@ -1,4 +1,4 @@
-"""What a Hello says, against what the syncer knows: whether its learner goes on, and whether its model is that of the job.
+"""Checks a Hello against what the syncer knows: whether the learner goes on, and whether its model is that of the job.
 
 Only the engine's task uses it. See docs/decisions/0003-sessions-and-work.md.
 """
@@ -13,22 +13,24 @@ from diloco.syncer.job.starting import ModelStart
 
 
 class HelloCheck:
-    """Changes nothing but the layout of a job without a state, which the first Hello gives."""
+    """Its only effect: in a job without a layout, `wrong_layout` makes the layout of the first Hello that of the job."""
 
     def __init__(self, job: JobParts, starting: ModelStart | None = None) -> None:
-        """Prepare to check; `starting`: of a job that begins with a model that exists."""
+        """`starting` is the start of a job that begins with an existing model."""
         self._job = job
         self._starting = starting
 
     def resumes(self, hello: Hello) -> bool:
-        """Return whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
+        """Whether the learner goes on with a session that this process knows. Then it is sent only what it lacks."""
         before = self._job.sessions.session(hello.unit)
         known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
         return known and self.goes_on(hello)
 
     def goes_on(self, hello: Hello) -> bool:
-        """Return whether the learner was connected to this state, and holds nothing that the state does not: a machine that lost power may
-        have forgotten leases."""
+        """Whether the learner was connected to this state, and holds nothing that the state lacks.
+
+        A syncer whose machine lost power may have forgotten leases.
+        """
         session = self._job.sessions.session(hello.unit)
         return (
             hello.incarnation == self._job.incarnation
@@ -38,7 +40,7 @@ class HelloCheck:
         )
 
     def wrong_layout(self, hello: Hello) -> str:
-        """Return what is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
+        """Return what is wrong with the layout in a Hello, or "". Without a state, the first learner's layout becomes the job's."""
         try:
             layout = layout_of(hello)
             if layout.fingerprint != hello.fingerprint:

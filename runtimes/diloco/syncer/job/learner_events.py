@@ -1,4 +1,4 @@
-"""What the streams of learners bring: each event goes to the part of the syncer that it concerns. One message can harm its sender only.
+"""Gives each event of the learners' streams to the part of the syncer that it concerns. A message can harm its sender only.
 
 Only the engine's task uses it.
 """
@@ -58,7 +58,7 @@ class LearnerEvents:
         shutdown_grace: ShutdownGrace,
         on_seeded: Callable[[], None],
     ) -> None:
-        """Prepare to take events; `on_seeded` is called once the job has its first parameters."""
+        """`on_seeded` is called once a learner's seed has given the job its first parameters."""
         self._job = job
         self._membership = membership
         self._answers = answers
@@ -69,13 +69,13 @@ class LearnerEvents:
         self._on_seeded = on_seeded
 
     async def take(self, event: StreamEvent, now: float) -> None:
-        """Handle the event of a stream. What it raises refuses its unit, of which nothing stays but contributions that were accepted."""
+        """Handle the event of a stream. If that raises, the unit is refused, and only its accepted contributions stay."""
         peer = event.peer
         try:
             await self._handle_of_stream(peer, event, now)
         except Exception as error:  # noqa: BLE001 - a defect that one message has shown; `fail` logs it
             self._membership.fail(peer, _name(event), error, now)
-        # After an error too: a stream whose slots do not come back is never read again.
+        # Even after an error: a stream whose slots do not come back is never read again.
         self._answers.release(event)
         if not isinstance(event, WITHOUT_SLOT):
             peer.slots.release()
@@ -83,7 +83,8 @@ class LearnerEvents:
     async def _handle_of_stream(self, peer: Peer, event: StreamEvent, now: float) -> None:
         if isinstance(event, HelloReceived):
             self._membership.join(peer, event.hello, event.owned, now)
-            # Else its fence is being written, and `admit` decides: a learner that went on before could have a twin after a crash.
+            # A peer that is still joining waits until its fence is written, and `admit` decides. If it went on before that and the syncer
+            # crashed, an older attempt could come back beside it.
             if peer.joining is None:
                 peer.join_decided.set()
             if peer.rank:
@@ -98,7 +99,7 @@ class LearnerEvents:
             self._membership.refuse_stream(peer, Rejected(Refused.PROTOCOL, event.why), now)
 
     async def _handle(self, peer: Peer, session: UnitSession, event: StreamEvent, now: float) -> Rejected | None:
-        """Handle the event of a joined learner. Not None: the learner must be refused."""
+        """Handle the event of a joined learner. Returns why the learner must be refused, or None."""
         match event:
             case ProgressReported():
                 return self._progress_reported(peer, session, now)
@@ -107,7 +108,7 @@ class LearnerEvents:
             case PushOffered() | PortionReceived() | PushDecoded():
                 return self._answers.take(session, event, now)
             case WorkRequested():
-                # Leases are kept until they are committed: a learner that only asks would take all memory.
+                # Leases are kept until they are committed. A learner that asks and never trains would take all memory.
                 if why := self._job.work.too_many(session):
                     return Rejected(Refused.PROTOCOL, why)
                 if why := self._job.work.other_data(session, event.data):
@@ -128,7 +129,7 @@ class LearnerEvents:
         return None
 
     def _send_leases(self, peer: Peer, session: UnitSession, leases: Sequence[Lease]) -> None:
-        """Once they are written: the next process must know of each that a learner has."""
+        """Send leases once the tape has them: a restarted syncer must know every lease that a learner has."""
 
         def send() -> None:
             if peer.session is session:
@@ -144,7 +145,7 @@ class LearnerEvents:
 
     def _progress_reported(self, peer: Peer, session: UnitSession, now: float) -> Rejected | None:
         if not peer.complete:
-            return None  # the newest report waits for all ranks: without them the unit is not asked and not waited for
+            return None  # `peer.progress` keeps the newest report until all ranks have joined; before that the unit is not pulled
         progress, peer.progress = peer.progress, None
         if progress is None:
             return None
@@ -164,7 +165,7 @@ class LearnerEvents:
         if alive.holds_parameters and not stats.holds_parameters:
             stats.holds_parameters = True
             self._job.changes.notify()
-        # A learner has written it, and it goes into logs and status: bounded, and of one line.
+        # A learner has written this text, and it goes into logs and status: it gets one line and a bound.
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):
             self._job.exchanges.paused(session.unit, stats.paused_until or now, now)
@@ -183,5 +184,5 @@ class LearnerEvents:
 
 
 def _name(event: StreamEvent) -> str:
-    """Return what the event brings, in the words of the wire."""
+    """The name of the wire's message that the event brings."""
     return type(event).__name__.removesuffix("Received").removesuffix("Reported").removesuffix("Requested")

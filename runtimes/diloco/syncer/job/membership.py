@@ -1,4 +1,4 @@
-"""Who takes part: streams join, resume, are refused or displaced, leave, and expire. The first learner of a new job is asked for its seed.
+"""Who takes part. Streams join, resume, are refused or displaced, leave, and expire. The first learner of a new job is asked for its seed.
 
 Only the engine's task uses it. See docs/decisions/0003-sessions-and-work.md.
 """
@@ -31,11 +31,11 @@ from diloco.wording import plural
 _log = logging.getLogger(__name__)
 
 LEFT_EARLY = "left its training loop before the job was done"
-"""The message of a unit whose program did."""
+"""The message of a unit whose program did that."""
 
 
 class Membership:
-    """The open sessions of one job and what their beginning and end mean for exchanges and work. `now` is in seconds on one clock."""
+    """The open sessions of one job, and what their begin and end mean for exchanges and work. `now` is in seconds on one clock."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Membership:
         recoveries: Recoveries,
         starting: ModelStart | None = None,
     ) -> None:
-        """Admit units; `fences` calls back when `admit` has something to do."""
+        """`fences` must cause a call of `admit` whenever it has written."""
         self._config = config
         self._job = job
         self._fences = fences
@@ -53,7 +53,7 @@ class Membership:
         self._starting = starting
         self._found_state = job.exchanges.seeded
         self._found = self._trained_before = job.exchanges.t
-        """Outer step of the state that this process has found, and the newest one that a learner of another process's state holds."""
+        """Outer step of the state that this process has found, and the newest one that a learner of an earlier state holds."""
         self._hello = HelloCheck(job, starting)
         self._welcomes = Welcomes(config.job.training.steps, job.exchanges, job.incarnation)
         self._brake = JoinBrake()
@@ -61,7 +61,7 @@ class Membership:
 
     @property
     def remark(self) -> str:
-        """How far the restart went back, as its learners show it; empty: not at all."""
+        """How far the restart went back, judged by what learners hold. Empty if it did not."""
         steps = self._trained_before - self._found
         if not steps:
             return ""
@@ -73,7 +73,7 @@ class Membership:
     # --- joining ------------------------------------------------------------------------------------------------------
 
     def join(self, peer: Peer, hello: Hello, owned: Owned | PieceError | LayoutError, now: float) -> None:
-        """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable. `owned`: see `read_owned`."""
+        """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable. `owned` is from `read_owned`."""
         request = JoinRequest(hello.job_uid, hello.unit, hello.attempt, hello.session)
         if hello.rank:
             self._join_rank(peer, hello, request, now)
@@ -86,7 +86,7 @@ class Membership:
         if rejected is not None:
             self._refuse_join(peer, request, rejected, now)
             return
-        # Before the session is touched: a stream that shall come later must not displace the one that is there.
+        # Before the session is touched: a stream that must come back later shall not displace the present one.
         lacks = self._job.exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
             self._job.sessions.expect(hello.unit, now)
@@ -112,12 +112,12 @@ class Membership:
         self._ranks.give_portions(peer)
         peer.joining = Joining(session, hello, resumed)
         if accepted.fenced:
-            # It joins when this is durable: if the syncer died before, an older attempt could come back beside it.
+            # It joins once this is durable. If it joined before and the syncer died, an older attempt could come back beside it.
             self._fences.write(self._job.sessions.fences)
         self.admit(now)
 
     def admit(self, now: float) -> None:
-        """Let those in whose fences are durable by now."""
+        """Begin the sessions of all peers whose fences are durable by now."""
         for peer, joining in self._job.peers.joining():
             if self._fences.settled(joining.session.unit, joining.session.attempt):
                 peer.joining = None
@@ -180,15 +180,15 @@ class Membership:
             self._starting.begin(self._job.exchanges.opened())
             return
         self._job.exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
-        for each in peer.unit_streams:
-            each.seed_asked = True
+        for stream in peer.unit_streams:
+            stream.seed_asked = True
 
     def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
-        # What the pod of another job asks for says nothing of a unit of this one.
+        # A pod of another job says nothing about this job's units.
         if rejected.code != Refused.WRONG_JOB and request.unit:
             stats = self._job.unit_stats.of(request.unit)
             stats.refuse(reason_of(rejected.code), rejected.message)
-            # An older attempt, which may still try, must not hide the state of the newest.
+            # An older attempt may still try to join. It must not hide the state of the newest one.
             if rejected.code == Refused.LAYOUT and request.attempt >= stats.attempt:
                 stats.attempt = request.attempt
                 stats.lost(now, rejected.message, Phase.REFUSED)
@@ -199,7 +199,7 @@ class Membership:
     def _displace(self, accepted: Accepted, now: float) -> None:
         assert accepted.displaced is not None
         former = self._job.peers.get(accepted.displaced)
-        # Whatever its stream still sends, no exchange waits for it.
+        # From here on no exchange waits for what the old stream still sends.
         self._job.exchanges.leave(accepted.session.unit, now)
         if self._job.exchanges.seeding.stream == accepted.displaced:
             self._job.exchanges.seeding.stop()
@@ -238,7 +238,7 @@ class Membership:
         self._ranks.end(peer)
 
     def refuse(self, peer: Peer, rejected: Rejected, now: float) -> None:
-        """Refuse a joined learner, also for what one of its ranks did: end its session and its streams."""
+        """Refuse a joined learner for what it or one of its ranks did: end its session and all its streams."""
         peer = peer.leader
         session = peer.session
         assert session is not None
@@ -252,8 +252,7 @@ class Membership:
         self._ranks.end(peer, last=last)
 
     def fail(self, peer: Peer, what: str, error: Exception, now: float) -> None:
-        """Refuse the unit of a stream that has sent what could not be handled; a stream that has not joined ends alone. `what`: the
-        message."""
+        """Refuse the unit of a stream whose message, named `what`, could not be handled. A stream that has not joined ends alone."""
         why = f"the syncer could not handle {what}: {type(error).__name__}: {error}"
         _log.error("stream %d: %s", peer.stream, why, exc_info=error)
         rejected = Rejected(Refused.PROTOCOL, why)
@@ -264,7 +263,7 @@ class Membership:
         peer.join_decided.set()
 
     def refuse_stream(self, peer: Peer, rejected: Rejected, now: float) -> None:
-        """Refuse a stream that has not joined, or not to its end. Nothing stays of its session."""
+        """Refuse a stream that has not joined, or is still joining, and end its session."""
         peer.joining = None
         session = self._job.sessions.of_stream(peer.stream)
         if session is not None:
@@ -274,7 +273,7 @@ class Membership:
         peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
 
     def reject_contribution(self, order: ContributionRejected, now: float) -> None:
-        """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined."""
+        """Act on a contribution that the guards have refused: its learner takes the job's parameters anew, or is quarantined."""
         stats = self._job.unit_stats.of(order.unit)
         stats.refuse(order.refusal.reason.value, order.refusal.message)
         self._job.work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)
@@ -305,8 +304,7 @@ class Membership:
         self._ranks.end(peer, retry=peer.retry_reason)
 
     def stream_lost(self, peer: Peer, why: str, now: float) -> None:
-        """Note that the stream is over. Without Bye, the session stays open for the reconnect window; without its leader the ranks' streams
-        end."""
+        """Note that the stream is over. Without a Bye its session stays open for the reconnect window. A leader's followers end with it."""
         self._job.peers.remove(peer)
         peer.outgoing.close(at_once=True)
         if peer.rank:
@@ -324,7 +322,7 @@ class Membership:
         self._find_seeder(peer.stream)
 
     def _rank_lost(self, peer: Peer, why: str, now: float) -> None:
-        """Keep the unit, and ask it for nothing until the rank is back. Once the job is over a rank may go before its leader."""
+        """Keep the unit a member, but pull nothing until the rank is back. Once the job is over, a rank may go before its leader."""
         session = self._ranks.lost(peer)
         if session is None:
             return
@@ -339,13 +337,12 @@ class Membership:
     def expire(self, now: float) -> None:
         """End the sessions whose reconnect window is over."""
         for session in self._job.sessions.expire(now):
-            back = self._job.work.end(session.holder)
+            freed = self._job.work.end(session.holder)
             self._recoveries.ended(session.unit)
-            _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, back)
+            _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, freed)
             self._job.changes.notify()
 
     def _end_session(self, peer: Peer, session: UnitSession, now: float) -> None:
-        """End the session and release its work."""
         peer.session = None
         self._job.sessions.leave(session.unit, peer.stream)
         self._recoveries.ended(session.unit)
@@ -355,7 +352,10 @@ class Membership:
         self._find_seeder(peer.stream)
 
     def _find_seeder(self, gone: int | None = None) -> None:
-        """Ask a joined learner for the seed if the seeder is gone, or there was none; without one, forget the model's layout."""
+        """Ask a joined learner for the seed if none is asked, or the asked one is gone. If no learner is left, forget the model's layout.
+
+        `gone` is the stream that has ended, or None.
+        """
         exchanges = self._job.exchanges
         if exchanges.core is None or exchanges.seeded:
             return
@@ -366,8 +366,8 @@ class Membership:
         for peer, session in self._job.peers.joined():
             if peer.complete:
                 self._ask_for_seed(peer, session)
-                for each in peer.unit_streams if self._starting is None else ():
-                    each.outgoing.urgent(self._welcomes.message(each, resumed=True, seed_wanted=True))
+                for stream in peer.unit_streams if self._starting is None else ():
+                    stream.outgoing.urgent(self._welcomes.message(stream, resumed=True, seed_wanted=True))
                 return
         if not self._job.peers.joined() and not self._job.peers.joining():
             exchanges.core = None

@@ -1,4 +1,4 @@
-"""What the modules of the engine's task share of one job.
+"""What the modules of the engine's task share about one job.
 
 Only the engine's task uses it.
 """
@@ -28,4 +28,4 @@ class JobParts:
     tape: TapeWriter
     changes: Changes
     incarnation: bytes
-    """Random, names this process and its restored state."""
+    """Random bytes that name the state. A restarted syncer keeps them if it has lost nothing."""

@@ -1,7 +1,7 @@
-"""The followers of units of several processes: their streams begin and end beside that of their leader, rank 0.
+"""The followers of units of several processes. Their streams begin and end beside that of their leader, rank 0.
 
-Membership is the leader's. A unit whose ranks are not all there stays a member; it is asked for nothing and waited for no longer than any
-silent unit.
+The leader joins and leaves for the unit. While a rank is missing, the unit stays a member, but it is not pulled and is waited for no longer
+than any silent unit.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -26,16 +26,19 @@ class Ranks:
         self._brake = brake
 
     def give_portions(self, peer: Peer) -> None:
-        """Send the stream what its rank owns from now on, and take the same; in a unit of one process, all."""
+        """From now on send the stream only what its rank owns, and take only that from it. In a unit of one process it owns everything."""
         if peer.leader.owned:
             peer.outgoing.portions = self._portions(peer.leader, peer.rank)
 
     def join(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> Rejected | None:
-        """Let a rank take part in the session of its leader. Without a session of the peer afterwards, it is to try again."""
-        found = self._job.sessions.of_rank(request)
-        if isinstance(found, Rejected):
-            return found
-        leader = self._job.peers.get(found.stream) if found is not None and found.stream is not None else None
+        """Let a rank take part in the session of its leader. Returns why the rank is refused, or None.
+
+        If the peer has no session afterwards, its stream is closed and the rank must try again.
+        """
+        of_leader = self._job.sessions.of_rank(request)
+        if isinstance(of_leader, Rejected):
+            return of_leader
+        leader = self._job.peers.get(of_leader.stream) if of_leader is not None and of_leader.stream is not None else None
         if leader is None or leader.session is None:
             peer.retry_reason = f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join"
             peer.outgoing.close()
@@ -64,7 +67,7 @@ class Ranks:
         return None
 
     def lost(self, peer: Peer) -> UnitSession | None:
-        """Note that the rank's stream is over. The session that goes on without it; None: it went on without this stream before."""
+        """Note that the rank's stream is over. Returns the session that goes on without it. None if this stream had left it before."""
         session, peer.session = peer.session, None
         if session is None:
             return None
@@ -73,7 +76,7 @@ class Ranks:
         return session
 
     def end(self, leader: Peer, *, retry: str = "", last: ToLearner | None = None) -> None:
-        """End the streams of the leader's followers. `retry`: why they are to be opened again."""
+        """End the streams of the leader's followers. `retry` says why the followers must open new ones."""
         for peer in list(leader.ranks.values()):
             self._end_one(peer, retry, last)
 
@@ -87,7 +90,7 @@ class Ranks:
 
 
 def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejected | None:
-    """Return why a follower must be refused that sends what is for its leader to say; None: it does not."""
+    """Refuse a follower that sends what only its leader may send. None if the event is allowed."""
     if not peer.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
         return None
     what = type(event).__name__.removesuffix("Reported").removesuffix("Requested").removesuffix("Received")
@@ -95,7 +98,7 @@ def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejecte
 
 
 def _wrong_rank(leader: Peer, hello: Hello) -> Rejected | None:
-    """Return why the process cannot be a rank of the leader's unit; None: it can."""
+    """Return why the process cannot be a rank of the leader's unit. None if it can."""
     who = f"rank {hello.rank} of unit {hello.unit}"
     ranks = len(leader.owned)
     former = leader.ranks.get(hello.rank)

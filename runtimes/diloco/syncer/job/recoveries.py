@@ -1,7 +1,7 @@
 """Names donors to units that take the state of a peer, and tells both. Only the engine's task uses it.
 
-A unit says in its Alive how far it is, again on each stream; what it was told is told again for the same round. So nothing is lost with a
-stream, and a restarted syncer answers anew.
+A unit says in its Alive how far it is, and says it again on each new stream. If it asks again in the same round, it gets the same answer.
+So nothing is lost with a stream, and a restarted syncer answers anew.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -22,7 +22,7 @@ from diloco.wording import one_line
 _log = logging.getLogger(__name__)
 
 _MOST_TEXT = 300
-"""Characters of what a unit says of its recovery."""
+"""Characters that are kept of each text with which a unit describes its recovery."""
 _MOST_FAILED = 16
 
 
@@ -36,16 +36,20 @@ class Recoveries:
         former: Sequence[str],
         awaited: Callable[[], bool],
     ) -> None:
-        """Begin with `former`: see `RestoredState`. `awaited`: whether units may come back that trained before this process began."""
+        """
+        Args:
+            former: see `RestoredState`
+            awaited: returns whether units that trained before this process began may come back
+        """
         self._donors = donors
         self._job = job
         self._former = former
         self._sessions_may_return = awaited
         self._asked: set[str] = set()
-        """Units that have asked this process for a donor: what they had trained is lost."""
+        """Units that have asked this process for a donor. They have lost their state, so they are not expected to become donors."""
 
     def heard(self, peer: Peer, session: UnitSession, alive: Alive, now: float) -> bool:
-        """Note how things are, as a unit says. True: what reports say of its recovery has changed."""
+        """Note how far a unit's recovery is. True if what reports say of it has changed."""
         if not alive.HasField("recovery"):
             return False
         recovery = alive.recovery
@@ -76,7 +80,7 @@ class Recoveries:
 
     @property
     def not_stored(self) -> str:
-        """Why a unit could not store its newest state; empty: all could."""
+        """Why a unit could not store its newest state. Empty if all could."""
         for _, session in self._job.peers.joined():
             recovery = self._job.unit_stats.of(session.unit).recovery
             if recovery is not None and recovery.not_stored:
@@ -84,17 +88,16 @@ class Recoveries:
         return ""
 
     def joined(self, peer: Peer, session: UnitSession) -> None:
-        """Note that a process of a unit has a stream: what it was told of takers may be lost with the stream before."""
+        """Tell a unit on its new stream again whom it gives its state to. The earlier message may be lost with the old stream."""
         for taking, answer in self._donors.grants_of(session.unit):
             if answer.donor is not None and answer.donor.attempt == session.attempt:
                 _allow(peer, taking, answer, self._attempt(taking))
 
     def ended(self, unit: str) -> None:
-        """Forget the unit: its session is over."""
         self._donors.ends(unit)
 
     def look(self, now: float) -> None:
-        """Answer those who can be answered by now."""
+        """Answer the waiting takers that can be answered by now."""
         if not self._donors.waiting:
             return
         joined = {session.unit: (peer, session) for peer, session in self._job.peers.joined()}
@@ -104,8 +107,8 @@ class Recoveries:
             if self._job.unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]
         kinds = [peer.inner_state for peer, _ in joined.values()]
-        contributing = {one.unit for one in able}
-        # Who has a session of the process before, and has not asked, may be a donor as soon as it contributes.
+        contributing = {candidate.unit for candidate in able}
+        # A joined unit that has not asked for a donor has its state, and may give it as soon as it contributes.
         coming = any(peer.addresses and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
         awaited = coming or self._sessions_may_return()
         for taking, answer in self._donors.name(able, kinds, self._job.exchanges.t, now, awaited=awaited):
@@ -117,7 +120,7 @@ class Recoveries:
                 _allow(joined[answer.donor.unit][0], taking, answer, self._attempt(taking))
 
     def _steps(self, unit: str) -> int:
-        """Return the local steps behind a unit's state: those of its process, and of what it began with, once it has said that again."""
+        """Return the local steps behind a unit's state: the steps of its process, and those that it began with once its Alive says them."""
         stats = self._job.unit_stats.of(unit)
         return stats.local_step + (stats.recovery.steps if stats.recovery is not None else 0)
 

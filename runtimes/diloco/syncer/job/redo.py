@@ -53,7 +53,7 @@ class Stored:
 
 
 def end_of_tape(folder: Path) -> TapeEnd:
-    """For a state that follows on nothing in the tape. Raises TapeError."""
+    """Return where a new tape begins: after all segments and records in `folder`. Raises TapeError."""
     end = TapeEnd()
     for segment in segments(folder):
         end.segment = segment.number + 1
@@ -134,9 +134,13 @@ class _Redone:
 
 
 def follows(number: int, before: int, unnoted: int) -> int:
-    """Return the number of a record. Raises StateError if others are missing between it and `before`, the one before it; 0: it is the first
-    that is read. Below `unnoted` the snapshot covers what is missing: it can be durable before they are written, and then a process is
-    killed."""
+    """Return `number`, a record's. Raises StateError if records are missing between it and `before`, or it stands twice.
+
+    Args:
+        number: of the record
+        before: number of the record before it; 0 if it is the first that is read
+        unnoted: records below this number may be missing, for the snapshot covers them. It may be durable before they are written
+    """
     if before and not before < number <= max(before + 1, unnoted):
         raise StateError(f"it is record {number}, and the one before it is {before}: those between them are missing, or it stands twice")
     return number

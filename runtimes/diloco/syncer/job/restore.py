@@ -1,4 +1,4 @@
-"""What a syncer finds on its volume: the newest usable snapshot, and what the tape says that happened after it; or nothing yet.
+"""What a syncer finds on its volume: the newest usable snapshot and what the tape says happened after it, or nothing yet.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -40,7 +40,7 @@ from diloco.tape.writer import Position, TapeWriter
 _log = logging.getLogger(__name__)
 
 _MOST_FORMER = 4
-"""Other jobs whose states units may take: each has stored some itself, unless it ended before its first snapshot's."""
+"""Former jobs whose stored states units may take. One suffices, unless it ended before its units had stored any."""
 META_FORMAT = 2
 """Version of what `snapshot_data` stores besides the core's state."""
 
@@ -54,28 +54,28 @@ class RestoredState:
     """Everything that a snapshot holds and a process continues from."""
 
     core: Core | None
-    """None: the job has no parameters yet."""
+    """None if the job has no parameters yet."""
     work: Work
     """The ledger, and the work of sessions that go on."""
     sessions: StoredSessions
     """Sessions of the process before that go on."""
     tokens: list[int]
-    """Per fragment, committed tokens of the job when its version was made."""
+    """For each fragment, the job's committed tokens when its version was made."""
     tape: TapeEnd
     unit_stats: UnitStatsTable
     fences: dict[str, int]
     evaluations: dict[str, tuple[float, int]]
-    """Per unit: held-out loss of the final parameters, and over how many tokens."""
+    """For each unit (held-out loss of the final parameters, tokens of that evaluation)."""
     losses: LossHistory
     snapshot: DurableSnapshot | None
     ending: Ending | None
-    """What a training program has said of the job's end."""
+    """The early end that a training program has asked for. None if none has."""
     same_job: bool
-    """The snapshot is of this very job, so that learners of before may come back with what they have trained."""
+    """The snapshot is of this very job, so its learners may come back with what they have trained."""
     former: Sequence[str]
-    """Folders below `checkpoint.uri` of other jobs that this one went on from, the last one first: units may have stored states there."""
+    """Folders below `checkpoint.uri` of the jobs that this one went on from, the last one first. Their units may have stored states."""
     message: str
-    """A remark for status, e.g. that an older snapshot was used; empty: none."""
+    """A remark for status, e.g. that an older snapshot was used. Empty if there is none."""
 
 
 def snapshot_data(
@@ -91,8 +91,10 @@ def snapshot_data(
     position: Position,
     former: Sequence[str] = (),
 ) -> SnapshotData:
-    """Return the state at this moment, at which `position` was taken. The arrays are shared with the core, which never writes to them.
-    `former`: see `RestoredState`."""
+    """Return the present state; `position` must be the tape's position at this moment. `former` is as in `RestoredState`.
+
+    The arrays are shared with the core, which never writes to them.
+    """
     state = core.state()
     meta = {
         "format": META_FORMAT,
@@ -105,7 +107,7 @@ def snapshot_data(
         "tape": position.to_json(),
         "accounts": unit_stats.to_json(),
         "fences": dict(fences),
-        "evaluations": {unit: list(one) for unit, one in evaluations.items()},
+        "evaluations": {unit: list(evaluation) for unit, evaluation in evaluations.items()},
         "losses": losses.to_json(),
         "former": list(former),
     }
@@ -113,7 +115,10 @@ def snapshot_data(
 
 
 def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshots | None]:
-    """Return the volume, and the remote copy in a folder of this job alone. Raises BadState if there is no driver for its URI."""
+    """Return the snapshots on the volume, and their copies in a folder of this job alone. None if the job has no `checkpoint.uri`.
+
+    Raises BadState if there is no driver for the URI.
+    """
     checkpoint = config.job.training.checkpoint
     store = SnapshotStore(config.state_dir / "snapshots", checkpoint.keep)
     if not checkpoint.uri:
@@ -126,7 +131,7 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
 
 
 def remove_states(config: SyncerConfig) -> None:
-    """Remove what units have stored for this job: it begins without parameters, and what they had belongs to others. Raises BadState."""
+    """Remove what units have stored for this job. It begins without parameters, so stored states belong to others. Raises BadState."""
     checkpoint = config.job.training.checkpoint
     if checkpoint.learners is LearnerStates.NEVER or not checkpoint.uri:
         return
@@ -142,8 +147,14 @@ def remove_states(config: SyncerConfig) -> None:
 
 
 def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, changed: Callable[[], None]) -> TapeWriter:
-    """Return the tape, as it goes on after `state`. `process`: random, names this process. `changed` is called when its `error` has
-    changed."""
+    """Open the tape where it goes on after `state`.
+
+    Args:
+        config: of the syncer
+        state: what `restore` has returned
+        process: random bytes that name this process
+        changed: called when the tape's `error` has changed
+    """
     start, job = state.tape, config.job
     return TapeWriter(
         config.state_dir / FOLDER,
@@ -156,7 +167,7 @@ def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, change
 
 
 def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
-    """Read the newest usable state. Blocking. Raises BadState; FencesError for a damaged fences file."""
+    """Read the newest usable state. Blocking. Raises BadState, and FencesError for a damaged fences file."""
     fences = load_fences(config.state_dir, config.job.uid)
     try:
         ending = load_ending(config.state_dir, config.job.uid, config.job.training)
@@ -165,7 +176,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
     tried: list[CoreState] = []
 
     def arrays(path: Path, meta: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Return the arrays of a new state, into which the snapshot is read: it is in memory once."""
+        """Return the arrays of a new state. The snapshot is read right into them, so it is in memory only once."""
         tried.clear()
         with _naming(config, store, path):
             state = _allocate(config, meta)
@@ -192,12 +203,15 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
             restored = _restored(config, folder, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
     except TapeError as error:
         raise BadState(str(error)) from error
-    store.drop_old()  # what a crash left between a save and this
+    store.drop_old()  # a crash after a save may have left them
     return restored
 
 
 def _check_nothing_is_lost(store: SnapshotStore, tape: Path) -> None:
-    """Raise BadState for a volume without a snapshot whose tape has merges: each followed one, and to begin anew would throw them away."""
+    """Raise BadState for a volume without a snapshot whose tape has merges.
+
+    Each merge followed on a snapshot, so that one is lost. To begin anew would throw the merges away.
+    """
     if any(head.get("type") == "merge" for head in heads(tape)):
         raise BadState(
             f"no snapshot is in {store.root}, and the tape in {tape} has merges, which follow one: it is lost. Nothing was changed. Put it "
@@ -207,7 +221,7 @@ def _check_nothing_is_lost(store: SnapshotStore, tape: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(config: SyncerConfig, store: SnapshotStore, path: Path) -> Iterator[None]:
-    """Yield what is wrong with the content of a snapshot, as BadState that names it."""
+    """Turn errors about a snapshot's content into BadState that names the snapshot."""
     try:
         yield
     except TapeError:
@@ -233,7 +247,7 @@ def _allocate(config: SyncerConfig, meta: Mapping[str, Any]) -> CoreState:
     if meta.get("format") != META_FORMAT:
         raise StateError(f"it has format {meta.get('format')!r}, this program reads {META_FORMAT}")
     state = CoreState.allocate(meta["core"])
-    # This very job got further before its steps were lowered, and is over. For another one this would be no training at all.
+    # If it is this very job, its `steps` were lowered, and it is over. Another job would end without any training.
     if state.t > config.job.training.steps and meta["job"]["uid"] != config.job.uid:
         raise StateError(f"it is of outer step {state.t}, beyond training.steps, which is {config.job.training.steps}")
     return state
@@ -264,9 +278,9 @@ def _restored(
             fences[unit] = max(int(attempt), fences.get(unit, 0))
     message = ""
     if loaded.skipped:
-        reasons = "; ".join(f"{one.path.name}: {one.why}" for one in loaded.skipped)
-        found = f"the older snapshot of outer step {loaded.t}"
-        message = f"went on from {found}, up to outer step {stored.t}, because newer ones cannot be used ({reasons})"
+        reasons = "; ".join(f"{skipped.path.name}: {skipped.why}" for skipped in loaded.skipped)
+        older = f"the older snapshot of outer step {loaded.t}"
+        message = f"went on from {older}, up to outer step {stored.t}, because newer ones cannot be used ({reasons})"
     elif not same_job:
         message = f"went on from outer step {stored.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     message = "; ".join(text for text in (message, *ledger.repaired) if text)
@@ -292,7 +306,7 @@ def _restored(
 
 
 def _former(meta: Mapping[str, Any], *, same_job: bool) -> list[str]:
-    """Return the folders of other jobs that a job goes on from, with a snapshot of this `meta`."""
+    """Return the `former` folders of a job that goes on from a snapshot with this `meta`."""
     before = [str(folder) for folder in meta.get("former", ())]
     if same_job:
         return before

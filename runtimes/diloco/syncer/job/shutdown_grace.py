@@ -1,6 +1,6 @@
-"""How long the syncer of a job that has reached its end waits for its learners, which take the final parameters, evaluate them and say Bye.
+"""How long the syncer of a job at its end waits for the learners, which take the final parameters, evaluate them and say Bye.
 
-A learner whose syncer has ended before takes it for one that is lost, and looks for it.
+If the syncer ended sooner, a learner would take it for lost and look for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from diloco.syncer.streams.sessions import SessionRegistry
 
 
 class ShutdownGrace:
-    """When the syncer may end. Times in seconds on the clock of the unit statistics."""
+    """When the syncer may end. Times are in seconds on the clock of the unit statistics."""
 
     def __init__(
         self,
@@ -24,8 +24,15 @@ class ShutdownGrace:
         continued_at: float | None,
         began_finished: bool,
     ) -> None:
-        """Begin with `continued_at`: when this process began with the state of one before it; None: it began a new job.
-        `began_finished`: that state was the end of the job."""
+        """
+        Args:
+            timeouts: of the syncer
+            peers: the open streams
+            sessions: also those without a stream
+            unit_stats: of all units
+            continued_at: when this process took the job over from an earlier one. None if the job is new
+            began_finished: the job was over when this process took it over
+        """
         self._timeouts = timeouts
         self._peers = peers
         self._sessions = sessions
@@ -33,22 +40,22 @@ class ShutdownGrace:
         self._continued_at = continued_at
         self.began_finished = began_finished
         self.finished_at: float | None = None
-        """When the job reached its end; None: it has not."""
+        """When the job reached its end. None if it has not."""
 
     @property
     def until(self) -> float | None:
-        """When to end; None: the job goes on."""
+        """When to end. None while the job goes on."""
         if self.finished_at is None:
             return None
-        # A learner that is here evaluates and says Bye. One that pauses, for its evaluation, has said for how long.
+        # A joined learner evaluates and says Bye. If it pauses for its evaluation, it has said for how long.
         if self._peers.joined() or self._peers.joining():
             paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._peers.joined())
             return max([self.finished_at, *filter(None, paused)]) + self._timeouts.farewell
-        # One that is away may be on its way back: it must hear that the job is done, or it would look for its syncer for ever.
+        # A learner that is away may be on its way back. It must hear that the job is done, or it would look for its syncer for ever.
         linger = self._timeouts.linger
         away = self._sessions.any_on_its_way
         until = self.finished_at + (linger if away or self.began_finished else 0.0)
-        # The others may have brought the job to its end before all units have found this process.
+        # Some units may have brought the job to its end before all others have found this process.
         if self._continued_at is not None and any(unit.phase is Phase.DISCONNECTED for unit in self._unit_stats.all()):
             until = max(until, self._continued_at + linger)
         return until

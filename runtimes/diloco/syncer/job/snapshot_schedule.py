@@ -1,4 +1,4 @@
-"""When a snapshot of the job is due, and what of the tape it takes the place of.
+"""When a snapshot of the job is due, and when the part of the tape that it replaces may go.
 
 Only the engine's task uses it. See docs/decisions/0247-commit-records.md.
 """
@@ -15,9 +15,9 @@ from diloco.tape.writer import Position, TapeWriter
 LEAST_VALUES = 64 << 20
 """Bytes of values that the tape of a small model may hold."""
 _RETRY = 8
-"""A snapshot that could not be written is tried again once the tape has grown by this part of what it may hold."""
+"""After a failed write, a snapshot is tried again once the tape has grown by 1/_RETRY of what it may hold."""
 ARRAYS_OF_SNAPSHOT = 2
-"""A snapshot holds value and momentum, and remainders with int4."""
+"""A snapshot holds value and momentum. With int4 it also holds remainders, which do not count here."""
 
 
 class SnapshotSchedule:
@@ -34,8 +34,16 @@ class SnapshotSchedule:
         then: Callable[[], None],
         durable: Callable[[int], None],
     ) -> None:
-        """Prepare to write; `data` gives the state of the job, `core` is the one that it begins with. `due`: one is due at once. `then` is
-        called after each attempt in the background, `durable` after one that is durable, with its outer step."""
+        """
+        Args:
+            snapshots: writes them
+            tape: of the job
+            data: returns the state of the job
+            core: what the job begins with, or None
+            due: a snapshot is due at once
+            then: called after each attempt in the background, successful or not
+            durable: called with the outer step of each snapshot that was written in the background and is durable
+        """
         self._snapshots = snapshots
         self._tape = tape
         self._data = data
@@ -44,7 +52,7 @@ class SnapshotSchedule:
         self._due = due
         self._most_values = _most_values(core)
         self._due_beyond = self._most_values
-        """A snapshot is due with a larger tape."""
+        """A snapshot is due if the tape holds more bytes of values."""
         self._retiring: set[asyncio.Task[None]] = set()
 
     def request(self) -> None:
@@ -52,16 +60,18 @@ class SnapshotSchedule:
         self._due = True
 
     def settle(self) -> None:
-        """Let none be due: what is on the volume is all that there will be."""
+        """Let no snapshot be due: the volume holds the final one."""
         self._due = False
 
     def write(self, core: Core) -> None:
-        """Begin the snapshot that is due. While one is being written, wait, and then take the state of that moment: a state that waits for
-        the writer would hold a second model in memory."""
+        """Begin the snapshot that is due, unless one is being written.
+
+        The state is taken only when its write begins, because a state that waits for the writer would hold a second model in memory.
+        """
         if self._tape.wants_snapshot:
-            self._due = True  # merges are written again after it
+            self._due = True  # a record is missing, and the tape goes on only after a snapshot
         if core.seeded and self._tape.bytes > self._due_beyond:
-            self._due = True  # the volume holds no more than that besides snapshots
+            self._due = True  # the volume has no room for a longer tape
         if self._due and not self._snapshots.busy and not self._tape.waits_for_mark:
             self._due = False
             self._most_values = self._due_beyond = _most_values(core)
@@ -69,7 +79,7 @@ class SnapshotSchedule:
             self._snapshots.begin(self._data(core, position), lambda: self._written(position, before))
 
     def _written(self, position: Position, before: DurableSnapshot | None) -> None:
-        """Note that the attempt to write one is over. `before`: the newest one until then."""
+        """Note that the attempt to write a snapshot is over. `before` was the newest one until then."""
         newest = self._snapshots.newest
         ended = asyncio.create_task(self._ended(position, newest if newest is not before else None), name="snapshot-ended")
         self._retiring.add(ended)  # an event loop holds its tasks weakly
@@ -84,7 +94,7 @@ class SnapshotSchedule:
             self._due_beyond = max(self._most_values, self._tape.bytes + self._most_values // _RETRY)
 
     async def save(self, core: Core) -> bool:
-        """Write a snapshot now. True: it is durable."""
+        """Write a snapshot now. True if it is durable."""
         position = self._tape.begin_snapshot()
         durable = await self._snapshots.save(self._data(core, position))
         await self._tape.snapshot_ended(position, durable=durable)
@@ -97,6 +107,6 @@ class SnapshotSchedule:
 
 
 def _most_values(core: Core | None) -> int:
-    """Return how many bytes of values the tape may hold before a snapshot takes their place: as many as that has."""
+    """Return how many bytes of values the tape may hold before a snapshot replaces them: as many as the snapshot has, or LEAST_VALUES."""
     size = sum(fragment.size for fragment in core.fragments) if core is not None else 0
     return max(LEAST_VALUES, ARRAYS_OF_SNAPSHOT * 4 * size)

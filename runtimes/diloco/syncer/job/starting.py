@@ -1,7 +1,7 @@
-"""A job that begins with the model of `spec.startFrom`, in the place of a learner's seed.
+"""A job that begins with the model of `spec.startFrom` in place of a learner's seed.
 
-What the model looks like is known when the syncer starts, so that a learner that trains another one is refused when it joins. The values
-are read once the first learner has said what the job's model is: it knows the marks of embeddings and stacks, which no file has.
+The syncer knows the names and shapes of the model when it starts, so it refuses a learner of another model at its join. It reads the values
+once the first learner has sent the job's layout, with the marks of embeddings and stacks that no file has.
 
 Only the engine's task uses it. See docs/decisions/0139-model-in-and-out.md.
 """
@@ -28,7 +28,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class StartRead:
-    """A thread has read the model into the shard of this core, or failed."""
+    """A thread has read the model into the shard of this core, or has failed."""
 
     core: Core
     norms: asyncio.Task[tuple[float, ...]]
@@ -46,13 +46,12 @@ class ModelStart:
 
     @property
     def name(self) -> str:
-        """Say which model it is."""
         return self._source.name
 
     def misfit(self, unit: str, layout: Layout) -> str:
-        """Return why a learner of this layout cannot train the model; "": it can."""
-        found = misfit(self._source, layout)
-        return f"the parameters of unit {unit} are not those of spec.startFrom, {self._source.name}: {found}" if found else ""
+        """Return why a learner of this layout cannot train the model, or ""."""
+        why = misfit(self._source, layout)
+        return f"the parameters of unit {unit} are not those of spec.startFrom, {self._source.name}: {why}" if why else ""
 
     def begin(self, core: Core) -> None:
         """Read the model into `core` in a thread, unless that is under way."""
@@ -64,15 +63,17 @@ class ModelStart:
         self._reading.add_done_callback(lambda norms: self._submit(StartRead(core, norms)))
 
     def norms(self, read: StartRead, present: Core | None) -> tuple[float, ...] | None:
-        """Return the norms of the fragments that were read; None: all learners have left meanwhile, and with them the layout. Raises
-        StartError."""
+        """Return the norms of the fragments that were read. None if all learners have left meanwhile, and the layout went with them.
+
+        `present` is the job's core now. Raises StartError.
+        """
         if read.core is not present:
             self._core = None if self._core is read.core else self._core
             return None
         return read.norms.result()
 
     def remark(self, layout: Layout) -> str:
-        """Say what the job began with."""
+        """Say for people what the job began with."""
         names = unused(self._source, layout)
         more = ", …" if len(names) > _SHOWN else ""
         beyond = f", without {plural(len(names), 'tensor')} that it has beyond ({', '.join(names[:_SHOWN])}{more})" if names else ""
@@ -80,7 +81,7 @@ class ModelStart:
 
 
 def _seed(source: Source, core: Core) -> tuple[float, ...]:
-    found = core.seed(read_values(source, core.fragments))
-    if isinstance(found, Refusal):
-        raise StartError(f"spec.startFrom, {source.name}, cannot be used: {found.message}")
-    return found
+    norms = core.seed(read_values(source, core.fragments))
+    if isinstance(norms, Refusal):
+        raise StartError(f"spec.startFrom, {source.name}, cannot be used: {norms.message}")
+    return norms

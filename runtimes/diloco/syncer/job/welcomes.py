@@ -11,14 +11,13 @@ class Welcomes:
     """Makes the messages of one job."""
 
     def __init__(self, steps: int, exchanges: Exchanges, incarnation: bytes) -> None:
-        """Welcome learners of a job with so many `steps`; `incarnation`: random, names this process and its restored state. `incarnation`:
-        random, names this process and its restored state."""
+        """`steps`: outer steps of the job. `incarnation`: see `JobParts`."""
         self._steps = steps
         self._exchanges = exchanges
         self._incarnation = incarnation
 
     def message(self, peer: Peer, *, resumed: bool, seed_wanted: bool) -> ToLearner:
-        """Write the Welcome of this stream, as the job is now."""
+        """Return the Welcome for this stream, with the present state of the job."""
         return ToLearner(
             welcome=Welcome(
                 incarnation=self._incarnation,

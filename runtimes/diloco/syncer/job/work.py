@@ -1,4 +1,4 @@
-"""The work of the sessions: what is leased to each, what of it the model holds, and what is sent again after a reconnect.
+"""The work of the sessions: what is leased to each, which of it the model holds, and what is sent again after a reconnect.
 
 See docs/decisions/0003-sessions-and-work.md.
 See docs/decisions/0153-guards.md.
@@ -27,19 +27,19 @@ MOST_LEASES = 1 << 16
 """Upper bound of the leases of one session that are not committed: with 8 batches a lease, half a million local steps."""
 
 MOST_TOKENS_RATIO = 1000
-"""A session's samples hold at most so many times as many tokens as the samples that the job has trained, on average."""
+"""Tokens per sample of a session, at most, over those of the samples that the job has trained, on average."""
 ENOUGH_SAMPLES = 1024
-"""From so many trained samples on, their average is known."""
+"""Trained samples from which on their average counts as known."""
 
 COUNTED_MORE = 6.0
 """In a weight, S samples count for at most the tokens of S + 6 sqrt(S) usual ones: three standard deviations of the sum of S samples, if
 the standard deviation of one is twice the mean. Samples as uneven as a lognormal of sigma 1.2 have 1.8."""
 
 FED_MORE = 2.0
-"""In a weight, a step of a job whose units feed themselves counts for at most so many times the tokens of a step of the others."""
+"""In a weight, if most units feed themselves, a unit's step counts for at most this many times the tokens of a step of the other units."""
 
 _MOST_DATA = 100
-"""Characters that are kept of what a unit takes sequence numbers for."""
+"""Characters that are kept of `data`, with which a unit says what its sequence numbers stand for."""
 
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
@@ -47,7 +47,7 @@ type Lease = tuple[int, int, int]
 
 @dataclass(slots=True)
 class UncommittedLeases:
-    """Leases of one session that are not committed. After a reconnect the syncer sends those again that the learner did not receive."""
+    """Leases of one session that are not committed. After a reconnect the syncer sends again what the learner did not receive."""
 
     leases: deque[tuple[int, int, int, int]] = field(default_factory=deque)
     """(samples leased up to the end of this lease, lease id, start, end)"""
@@ -60,7 +60,7 @@ class UncommittedLeases:
         self.leases.append((self.samples, lease, start, end))
 
     def committed(self, samples: int) -> None:
-        """Commit the session's first `samples` samples; their leases are not needed any more."""
+        """Forget the leases that end within the session's first `samples` samples, which are committed."""
         while self.leases and self.leases[0][0] <= samples:
             self.leases.popleft()
 
@@ -74,20 +74,20 @@ class _SessionWork:
     watermark: Watermark
     leases: UncommittedLeases = field(default_factory=UncommittedLeases)
     over: bool = False
-    """It has ended, and a contribution of it waits for its merge."""
+    """The session has ended, and one of its contributions waits for its merge."""
     unit: str = ""
     data: str = ""
-    """What the unit takes sequence numbers for; empty: it has not said so, to this process."""
+    """What the unit's sequence numbers stand for. Empty if the unit has not told this process."""
 
 
 class Notes(Protocol):
-    """Takes down what happens, see `TapeWriter.note`."""
+    """Writes down what happens, see `TapeWriter.note`."""
 
     def __call__(self, kind: str, **what: Any) -> None: ...
 
 
 def unnoted(kind: str, **what: Any) -> None:
-    """Note nothing: this work is not written down."""
+    """A `Notes` for work that is not written down."""
 
 
 class Work:
@@ -97,8 +97,12 @@ class Work:
     """
 
     def __init__(self, ledger: Ledger, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
-        """Restore the sessions, which go on. `stored`: the result of `to_json`, of the same moment as the ledger. Raises LedgerError for
-        anything else."""
+        """
+        Args:
+            ledger: of the job
+            fragments: how many the model has
+            stored: sessions that go on, a result of `to_json` from the same moment as the ledger. Raises LedgerError for anything else
+        """
         self.ledger = ledger
         self.note: Notes = unnoted
         self._fragments = fragments
@@ -110,7 +114,7 @@ class Work:
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def begin(self, session: UnitSession) -> None:
-        """Begin the session's work. Repeating it changes nothing."""
+        """Begin the session's work. A second call changes nothing."""
         if session.holder not in self._sessions:
             self.note("join", unit=session.unit, attempt=session.attempt, session=session.session_id.hex(), holder=session.holder)
         self._begin(session.holder, session.unit)
@@ -131,18 +135,17 @@ class Work:
             left -= lease.end - lease.start
 
     def leased_to(self, session: UnitSession) -> int:
-        """Return the samples of all leases of the session; 0: it is over, or has not begun."""
+        """Return the samples of all leases of the session. 0 if it is over, or has not begun."""
         held = self._sessions.get(session.holder)
         return held.leases.samples if held is not None else 0
 
     def too_many(self, session: UnitSession) -> str:
-        """Return why the session may lease no more; empty: it may."""
+        """Return why the session may lease no more, or ""."""
         held = len(self._sessions[session.holder].leases.leases)
         return f"unit {session.unit} asks for more work and holds {held} leases that are not committed" if held >= MOST_LEASES else ""
 
     def other_data(self, session: UnitSession, data: str) -> str:
-        """Return why the unit's samples are not those of the units that train; empty: they are. `data`: what it takes sequence numbers
-        for; empty: it does not say so."""
+        """Return why the unit's samples are not those of the other units, or "". `data` says what its sequence numbers stand for, or ""."""
         data = one_line(data, _MOST_DATA)
         own = self._sessions[session.holder]
         for other in self._sessions.values():
@@ -155,13 +158,13 @@ class Work:
         return ""
 
     def unreceived(self, session: UnitSession, samples_leased: int) -> list[Lease]:
-        """Return the leases that a learner did not receive which has received `samples_leased` samples."""
+        """Return the leases that a learner lacks that has received leases of `samples_leased` samples."""
         return self._sessions[session.holder].leases.after(samples_leased)
 
     # --- contributions ------------------------------------------------------------------------------------------------
 
     def contradiction(self, session: UnitSession, header: Chunk) -> str:
-        """Return why the counters of a push cannot be true; empty: they can. Ask before anything of the push is used."""
+        """Return why the counters of a push cannot be true, or "". Must be asked before the push is used for anything."""
         done = UnitWork(header.samples_done, header.tokens_done, header.steps_done)
         leased = self.ledger.leased_to(session.holder)
         why = ""
@@ -177,7 +180,7 @@ class Work:
         return f"fragment {header.fragment} of outer step {header.t} from unit {session.unit} cannot be true: {why}" if why else ""
 
     def _beyond(self, session: UnitSession, done: UnitWork) -> str:
-        """Return why the totals are more than any program's; empty: they are not."""
+        """Return why the totals are more than any program could reach, or ""."""
         before = self.ledger.unit(session.unit)
         if self.ledger.tokens + done.tokens > MOST_WORK or before.steps + done.steps > MOST_WORK:
             return f"{plural(done.tokens, 'token')} in {plural(done.steps, 'step')} with what was done before are more than {MOST_WORK}"
@@ -193,44 +196,47 @@ class Work:
         return ""
 
     def contradiction_of(self, offer: Offer) -> str:
-        """Return why the totals of an answer that was admitted cannot be those of its session, after what was accepted since; empty: they
-        can, or the session is over."""
+        """Return why an admitted answer's totals cannot be true, given what its session had accepted since. "" if they can, or the session
+        is over."""
         marks = offer.marks
         work = self._sessions.get(marks.session)
         why = work.watermark.contradiction(UnitWork(marks.samples, marks.tokens, marks.steps)) if work is not None else ""
         return f"fragment {offer.fragment} of outer step {offer.t} cannot be true: {why}" if why else ""
 
     def countable_tokens(self, unit: str, offer: Offer) -> float:
-        """Return how many of the tokens of an answer may count in its weight; positive. What its leased samples can hold since the
-        session's last contribution to the fragment; without samples, what its steps hold at the usual tokens per step of the units that
-        have some. Where most units feed themselves, `FED_MORE` times what its steps hold at the tokens per step of the others. Infinity
-        where that is not known: the job has only begun, or the unit is alone."""
+        """Return how many tokens of an answer may count in its weight, a positive number.
+
+        - For a session with samples: what its samples since its last contribution to the fragment can hold.
+        - For a session without samples: what its steps hold at the usual tokens per step of the units that have some.
+        - If most units feed themselves: `FED_MORE` times what its steps hold at the other units' tokens per step.
+        - If that is not known, because the job has only begun or the unit is alone: infinity.
+        """
         marks, usual = offer.marks, self._usual
         work = self._sessions.get(marks.session)
         if work is None or not usual.tokens_per_sample:
             return FED_MORE * usual.per_step_of_others(unit) * offer.steps or math.inf
         if not marks.samples:
             return usual.tokens_per_step * offer.steps
-        # A count that stands still is that of a program which feeds itself at times; one sample is next to nothing.
+        # A program that sometimes feeds itself has steps without new samples. It gets one sample then, which is next to nothing.
         samples = max(1, marks.samples - work.watermark.merged(offer.fragment).samples)
         return usual.tokens_per_sample * (samples + COUNTED_MORE * math.sqrt(samples))
 
     def offered(self, offer: Offer) -> None:
-        """Note that the push was accepted: the merge of its exchange will contain it."""
+        """Note that the push was accepted and will be in the merge of its exchange."""
         marks = offer.marks
         done = UnitWork(marks.samples, marks.tokens, marks.steps)
         self._sessions[marks.session].watermark.offered(offer.fragment, offer.t, done)
 
     def merged_at(self, session: UnitSession, p: int) -> int:
-        """Return outer step of the last merge of fragment `p` that had a contribution of the session; 0: none had, or the session is
-        over."""
+        """Return the outer step of the last merge of fragment `p` that contains a contribution of the session. 0 if there is none, or the
+        session is over."""
         work = self._sessions.get(session.holder)
         return work.watermark.merged_at(p) if work is not None else 0
 
     def closed(self, p: int, t: int, sessions: Collection[str]) -> None:
-        """Note that the exchange of fragment `p` at outer step `t` is over: it merged what these sessions offered.
+        """Note that the exchange of fragment `p` at outer step `t` is over, and commit the work that all fragments have merged by now.
 
-        With none, the fragment is as it was. What all fragments have merged is committed.
+        `sessions` are those whose contributions were merged. None: the exchange was skipped, and the fragment is as it was.
         """
         for holder, work in list(self._sessions.items()):
             if not work.watermark.closed(p, t, merged=holder in sessions):
@@ -248,9 +254,9 @@ class Work:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, holder: str) -> int:
-        """End the session: what of its work the model cannot hold any more is free again. Returns the number of those samples.
+        """End the session. The part of its work that the model can no longer hold is free again; returns how many samples that is.
 
-        A contribution that was accepted stands. What it may still commit stays leased until its exchange is over.
+        An accepted contribution stands, and the samples that it may still commit stay leased until its exchange is over.
         """
         work = self._sessions.get(holder)
         if work is None:
@@ -261,7 +267,7 @@ class Work:
         return self._release(holder, keep)
 
     def _release(self, holder: str, keep: int | None) -> int:
-        """Free what is beyond the session's first `keep` samples; all, if it has nothing that waits (None)."""
+        """Free what is beyond the session's first `keep` samples. None frees everything and forgets the session."""
         freed = self.ledger.release(holder, keep=keep)
         if keep is None:
             del self._sessions[holder]
@@ -270,7 +276,7 @@ class Work:
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the ledger's own JSON does not hold: the sessions. Contributions that wait for their merge end with the process."""
+        """Return the sessions, which the ledger's own JSON lacks. Contributions that wait for their merge are lost with the process."""
         of_ledger = self.ledger.sessions_to_json()
         return {
             holder: {
@@ -285,16 +291,16 @@ class Work:
     def _restore(self, stored: Mapping[str, Any]) -> None:
         self.ledger.restore_sessions(stored)
         try:
-            for holder, one in stored.items():
-                leases = UncommittedLeases(samples=int(one["samples"]))
-                for upto, lease, start, end in one["leases"]:
+            for holder, session in stored.items():
+                leases = UncommittedLeases(samples=int(session["samples"]))
+                for upto, lease, start, end in session["leases"]:
                     leases.leases.append((int(upto), int(lease), int(start), int(end)))
-                self._sessions[holder] = _SessionWork(Watermark(self._fragments, one["watermark"]), leases, bool(one["over"]))
+                self._sessions[holder] = _SessionWork(Watermark(self._fragments, session["watermark"]), leases, bool(session["over"]))
         except (KeyError, TypeError, ValueError) as e:
             raise LedgerError(f"the work of the sessions is incomplete or malformed: {type(e).__name__}: {e}") from e
 
     def redo(self, kind: str, what: Mapping[str, Any]) -> None:
-        """Make a noted change again; others than those of leases are left out. Raises LedgerError for one that does not follow."""
+        """Make a noted change of leases again, and ignore notes of other kinds. Raises LedgerError for a change that does not follow."""
         try:
             match kind:
                 case "join":
@@ -314,8 +320,8 @@ class Work:
 
     def redo_merge(self, commit: Commit) -> None:
         """Commit again what a merge has committed. Raises LedgerError if the sessions do not hold it."""
-        for unit, one in commit.given.items():
-            marks = one.marks
+        for unit, contribution in commit.given.items():
+            marks = contribution.marks
             work = self._sessions.get(marks.session)
             if work is None:
                 raise LedgerError(
@@ -327,8 +333,11 @@ class Work:
         self._usual = self.ledger.usual
 
     def settle(self, *, all_sessions: bool) -> None:
-        """End the sessions of a process that is gone: what waited for a merge will not come, so the sessions that are over end. With
-        `all_sessions`, so do the others: their learners hold something else than this state."""
+        """Release the sessions that a process before has left behind.
+
+        What waited for a merge will not come, so sessions that are over are released. With `all_sessions` the open ones are, too, because
+        their learners hold something else than this state.
+        """
         for holder, work in list(self._sessions.items()):
             if work.over or all_sessions:
                 self._release(holder, None)
