@@ -1,4 +1,4 @@
-"""What a unit has staged for pulls that have not come yet.
+"""Answers that a unit has staged for pulls that have not come yet.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -12,7 +12,7 @@ from diloco.protocol.diloco_pb2 import Chunk
 
 
 class StagedAhead:
-    """At most one answer of each fragment, for one pull each. Not thread-safe."""
+    """At most one answer for each fragment, to one pull each. Not thread-safe."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Chunk, Staged]] = {}
@@ -21,19 +21,22 @@ class StagedAhead:
         return len(self._kept)
 
     def keep(self, header: Chunk, staged: Staged) -> None:
-        """Keep an answer, in place of an older one of the fragment. `header.t` is the outer step of the pull that will come, and
+        """Keep an answer, in place of an older one for the fragment. `header.t` is the outer step of the pull that will come, and
         `header.base` the version of the fragment that the unit had adopted."""
         self._release(header.fragment)
         self._kept[header.fragment] = (header, staged)
 
     def keep_only(self, fragments: Collection[int]) -> None:
-        """Release what is kept of all other fragments."""
+        """Release the answers for all other fragments."""
         for fragment in self._kept.keys() - set(fragments):
             self._release(fragment)
 
     def take(self, fragment: int, t: int, version: int) -> tuple[Chunk, Staged] | None:
-        """Return the answer to the pull of outer step `t`; the caller releases it. None: there is none, and what is kept of the fragment is
-        released: it was staged for another exchange, or before the unit received `version`, which it must adopt first."""
+        """Return the answer to the pull of outer step `t`, which the caller must release. None if there is none.
+
+        An answer for another exchange is released, and so is one that was staged before the unit received `version`: the unit must adopt
+        that first.
+        """
         header, staged = self._kept.pop(fragment, (None, None))
         if header is None or staged is None:
             return None
@@ -43,11 +46,10 @@ class StagedAhead:
         return None
 
     def received(self, fragment: int) -> None:
-        """Drop what is kept of a fragment of which a newer version has come: it will not be sent."""
+        """Release the answer for a fragment after its newer version has come: it will not be sent."""
         self._release(fragment)
 
     def clear(self) -> None:
-        """Release everything."""
         self.keep_only(())
 
     def _release(self, fragment: int) -> None:

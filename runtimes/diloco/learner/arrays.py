@@ -1,4 +1,4 @@
-"""Parameters that are plain numpy arrays: for programs without a framework, tests and benches."""
+"""Parameters that are plain numpy arrays, for programs without a framework, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from diloco.learner.store import Float32Array, Ready, check_size
 
 
 class ArrayStore:
-    """A `ParameterStore` over a dict of float32 arrays. The arrays are the caller's: a training step may change them in place, and
-    `apply` changes them in place."""
+    """A `ParameterStore` over a dict of float32 arrays, which belong to the caller. A training step may change them in place, as `apply`
+    does."""
 
     def __init__(
         self, arrays: Mapping[str, Float32Array], *, embeddings: Collection[str] = (), stacks: Mapping[str, int] | None = None
     ) -> None:
-        """Hold arrays; `embeddings` names those tensors that the merge treats as embeddings, `stacks` those whose leading axes count
-        matrices that it merges each by itself, with the number of such axes. Raises ValueError for an unknown name there, and TypeError for
-        an array that is not float32."""
+        """
+        Args:
+            arrays: by name
+            embeddings: tensors that the merge treats as embeddings
+            stacks: how many leading axes of a tensor count separate matrices, each merged by itself; default: none
+
+        Raises ValueError for an unknown name in `embeddings` or `stacks`, and TypeError for an array that is not float32.
+        """
         for name, array in arrays.items():
             if array.dtype != np.float32:
                 raise TypeError(f"tensor {name!r} is {array.dtype}: canonical parameters are float32")
@@ -49,11 +54,11 @@ class ArrayStore:
 
     @property
     def lent(self) -> bool:
-        """Never: steps change the parameters in place."""
+        """Always False, because steps change the parameters in place."""
         return False
 
     def reclaim(self) -> None:
-        """Do nothing: steps change the parameters in place."""
+        """Do nothing, because steps change the parameters in place."""
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         for staged in [self.stage(max(groups, key=self._size)) for _ in range(2)]:
@@ -110,5 +115,5 @@ class StagedCopy:
 
 
 def _touched(size: int) -> Float32Array:
-    # Written to once: the pages of np.empty would only come with the first copy.
+    # Filled, because np.empty would get its pages only during the first copy.
     return np.full(-(-size // 4), 0, np.float32)

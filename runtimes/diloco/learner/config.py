@@ -13,8 +13,6 @@ from diloco.wording import plural
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
-    """Configuration of one learner process."""
-
     job: contract.JobFile
     tls: TlsFiles
     unit: str
@@ -24,13 +22,13 @@ class LearnerConfig:
     ranks: int
     """Processes of the unit on all its hosts, as torchrun or diloco-launch has started them."""
     syncer: str
-    """`host:port`."""
+    """host:port."""
     leader_address: str
-    """`host:port` where the leader of a unit of several hosts listens for the other ranks; "": the unit has one host."""
+    """host:port where the leader of a unit of several hosts listens for the other ranks. Empty if the unit has one host."""
     pod_ip: str
-    """Address of this pod; "": not known."""
+    """Address of this pod. Empty if unknown."""
     locality: str
-    """Where the unit runs, from far to near, with "/" between the parts; "": not known."""
+    """Where the unit runs, from far to near, with "/" between the parts. Empty if unknown."""
     relative_speed: float
     """The relative speed of the simulated node, in (0, 1]; 1 on real hardware."""
 

@@ -1,4 +1,4 @@
-"""The model that a process trains, as its job sees it: by fragment, and of each what this process owns. One process owns all.
+"""The model that a process trains, as the job sees it: its fragments, and what this process owns of each.
 
 See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -12,7 +12,7 @@ from diloco.learner.final_values import changed
 from diloco.learner.store import Float32Array, ParameterStore, Ready, Staged
 
 type Received = Callable[[], Sequence[Float32Array] | None]
-"""The last received values of every fragment; None unless all have come."""
+"""Returns the last received values of every fragment. None unless all have come."""
 
 
 class ExchangedModel:
@@ -21,8 +21,13 @@ class ExchangedModel:
     def __init__(
         self, store: ParameterStore, portions: Sequence[Portion], received: Received, on_adopt: Callable[[Sequence[str]], None] | None
     ) -> None:
-        """`portions`: what this process owns of each fragment. `on_adopt` is called with the names of the tensors that were just
-        overwritten."""
+        """
+        Args:
+            store: the parameters
+            portions: what this process owns of each fragment
+            received: see `Received`
+            on_adopt: called with the names of the tensors that were just overwritten
+        """
         self.store = store
         self.portions = portions
         self.names = [[tensor.name for tensor in portion.fragment.tensors] for portion in portions]
@@ -35,11 +40,11 @@ class ExchangedModel:
         self.store.warm_up(self.names)
 
     def stage(self, fragment: int) -> Staged:
-        """Keep what the model has now of the fragment, and begin to bring it to the host."""
+        """Keep the fragment's present values, and begin to bring them to the host."""
         return self.store.stage(self.names[fragment])
 
     def values(self) -> list[Float32Array]:
-        """Return what the model has now, for each fragment float32 [size]. The copies are the caller's. Waits for the device."""
+        """Return copies of the model's present values, for each fragment float32 [size]. Waits for the device."""
         values = []
         for fragment in range(len(self.names)):
             staged = self.stage(fragment)
@@ -55,24 +60,26 @@ class ExchangedModel:
             self._on_adopt(self.names[fragment])
 
     def take_received(self) -> None:
-        """Put the last received values back in the place of what else is in the model."""
+        """Overwrite the whole model with the last received values."""
         for fragment, value in enumerate(self._received() or ()):
             self.adopt(fragment, self.store.prepare(self.names[fragment], value))
 
     def finish(self) -> None:
-        """Take the final parameters, also again. The last broadcasts came before: all learners end with the same values, without what they
-        trained since."""
+        """Take the final parameters, which the last broadcasts have brought. May be called again.
+
+        All learners end with the same values. What they have trained since the last merge is dropped.
+        """
         self.store.reclaim()
         self.take_received()
 
     def overwritten(self) -> None:
-        """Tell the program that all parameters may have changed otherwise than by `adopt`."""
+        """Tell the program that all parameters may have been overwritten by something other than `adopt`."""
         if self._on_adopt is not None:
             for names in self.names:
                 self._on_adopt(names)
 
     def changed(self) -> list[str]:
-        """Return the tensors of which the model does not hold the final values. What the program has lent to a step is not looked at."""
+        """Return the tensors that do not hold the final values. None are looked at while the program has lent them to a step."""
         if self.store.lent:
             return []
         return [

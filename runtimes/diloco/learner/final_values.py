@@ -13,21 +13,27 @@ from diloco.learner.store import Float32Array, ParameterStore
 from diloco.wording import plural
 
 _NAMED = 3
-"""Tensors that are named."""
+"""Tensors that a complaint names."""
 
 
 def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[str, slice]], final: Float32Array) -> list[str]:
-    """Return those of the tensors of which this process holds other values than `final`, float32 [sum of sizes], which the parameters may
-    keep in a shorter type. `slices`: the name of each piece in it, and where it lies. Waits for the device."""
+    """Return the tensors whose values in this process are not the final ones. Waits for the device.
+
+    Args:
+        store: has the parameters, perhaps in a shorter type than float32
+        names: tensors to look at
+        slices: the tensor of each piece in `final`, and the piece's place
+        final: float32 [sum of sizes]
+    """
     staged = store.stage(names)
     held, expected = staged.wait(), store.rounded(names, final)
-    found = [name for name, where in slices if not np.array_equal(held[where], expected[where])]
+    differing = [name for name, where in slices if not np.array_equal(held[where], expected[where])]
     staged.release()
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(differing))
 
 
 def complaint(names: Sequence[str]) -> str:
-    """Return what is wrong where the program holds other values of these tensors, and what to do."""
+    """Return a message that says that these tensors hold other values, and what to do."""
     more = f" and {plural(len(names) - _NAMED, 'more tensor')}" if len(names) > _NAMED else ""
     return (
         f"the job is done, and the model no longer holds its final parameters: {', '.join(names[:_NAMED])}{more} changed after the last "

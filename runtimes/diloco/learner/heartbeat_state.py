@@ -1,4 +1,4 @@
-"""What the syncer is told of this process although no step says it.
+"""What a process tells the syncer in heartbeats, whether it takes steps or not.
 
 See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -12,7 +12,7 @@ from diloco.contract import MOST_PAUSE
 from diloco.protocol.diloco_pb2 import Alive, Recovery
 
 MOST_REASON = 200
-"""Characters of a reason that a program gives."""
+"""Characters that a program's reason may have."""
 
 
 def check_reason(of: str, reason: str, example: str) -> None:
@@ -29,7 +29,7 @@ def check_pause(reason: str, at_most: float) -> None:
 
 
 class HeartbeatState:
-    """Written by the training thread and read by the sending one: each value is replaced as a whole. Each stream says all of it again."""
+    """Written by the training thread and read by the sending thread: each value is replaced as a whole. Each new stream sends all again."""
 
     def __init__(
         self,
@@ -37,23 +37,26 @@ class HeartbeatState:
         recovery: Callable[[], Recovery | None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tell`: have `message` sent at once, as something in it has changed. `recovery`: how far the process is with its state. `now`:
-        seconds on a clock that never goes back."""
+        """
+        Args:
+            tell: sends `message` at once; called when something in it has changed
+            recovery: returns how far the process is with taking its state
+            now: seconds on a clock that never goes back
+        """
         self.tell = tell
         self._recovery = recovery
         self._now = now
         self._local_step = 0
         self._pause = ("", 0.0)
-        """(reason, until when)."""
+        """(reason, until when). The reason is empty if the program does not pause."""
         self._finish = ""
         self._holds_parameters = False
 
     def stepped(self, local_step: int) -> None:
-        """Note that the process has done so many local steps."""
         self._local_step = local_step
 
     def paused(self, reason: str, at_most: float) -> None:
-        """Note that the program takes no steps for at most so many seconds; "": it goes on."""
+        """Note that the program takes no steps for at most `at_most` seconds. If `reason` is empty, the pause is over."""
         self._pause = (reason, self._now() + at_most)
         self.tell()
 
@@ -68,7 +71,7 @@ class HeartbeatState:
         self.tell()
 
     def message(self) -> Alive:
-        """Return how things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""
+        """Return the present state. A pause that has lasted too long is not over: its `pause_left` is 0."""
         reason, until = self._pause
         left = max(0.0, until - self._now()) if reason else 0.0
         return Alive(

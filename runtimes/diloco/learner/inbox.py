@@ -1,4 +1,4 @@
-"""What the connection has received, as data for the training thread, in order.
+"""What the connection has received, as events for the training thread, in order.
 
 See docs/decisions/0150-transfers.md.
 """
@@ -16,10 +16,10 @@ from diloco.learner.store import Ready
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """The syncer accepted this session."""
+    """The syncer has accepted this session."""
 
     generation: int
-    """Counts the Welcomes that did not resume the session: with each, leases and counters begin anew."""
+    """Counts the Welcomes that did not resume the session. With each of them leases and counters begin anew."""
     t: int
     """Outer steps taken."""
     steps: int
@@ -29,12 +29,12 @@ class Welcomed:
     asked: int
     """Samples that the connection has already asked for in this generation."""
     epoch: int = 0
-    """Which of the syncer's states it is (`Incarnations`): one that starts again from an older snapshot counts outer steps again."""
+    """Number of the syncer's incarnation (`Incarnations`). A syncer that starts from an older snapshot counts some outer steps again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Work: sequence numbers [start, end). Of the generation of the last `Welcomed`, as events keep their order."""
+    """A lease of the sequence numbers [start, end). It belongs to the generation of the last `Welcomed` before it."""
 
     start: int
     end: int
@@ -48,7 +48,7 @@ class PullWanted:
     fragment: int
     t: int
     answered: bool = False
-    """It found what the unit had staged ahead for it."""
+    """The connection has answered it with what was staged ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class Received:
     epoch: int = 0
     """As in `Welcomed`."""
     tokens: int = 0
-    """Committed of the whole job when this version was made."""
+    """The whole job's committed tokens when this version was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestWanted:
-    """The unit shall take no further step, until the next one of these or a `Welcomed`."""
+    """The unit shall take no further step, until another `RestWanted` or a `Welcomed`."""
 
     quorum: int
-    """Learners that the outer clock waits for; 0: the unit trains again."""
+    """Learners that the outer clock waits for. 0 if the unit shall train again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The job reached its last outer step; every fragment's last value came before."""
+    """The job has reached its last outer step. Every fragment's last value came before."""
 
     t: int
 
@@ -91,12 +91,15 @@ InboxEvent = Welcomed | Leased | PullWanted | Received | RestWanted | Finished |
 
 
 class Inbox:
-    """A queue with one reader, the training thread. Events keep their order, but one that a later event makes useless is dropped. So a
-    program that pauses finds at most one value and one pull of each fragment, and writes each parameter once."""
+    """A queue with one reader, the training thread. Events keep their order, but an event that a later one makes useless is dropped. So a
+    program that has paused finds at most one value and one pull for each fragment, and writes each parameter once."""
 
     def __init__(self, overlap_steps: int, changed: threading.Condition | None = None) -> None:
-        """Begin with `overlap_steps`: tau. A pull of outer step t is useless once step t + tau + 1 is taken. `changed`: notified of each
-        event, for a reader that waits for other things, too."""
+        """
+        Args:
+            overlap_steps: tau. A pull of outer step t is useless once step t + tau + 1 is taken
+            changed: notified of each event, for a reader that also waits for other things
+        """
         self._overlap_steps = overlap_steps
         self._changed = changed or threading.Condition()
         self._events: list[InboxEvent] = []
@@ -120,7 +123,7 @@ class Inbox:
         return events
 
     def __len__(self) -> int:
-        """Return events that wait."""
+        """How many events wait."""
         with self._changed:
             return len(self._events)
 
@@ -143,16 +146,17 @@ class Inbox:
                 self._drop(lambda old: isinstance(old, (Finished, PullWanted)))
 
     def _drop_pulls(self, fragment: int, t: int) -> None:
-        """Drop the pulls whose exchange is over at outer step `t`, of which a pull or a value of `fragment` has come."""
+        """Drop the pulls whose exchange is over now that a pull or value of `fragment` has come with outer step `t`."""
         self._drop(
             lambda old: isinstance(old, PullWanted) and ((old.fragment == fragment and old.t <= t) or old.t + self._overlap_steps < t)
         )
 
     def _add_welcomed(self, event: Welcomed) -> None:
-        """Drop what waits: the syncer waits for no answer to an earlier pull, and a rest is over. If the session does not resume, earlier
-        leases are, too.
+        """Add a Welcome. Earlier pulls and rests are dropped, because they ended with the stream before. If the session does not resume,
+        earlier leases are dropped, too.
 
-        If it resumes one that the reader has not seen yet, both are one event in the place of the first: leases in between belong to it.
+        If it resumes a session that the reader has not seen yet, the new event replaces the earlier Welcome in its place, so that the
+        leases between the two still follow it.
         """
         self._drop(lambda old: isinstance(old, PullWanted | RestWanted))
         if event.generation != self._generation:

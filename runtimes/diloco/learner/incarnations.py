@@ -9,25 +9,24 @@ import threading
 
 
 class Incarnations:
-    """`Welcome.incarnation` by number, in the order in which they were met. Thread-safe."""
+    """Numbers the values of `Welcome.incarnation` in the order in which they were met. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._names: list[bytes] = []
 
     def number(self, name: bytes) -> int:
-        """Return the number of this incarnation; of one that was not met before, the next."""
+        """Return the number of this incarnation. One that was not met before gets the next number."""
         with self._lock:
             if name not in self._names:
                 self._names.append(name)
             return self._names.index(name)
 
     def known(self, name: bytes) -> int | None:
-        """Return its number; None: it was not met yet."""
+        """Return its number. None if it was not met yet."""
         with self._lock:
             return self._names.index(name) if name in self._names else None
 
     def name(self, number: int) -> bytes:
-        """Return the incarnation with this number."""
         with self._lock:
             return self._names[number]

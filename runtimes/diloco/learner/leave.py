@@ -1,4 +1,4 @@
-"""How a training program that must end does so."""
+"""How a training program ends when it must."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Leave(SystemExit):
 
 
 class LoopError(RuntimeError):
-    """The training loop calls the session so that its numbers would be wrong. The message says what to do."""
+    """The training loop uses the session in a way that makes its counts wrong. The message says what to do."""
 
 
 def leave(status: Exit, message: str) -> Leave:
-    """Return the exception to be raised. The message is on stderr, the pod's log, and the pod's termination message already."""
+    """Write the message to stderr and to the pod's termination message, and return the exception for the caller to raise."""
     leave_last_words(os.environ, status, message)
     sys.stderr.write(f"diloco: {message}\n")
     sys.stderr.flush()
@@ -33,12 +33,12 @@ def leave(status: Exit, message: str) -> Leave:
 
 
 def refused_layout(error: LayoutError) -> Leave:
-    """Return the exception to be raised for a model that no job can train. A restart would not help, hence no status of a crash."""
+    """Return the exception to raise for a model that no job can train. Its status is not that of a crash: a restart would not help."""
     return leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in a job: {error}")
 
 
 def log_to_stderr() -> None:
-    """Log to stderr unless the program has set up logging."""
+    """Let diloco's loggers write to stderr, unless the program has set up logging."""
     package = logging.getLogger("diloco")
     if logging.getLogger().handlers or package.handlers:
         return

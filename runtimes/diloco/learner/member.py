@@ -1,4 +1,4 @@
-"""A process's part in its job: what a unit of one process and a rank of many have in common, and what a session asks of both.
+"""A process's part in its job: what a unit of one process and a rank of several have in common, and what a session asks of both.
 
 See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -44,7 +44,7 @@ class MemberParts:
     inbox: Inbox
     link: Connection
     peers: Peers
-    """Who gives, stores and takes the state of its unit; of a rank that is not the leader, none."""
+    """Gives, stores and takes the unit's state. In a rank that is not the leader it does nothing."""
 
 
 def make_parts(
@@ -57,8 +57,7 @@ def make_parts(
     peers: Peers,
     on_adopt: Callable[[Sequence[str]], None] | None,
 ) -> MemberParts:
-    """Return the parts of the process that says `hello`. `on_adopt` is called with the names of the tensors that were overwritten just
-    now."""
+    """Return the parts of the process that says `hello`. `on_adopt` is called with the names of tensors that were just overwritten."""
     owned = store.owned()
     portions = [portion(fragment, owned) for fragment in fragments]
     link = Connection(config, hello, portions, store, inbox, incarnations, peers)
@@ -67,7 +66,7 @@ def make_parts(
 
 
 class Member(ABC):
-    """Called on the training thread, but for `drain`. Nothing waits except `wait` and `close`."""
+    """Called on the training thread, except `drain`. Only `wait` and `close` wait."""
 
     ends_between_steps = True
     """The end of the job comes at a boundary, also if the program takes no further step."""
@@ -78,11 +77,11 @@ class Member(ABC):
         self._model = parts.model
         self._inbox = parts.inbox
         self.link = parts.link
-        """Where the program's own words for the syncer go."""
+        """The session uses it for the program's own messages to the syncer."""
         self._peers = parts.peers
         self._coding = coding_for(training.compression)
         """The coding of pushes."""
-        self._table = timetable([one.fragment.size for one in self._model.portions], training.sync_interval, training.overlap_steps)
+        self._table = timetable([owned.fragment.size for owned in self._model.portions], training.sync_interval, training.overlap_steps)
         self._progress = JobProgress(self._table, training.tokens)
         self._step_seconds = 0.0
 
@@ -126,17 +125,17 @@ class Member(ABC):
     @property
     @abstractmethod
     def who(self) -> str:
-        """Who takes the batches, for an error about them."""
+        """Who takes the batches, for an error message about them."""
 
     @property
     @abstractmethod
     def why_none(self) -> str:
-        """Why `take` gives none, human-readable: what follows the name of the unit."""
+        """Why `take` returns None, in words that follow the name of the unit."""
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Note that the model holds the job's parameters: the first step comes next. Do now what would make the first boundaries slow."""
+        """Prepare for the first step: the model holds the job's parameters. Do now what would make the first boundaries slow."""
         self._peers.holds_parameters()
         self.link.heartbeat.holds_parameters()
         self._model.warm_up()
@@ -147,76 +146,87 @@ class Member(ABC):
 
     @abstractmethod
     def boundary(self, *, in_step: bool = False) -> None:
-        """Do what is due between two steps. `in_step`: the program has updated its parameters, and `stepped` has not counted it yet. Raises
-        `Leave` when the syncer refuses this unit for good."""
+        """Do what is due between two steps. Raises `Leave` when the syncer refuses this unit for good.
+
+        `in_step`: the program has updated its parameters, but `stepped` has not counted the step yet.
+        """
 
     @abstractmethod
     def take(self, count: int) -> NDArray[np.int64] | None:
-        """Return the sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
+        """Return the sequence numbers of this process's next batch, int64 [count]. None if there are none now."""
 
     @abstractmethod
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
-        """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch. `batches`: how many of
-        them to hold; None: enough for some time of training. `ahead`: how many the program may hold unsettled."""
+        """Ask for samples if there are too few for the next steps.
+
+        Args:
+            batch_size: samples of this process's batch
+            batches: how many batches to hold. None: enough for some time of training
+            ahead: how many batches the program may hold before a step settles them
+        """
 
     @abstractmethod
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
-        """Note that a local step is done, which settles the oldest `batches` batches of those taken; None: the program feeds itself.
-        `loss`: NaN or None if it is not known."""
+        """Note that a local step is done.
+
+        Args:
+            tokens: of the step
+            loss: NaN or None if unknown
+            step_seconds: how long it took
+            batches: how many of the oldest batches the step settles. None: the program feeds itself
+        """
 
     def reads(self, data: str) -> None:
-        """Note what the program takes the sequence numbers of its next batches for, the same in every unit and rank; empty: it does not say
-        so."""
+        """Note what the program's sequence numbers stand for, which must be the same in every unit and rank. Empty if it does not say."""
         self.link.set_data(data)
 
     def restore(self) -> None:
-        """Put the final parameters back: the program trained on once the job was done."""
+        """Put the final parameters back, after the program has trained on although the job is done."""
         self._model.finish()
 
     def changed(self) -> list[str]:
-        """Return the tensors of a job that is done of which the program holds other values than the final ones. Waits for the device."""
+        """Return the tensors that do not hold the final values. For a job that is done. Waits for the device."""
         return self._model.changed()
 
     @abstractmethod
     def drain(self) -> None:
-        """Note that the process was told to end. Called by a handler of a signal: it only takes note."""
+        """Note that the process was told to end. A signal handler calls this, so it only sets a flag."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave orderly."""
+        """Leave in order, with a Bye."""
 
     def abandon(self, error: BaseException | None) -> None:
-        """Leave at once: the program raised."""
+        """Leave at once: the program has raised `error`, or the syncer has refused the unit (None)."""
         self._close_state()
         self.link.close(None)
 
     # --- for both kinds -----------------------------------------------------------------------------------------------
 
     def _close_state(self) -> None:
-        """Give, store and take no state any more."""
         self._peers.close()
 
     def _connect_peers(self, take_parameters: Callable[[], None], overwritten: Callable[[], None]) -> None:
-        """Let the peers know the model; see `Model`."""
+        """Give the peers access to the model. The arguments are those of `Model`."""
         self._peers.connect(Model(take_parameters, overwritten), self.link.heartbeat.tell)
 
     def _adopt(self, fragment: int, ready: Ready, t: int, tokens: int, step: int) -> None:
-        """Overwrite the fragment with its version of outer step `t`, after local step `step`. `tokens`: as of `Received`."""
+        """Overwrite the fragment with its version of outer step `t`, after local step `step`. `tokens` is as in `Received`."""
         self._model.adopt(fragment, ready)
         self._progress.adopted(step, t, tokens)
 
     def _first_values(self) -> list[Float32Array]:
-        """Return the model's own values, with which this unit seeds the job: per fragment, float32 [size]."""
+        """Return the model's own values, with which this unit seeds the job: for each fragment float32 [size]."""
         _log.info("unit %s seeds the job", self._unit)
         return self._model.values()
 
     def _warn_of_restart(self, before: int, after: int) -> None:
-        """Warn where the syncer has begun another generation than the one before; 0: there was none."""
+        """Warn if the syncer has begun a new generation. `before` is 0 if there was none before."""
         if before not in (0, after):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
 
     def _report(self, state: UnitState, step_seconds: float = math.nan, loss: float = math.nan) -> None:
-        """Say how far the unit is; with the figures of its last step, if this is new."""
+        """Report how far the unit is. `step_seconds` and `loss` are those of a new step, else NaN."""
         progress = Progress(
             local_step=state.step,
             steps=state.fragment_steps,

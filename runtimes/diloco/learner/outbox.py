@@ -1,18 +1,18 @@
 """The queue of messages on one stream to the syncer. The training thread adds and never waits; gRPC's sending thread takes.
 
-Four lanes; the next message comes from the first that has one:
+Four lanes. The next message comes from the first lane that has one:
 
 | lane | messages | order | why |
 |---|---|---|---|
-| control | Hello, WorkWanted, Evaluation, Taken | as posted | small, and something waits for them: they may go between two chunks |
-| alive | Alive | as things are when it is sent | first after Hello, at once after a change, and when nothing was said for a while |
-| progress | Progress | the newest only | each replaces the one before; it takes turns with the chunks, so that both go on |
+| control | Hello, WorkWanted, Evaluation, Taken | as posted | small, and the syncer waits for them: they may go between two chunks |
+| alive | Alive | one message, made when it is sent | first after Hello, at once after a change, and after a silence |
+| progress | Progress | only the newest | each replaces the one before; it takes turns with the chunks, so that both go on |
 | ordered | SEED, PUSH, Bye | as added; pushes between two others: newest first | Bye says that everything before it was sent |
 
-`PushOrder` has the ordered lane. A message that separates what was read before it from what was read after it (a marker of a consistent
-snapshot) belongs there, where no push passes it.
+`PushOrder` is the ordered lane. A message that must stay between what was read before it and what was read after it (such as a marker)
+belongs there, where no push passes it.
 
-Chunks wait for the window besides: what has left this queue can be neither dropped nor overtaken.
+Chunks also wait for the transfer window, because a chunk that has left this queue can be neither dropped nor overtaken.
 
 See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers.md.
 """
@@ -36,17 +36,17 @@ from diloco.protocol.window import HOLD_SECONDS, Receipts, Window
 
 @dataclass(slots=True, eq=False)
 class _Messages:
-    """Messages that are sent one after the other."""
+    """Messages that are sent one after the other, such as the chunks of a push."""
 
     messages: Iterator[FromLearner | DataChunk]
     push: Chunk | None = None
-    """The header of a push: which exchange it belongs to."""
+    """The header of a push, which names its exchange. None for anything else."""
     begun: bool = False
-    """Whether a message of it was taken."""
+    """A message was taken."""
     rest: DataChunk | None = None
-    """What is to be sent next of the last chunk of `messages`."""
+    """The part of the last chunk that was not sent yet. None if there is none."""
     ended: Callable[[], None] = lambda: None
-    """To be called once nothing is taken from `messages` any more."""
+    """Called once nothing more will be taken from `messages`."""
 
 
 class Outbox:
@@ -59,15 +59,20 @@ class Outbox:
         now: Callable[[], float] = time.monotonic,
         alive: Callable[[], Alive] | None = None,
     ) -> None:
-        """Begin with `overlap_steps`: tau. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
-        thread and not for long; None: the syncer is told nothing of it."""
+        """
+        Args:
+            first: the first message, Hello
+            overlap_steps: tau
+            now: seconds on a clock that never goes back
+            alive: makes the next Alive; called on the sending thread, and must be quick. None: no Alive is sent
+        """
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
-        """For the sending thread. It is woken only where it has something to do: a turn of a thread costs as much as a message."""
+        """For the sending thread. It is woken only if it has something to do, because waking a thread costs as much as a message."""
         self._delivered = threading.Condition(lock)
-        """For who waits for the end of pushes."""
+        """For threads that wait for the end of pushes."""
         self._looks_at = -math.inf
-        """When the sending thread looks again by itself, while it waits; else it looks before it waits."""
+        """When the waiting sending thread looks again by itself. Minus infinity if it does not wait."""
         self._now = now
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
@@ -77,11 +82,11 @@ class Outbox:
         self._chunk_is_next = False
         self._order: PushOrder[_Messages] = PushOrder(overlap_steps, now, self._drop)
         self._making_chunk = False
-        """Whether the sending thread takes a message of what is under way at this moment."""
+        """The sending thread is inside the iterator of the present transfer."""
         self._last_began: float | None = None
-        """When the push began that the message that was taken last ends, to a syncer that does not say what has arrived."""
+        """If the message that was taken last ends a push, when that push began. Used if the syncer acknowledges nothing."""
         self._arriving: deque[tuple[int, float]] = deque()
-        """Pushes of which everything was sent: (where in the window they end, when they began)."""
+        """Pushes that are sent and not acknowledged: (where in the window they end, when they began)."""
         self._syncer_takes_cancelled = False
         self._acknowledges = False
         self._window = Window()
@@ -104,28 +109,28 @@ class Outbox:
             self._wake()
 
     def tell_alive(self) -> None:
-        """Say at once that things have changed."""
+        """Send an Alive at once, because something has changed."""
         with self._changed:
             self._alive_at = self._now()
             self._wake()
 
     def seed(self, chunks: Iterator[DataChunk]) -> None:
-        """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
+        """Send `chunks` after everything that is in the ordered lane. The iterator codes them on the sending thread."""
         with self._changed:
             self._order.post(_Messages(chunks))
             self._wake()
 
     def push(self, header: Chunk, chunks: Iterator[DataChunk], ended: Callable[[], None]) -> None:
-        """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
-        is taken from `chunks` any more: all was sent, or the push was dropped. What is dropped is freed, and its iterator is asked for
-        nothing more.
+        """Send `chunks` before older pushes that wait. They are dropped if the exchange of `header` is over.
+
+        `ended` is called once, when nothing more will be taken from `chunks`: all were sent, or the push was dropped.
         """
         with self._changed:
             self._order.push(header.fragment, header.t, _Messages(chunks, push=header, ended=ended))
             self._wake()
 
     def finish(self, last: FromLearner | None = None) -> None:
-        """End the stream after everything that is queued, and `last`."""
+        """End the stream after everything that is queued, with `last` at the end."""
         with self._changed:
             if last is not None:
                 self._order.post(_Messages(iter((last,))))
@@ -133,12 +138,12 @@ class Outbox:
             self._wake()
 
     def abandon(self) -> None:
-        """Abandon the stream: send nothing any more."""
+        """Send nothing more."""
         with self._changed:
             self._abandoned = True
             self._delivered.notify_all()
             self._order.clear()
-            # Otherwise the sending thread is inside the iterator, and needs its values until it comes back: it ends the transfer itself.
+            # While the sending thread is inside the iterator it needs the staged values. It then ends the transfer itself.
             if not self._making_chunk:
                 self._end_sending()
             self._wake()
@@ -146,20 +151,20 @@ class Outbox:
     # --- what the syncer says -----------------------------------------------------------------------------------------
 
     def may_cancel(self) -> None:
-        """Note that the syncer understands a cancelled transfer: one that is over may end unfinished."""
+        """Note that the syncer understands a cancelled transfer, so that a push whose exchange is over may end unfinished."""
         with self._changed:
             self._syncer_takes_cancelled = True
 
     def acknowledges(self, *, beside: bool = False) -> None:
-        """Note that the syncer acknowledges chunks, and understands that this end does. `beside`: also beside other messages."""
+        """Note that the syncer acknowledges chunks and understands acknowledgements; with `beside`, also those within other messages."""
         with self._changed:
             self._acknowledges = True
             self._receipts.go_beside = beside
-            # Not before: against a syncer that acknowledges nothing the window would close, and never open again.
+            # Only now: with a syncer that acknowledges nothing, the window would close and never open again.
             self._window.limit()
 
     def taken(self, acknowledged: Taken) -> None:
-        """Note what the syncer has taken of this stream's chunks. Raises FramingError if that cannot be."""
+        """Note which chunks the syncer has acknowledged. Raises FramingError if they are more than were sent."""
         with self._changed:
             at = self._window.taken(acknowledged, self._now())
             while self._arriving and self._window.has_arrived(self._arriving[0][0]):
@@ -167,7 +172,7 @@ class Outbox:
             self._wake()
 
     def took(self, chunk: DataChunk) -> None:
-        """Note that a chunk of the syncer has come."""
+        """Note that a chunk has come from the syncer."""
         with self._changed:
             self._receipts.take(len(chunk.data), self._now(), more=not is_last(chunk))
             if self._acknowledges and self._receipts.due_at < self._looks_at:
@@ -198,12 +203,12 @@ class Outbox:
 
     @property
     def pushes(self) -> int:
-        """Pushes that wait or are under way, and whose values are therefore kept."""
+        """Pushes that wait or are under way. Their staged values are still held."""
         with self._changed:
             return len(self._order.pushes)
 
     def wait_until_delivered(self, seconds: float) -> bool:
-        """Wait until no push waits or is under way any more, at most so long. Whether that is so."""
+        """Wait at most `seconds` until no push waits or is under way. True if none is, or the stream was abandoned."""
         with self._delivered:
             return self._delivered.wait_for(lambda: self._abandoned or not self._order.pushes, seconds)
 
@@ -231,19 +236,19 @@ class Outbox:
         self._looks_at = -math.inf
 
     def _wake(self) -> None:
-        """Let the sending thread go on, if there is something for it."""
+        """Wake the sending thread, if there is something for it."""
         if self._has_message() or self._is_at_end():
             self._changed.notify()
 
     def sent(self) -> None:
-        """Note that the message that was taken last has left this process."""
+        """Note that the message that `take` returned last has left this process."""
         with self._changed:
             if self._last_began is not None:
                 self._order.arrived(self._last_began, self._now())
                 self._last_began = None
 
     def take(self) -> FromLearner | bytes | None:
-        """Return the next message, a chunk as its bytes; None: there is none now. For one thread, which calls `sent` after each message."""
+        """Return the next message, a chunk as its bytes. None if there is none now. For one thread, which calls `sent` after each one."""
         while True:
             with self._changed:
                 if self._abandoned:
@@ -258,10 +263,10 @@ class Outbox:
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
-            found = _next_of(transfer.what, most)
+            part = _next_of(transfer.what, most)
             with self._changed:
-                beside = self._receipts.beside(self._now()) if found is not None else None
-            made, data, last = _on_wire(found, beside)
+                beside = self._receipts.beside(self._now()) if part is not None else None
+            made, data, last = _on_wire(part, beside)
             with self._changed:
                 self._making_chunk = False
                 end = self._window.sent(data, self._now())
@@ -277,7 +282,7 @@ class Outbox:
                     return made
 
     def _next_small(self) -> FromLearner | None:
-        """Return a message without payload that is due before the next chunk."""
+        """Take a message without payload that is due before the next chunk, or return None."""
         if self._control:
             return self._control.popleft()
         if self._alive is not None and self._alive_is_due():
@@ -285,13 +290,13 @@ class Outbox:
             return FromLearner(alive=self._alive())
         if self._acknowledgement_is_due():
             return FromLearner(taken=self._receipts.tell(self._now()))
-        # In turns with chunks: a program with short steps has news all the time, and no chunk would ever go out.
+        # Takes turns with chunks: a program with short steps always has news, and no chunk would ever go out.
         if self._progress is not None and not (self._chunk_is_next and self._may_send()):
             message, self._progress = FromLearner(progress=self._progress), None
             self._alive_at = self._now() + HEARTBEAT  # a step says that the process is alive
             self._chunk_is_next = True
             return message
-        # A transfer that has begun is not just left: the syncer keeps its chunks until the last one, or until it hears that none comes.
+        # A transfer that has begun must be cancelled by a message: the syncer keeps its chunks until the last one or that message comes.
         if not self._may_end_unfinished() or (sending := self._order.sending) is None:
             return None
         self._end_sending()
@@ -314,7 +319,7 @@ class Outbox:
             sending.what.ended()
 
     def _has_message(self) -> bool:
-        """Return whether `take` has something to do."""
+        """Whether `take` has something to do."""
         if self._abandoned:
             return False
         small = self._control or self._progress is not None or self._acknowledgement_is_due()
@@ -327,30 +332,30 @@ class Outbox:
         return self._acknowledges and self._now() >= self._receipts.due_at
 
     def _due_at(self, now: float) -> float:
-        """Return when something is due that no one adds; infinity: nothing is."""
+        """Return when something will be due although nobody adds it. Infinity if nothing will."""
         alive_at = math.inf if self._alive is None or self._finishing else self._alive_at
         if not self._acknowledges:
             return alive_at
-        # Chunks come one after the other. Of the next one the sending thread need not be told: it looks in time by itself.
+        # Chunks come one after the other. The sending thread looks soon by itself, so that `took` need not wake it for the next one.
         soon = now + HOLD_SECONDS if self._receipts.go_beside and now < self._receipts.last_at + HOLD_SECONDS else math.inf
         return min(alive_at, self._receipts.due_at, soon)
 
     def _may_end_unfinished(self) -> bool:
-        """Return whether what is under way is over, and the syncer is to hear of it, or need not."""
+        """Whether the present transfer is over and can be dropped: the syncer takes a cancellation, or has seen nothing of it."""
         sending = self._order.sending
         return sending is not None and sending.over and (self._syncer_takes_cancelled or not sending.what.begun)
 
     def _may_send(self) -> bool:
-        """Return whether there is a chunk to be sent and the window is open for it."""
+        """Whether there is a chunk to send and the window is open for it."""
         return bool(self._order.sending or self._order.waits) and self._window.is_open(self._now())
 
     def _is_at_end(self) -> bool:
-        """Return whether nothing will be sent any more."""
+        """Whether nothing more will be sent."""
         return self._abandoned or (self._finishing and not self._order.sending and not self._order.waits)
 
 
 def _next_of(messages: _Messages, most: int) -> FromLearner | DataChunk | None:
-    """Return the next one, a chunk with at most `most` bytes; None: there is no more."""
+    """Take the next message, a chunk with at most `most` bytes. None if there are no more."""
     message = messages.rest or next(messages.messages, None)
     if isinstance(message, DataChunk):
         message, messages.rest = divide(message, most)
@@ -358,8 +363,10 @@ def _next_of(messages: _Messages, most: int) -> FromLearner | DataChunk | None:
 
 
 def _on_wire(message: FromLearner | DataChunk | None, beside: Taken | None) -> tuple[FromLearner | bytes | None, int, bool]:
-    """Return (`message` as it is sent, bytes of a chunk's data, whether its transfer ends with it). A chunk is copied here, as the memory
-    that it was cut from may be used again once its transfer has ended."""
+    """Return (`message` as it is sent, bytes of a chunk's data, whether its transfer ends with it).
+
+    A chunk is copied here, because the memory that it was cut from may be used again once its transfer has ended.
+    """
     if isinstance(message, DataChunk):
         return to_wire(with_acknowledged(message, beside)), len(message.data), is_last(message)
     return None if message is None else with_acknowledged(message, beside), 0, True

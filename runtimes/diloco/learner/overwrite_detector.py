@@ -1,4 +1,4 @@
-"""Whether what a unit adopts lasts through the next step of its program, told from a few elements around the adoption. Pure.
+"""Detects a program that undoes adoptions in its next step, by a few elements before and after an adoption. Pure.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from diloco.learner.leave import LoopError
 
 FIRST, EVERY = 16, 32
-"""The first adoptions are looked at, then one of so many."""
+"""The first FIRST adoptions are looked at, then one in EVERY."""
 LOST = 3
-"""So many adoptions in a row that do not last are no chance."""
+"""This many adoptions in a row that do not last are no coincidence."""
 
 
 class OverwriteDetector:
-    """What the adoptions of one program showed so far."""
+    """Looks at the adoptions of one program."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -27,16 +27,18 @@ class OverwriteDetector:
 
     @property
     def looks(self) -> bool:
-        """Whether the adoption under way is looked at."""
+        """The present adoption shall be looked at."""
         return self._seen < FIRST or self._seen % EVERY == 0
 
     def adopted(self) -> None:
-        """Note that an adoption is done."""
+        """Count an adoption."""
         self._seen += 1
 
     def judge(self, name: str, before: NDArray[np.float32], adopted: NDArray[np.float32], *after: NDArray[np.float32]) -> None:
-        """Judge the same elements of a parameter before and after an adoption, and after each of the next two steps. Raises LoopError when
-        the program went on from the values before, several times running."""
+        """Judge the same elements of a parameter before and after an adoption, and after each of the next two steps.
+
+        Raises LoopError when the program has gone on from the values before the adoption LOST times in a row.
+        """
         if (lasting := lasts(before, adopted, *after)) is None:
             return
         self._lost = 0 if lasting else self._lost + 1
@@ -49,9 +51,9 @@ class OverwriteDetector:
 
 
 def lasts(before: NDArray[np.float32], adopted: NDArray[np.float32], after: NDArray[np.float32], later: NDArray[np.float32]) -> bool | None:
-    """Return whether the first step after the adoption went on from what was adopted; None: too little changed to tell.
+    """Whether the first step after the adoption went on from the adopted values. None if too little changed to tell.
 
-    The step itself moves the parameters, as far as the one after it, of which it must be told apart. What was not adopted tells nothing.
+    The first step itself moves the parameters, about as far as the step after it does. The adoption must have moved them much further.
     """
     changed = adopted != before
     old, new, first, second = (value[changed].astype(np.float64) for value in (before, adopted, after, later))

@@ -1,4 +1,4 @@
-"""What a member and its connection want of the part that deals with peers: `diloco.recovery.peers.PeersOfUnit` in a job.
+"""What a member and its connection need from the part that deals with peers. In a job it is `diloco.recovery.peers.PeersOfUnit`.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -15,48 +15,47 @@ from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a copy of a peer's state changes of a member's."""
+    """What a member does to its model when a copy of a peer's state asks for it."""
 
     take_parameters: Callable[[], None]
-    """Put the syncer's values back in the place of a part of a copy."""
+    """Overwrites a torn copy with the syncer's values."""
     overwritten: Callable[[], None]
-    """All parameters may have changed."""
+    """Called when all parameters may have changed."""
 
 
 class Peers:
-    """A process's dealings with its peers: none, as of a process whose state beside the parameters is not known.
+    """What a process exchanges with its peers. This base class exchanges nothing, for a process whose inner state is not known.
 
     `hear` and `message` are called by the connection's threads, the rest by the training thread, which waits in `wait` and `close` only.
     """
 
     @property
     def address(self) -> str:
-        """Where peers take this process's state; "": nowhere."""
+        """Where peers take this process's state. Empty if it gives none."""
         return ""
 
     @property
     def kind(self) -> str:
-        """Return the kind of the state beside the parameters; "": it neither gives nor takes any."""
+        """The kind of the inner state. Empty if the process neither gives nor takes any."""
         return ""
 
     @property
     def awaited(self) -> bool:
-        """State of a peer may come yet: the first step waits for it."""
+        """The state of a peer may still come, and the first step waits for it."""
         return False
 
     def hear(self, message: Donor | Give | Marker) -> None:
-        """Note what the syncer says of this process's state: who gives it one, or that there is none; who may take it; that it is wanted
-        for a snapshot."""
+        """Take the syncer's answer about a donor (Donor), the name of a taker (Give), or its request to store the state (Marker)."""
 
     def message(self) -> Recovery | None:
-        """Return how far this process is with its own state; None: it has not begun, or takes none."""
+        """Return how far this process is with taking its state. None if it has not begun, or takes none."""
         return None
 
     def connect(self, model: Model, tell: Callable[[], None]) -> None:
-        """Begin, before the first boundary. `tell`: `message` has changed."""
+        """Begin. Called before the first boundary. `tell` is called when `message` has changed."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until there is something to do at the boundary, at most so long."""
+        """Wait until there is something to do at the boundary, at most `seconds`."""
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan, state: UnitState, step_seconds: float, *, readable: bool) -> None:
         """Do what is due after the plan was carried out."""

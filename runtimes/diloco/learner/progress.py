@@ -1,6 +1,6 @@
-"""How much of a job is done, seen from a unit, finer than the outer steps that it hears of.
+"""How much of a job is done, as a unit sees it, also between the outer steps that it hears of.
 
-Pure, and a function of the unit's adoptions alone: the ranks of a unit adopt at the same local steps, so they all see the same progress.
+Pure, and a function of the unit's adoptions alone. The ranks of a unit adopt at the same local steps, so they all see the same progress.
 
 See docs/decisions/0166-progress-pauses-and-ends.md.
 """
@@ -13,14 +13,14 @@ from typing import Final
 from diloco.learner.timetable import Timetable
 
 _ADOPTIONS: Final = 9
-"""The speed of the job's clock is measured over so many adoptions."""
+"""Adoptions over which the speed of the job's clock is measured."""
 
 
 class JobProgress:
-    """One process's view."""
+    """The job's progress as one process sees it."""
 
     def __init__(self, table: Timetable, budget: int | None = None) -> None:
-        """Begin with `budget`: tokens at which the job ends, if it has one."""
+        """`budget`: tokens at which the job ends. None if it has no budget."""
         self._table = table
         self._budget = budget
         self._tokens = 0
@@ -29,8 +29,13 @@ class JobProgress:
         self._furthest = 0.0
 
     def adopted(self, step: int, t: int, tokens: int = 0) -> None:
-        """Note that the model got a fragment of outer step `t` after local step `step` of this process, at which the whole job had
-        committed so many tokens. Several may come at once, in any order."""
+        """Note an adoption. Several may come at one step, in any order.
+
+        Args:
+            step: local step of this process before it
+            t: outer step of the adopted version
+            tokens: the whole job's committed tokens when that version was made
+        """
         if self._adoptions:
             last_step, last = self._adoptions[-1]
             if t <= last:
@@ -44,12 +49,13 @@ class JobProgress:
         """Return the share of the job that is done after local step `step`, 0..1: of its `steps` outer steps or of its token budget,
         whichever is further. Never less than before.
 
-        Between two adoptions it goes on at the speed of the last ones, and not beyond the outer step at which the next is due.
+        Between two adoptions it grows at the speed of the last ones, but not beyond the outer step at which the next one is due.
         """
         outer_step = self._outer_step(step)
         done = outer_step / steps
         if self._budget and self._adoptions and (last := self._adoptions[-1][1]):
-            done = max(done, self._tokens * outer_step / last / self._budget)  # each outer step commits about as many as those before
+            # Assumes that each outer step commits about as many tokens as the earlier ones.
+            done = max(done, self._tokens * outer_step / last / self._budget)
         self._furthest = max(self._furthest, min(1.0, done))
         return self._furthest
 

@@ -1,4 +1,4 @@
-"""From staged values to the chunks of a push or a seed.
+"""Codes staged values as the chunks of a push or a seed.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -28,8 +28,16 @@ def push_chunks(
     names: Sequence[str],
     remainders: Remainders,
 ) -> Iterator[DataChunk]:
-    """Yield the transfer of one fragment, coded once the first chunk is asked for. `base`: (version, values) to code against by then.
-    `remainders`: what pushes before it left out, with INT4_DELTA; what this one leaves out is put there."""
+    """Yield the chunks of a push. It is coded when the first chunk is taken.
+
+    Args:
+        header: of the push; gets the base's version
+        staged: values at the step boundary
+        base: returns the (version, values) to code against, when the push is coded
+        store: rounds as the model does
+        names: tensors of the fragment
+        remainders: with INT4_DELTA, what earlier pushes left out is added, and what this one leaves out is kept there
+    """
     values = staged.wait()
     header.base, held = base()
     coding = Coding(header.coding)
@@ -58,15 +66,18 @@ def seed_chunks(header: Chunk, values: Float32Array) -> Iterator[DataChunk]:
 
 
 def _refusable(header: Chunk, size: int, error: NonFiniteError) -> bytes:
-    """Return a payload in place of one that cannot be: the syncer must see it, refuse it and count it. All bits set is NaN in every
-    coding."""
+    """Return a payload of NaN in place of values that cannot be coded: the syncer shall see, refuse and count the push. All bits set is NaN
+    in every coding."""
     _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
     return b"\xff" * payload_bytes(Coding(header.coding), size)
 
 
 def _subtract_adopted(coding: Coding, values: Float32Array, base: Float32Array, adopted: Float32Array) -> None:
-    """Make of `values` what the coding sends: the change against what the model held when it had adopted the base, or the base with
-    that change. The model adopts the base rounded to its parameters' types; so one that is not trained changes nothing."""
+    """Turn `values` into what the coding sends: the change since the base was adopted, or the base plus that change.
+
+    The model adopts the base rounded to its parameters' types. Subtracting those rounded values makes the change of an untrained parameter
+    exactly 0.
+    """
     if coding.delta:
         np.subtract(values, adopted, out=values)
     elif adopted is not base:

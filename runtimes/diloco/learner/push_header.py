@@ -1,4 +1,4 @@
-"""What goes before the values of a push: which exchange it answers, and what stands behind it."""
+"""The header of a push: which exchange it answers, and the work behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diloco.protocol.diloco_pb2 import Chunk
 
 @dataclass(frozen=True, slots=True)
 class PushCounts:
-    """What a unit says of its push of a fragment at outer step `t`; its ranks say the same. See Chunk in diloco.proto."""
+    """A unit's counts for its push of a fragment at outer step `t`. All its ranks send the same. See Chunk in diloco.proto."""
 
     fragment: int
     t: int
@@ -22,7 +22,7 @@ class PushCounts:
 
 
 def push_header(counts: PushCounts, coding: Coding) -> Chunk:
-    """Return the header of the push, without the version that it is coded against."""
+    """Return the header of the push, without its base."""
     return Chunk(
         kind=Chunk.PUSH,
         fragment=counts.fragment,

@@ -1,7 +1,7 @@
 """What waits on one stream to the syncer, and what goes next. Pure: learner and simulator share it.
 
-Pushes are the only messages that overtake one another. Each belongs to one exchange, and says which, so the syncer needs no order among
-them. The newest one has the most time left until its merge. What is posted besides keeps its place: no push passes it.
+Only pushes overtake one another. Each names its exchange, so the syncer needs no order among them. The newest one goes first, because it has
+the most time left until its merge. Other messages keep their place: no push passes them.
 
 See docs/decisions/0150-transfers.md.
 """
@@ -17,25 +17,29 @@ from diloco.learner.push_times import PushTimes
 
 @dataclass(slots=True, eq=False)
 class Transfer[T]:
-    """What waits or is under way."""
+    """A push, or another message, that waits or is under way."""
 
     what: T
     fragment: int | None = None
-    """None: it is no push."""
+    """None if it is no push."""
     t: int = 0
-    """Outer step of the exchange that a push belongs to."""
+    """Outer step of a push's exchange."""
     begun_at: float = 0.0
-    """When it was chosen."""
+    """When its sending began."""
     over: bool = False
-    """Nothing of it is needed any more."""
+    """It is not needed any more."""
 
 
 class PushOrder[T]:
-    """Pushes are over once their exchange is known to be, so that a slow link carries what can still be merged."""
+    """A push is dropped once its exchange is known to be over, so that a slow link carries only what can still be merged."""
 
     def __init__(self, overlap_steps: int, now: Callable[[], float], dropped: Callable[[T], None]) -> None:
-        """Begin with tau: the syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes are kept at most
-        beside one more. `now`: seconds on a clock that never goes back. `dropped`: told of each that waited and will not be sent."""
+        """
+        Args:
+            overlap_steps: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. At most tau + 1 pushes are kept
+            now: seconds on a clock that never goes back
+            dropped: called for each push that waited and will not be sent
+        """
         self.sending: Transfer[T] | None = None
         self._overlap_steps = overlap_steps
         self._now = now
@@ -48,7 +52,7 @@ class PushOrder[T]:
 
     @property
     def waits(self) -> bool:
-        """Return whether anything waits."""
+        """Something waits."""
         return bool(self._waiting)
 
     @property
@@ -62,14 +66,13 @@ class PushOrder[T]:
         self._waiting.append(Transfer(what))
 
     def push(self, fragment: int, t: int, what: T) -> None:
-        """Send the push of an exchange before older ones. It replaces one of the same fragment, and the oldest ones that wait if these
-        are too many."""
-        # A fragment has one exchange at a time: a pull for a new one says that the one before is over.
+        """Send a push before older ones. It replaces a push of the same fragment, and if too many wait, the oldest ones are dropped."""
+        # A fragment has one exchange at a time, so the pull for a new one shows that the one before is over.
         for transfer in self.pushes:
             transfer.over = transfer.over or transfer.fragment == fragment
         self._times.added(t)
         self._waiting.append(Transfer(what, fragment, t))
-        # Exchanges of tau + 1 outer steps are open at once. A push under way is one of theirs, or else it will be over soon.
+        # At most tau + 1 exchanges are open at once, and a push under way counts as one of theirs.
         most = self._overlap_steps + (self.sending is None or not self._overlap_steps)
         waiting = sorted((transfer for transfer in self._waiting if transfer.fragment is not None), key=_outer_step)
         for transfer in waiting[: max(0, len(waiting) - most)]:
@@ -77,12 +80,13 @@ class PushOrder[T]:
         self._drop_what_is_over()
 
     def begin(self) -> Transfer[T] | None:
-        """Return what is under way; if there is nothing, begin what is next. None: nothing waits that is worth the link."""
+        """Return the transfer under way, or begin the next one. None if nothing waits that is worth sending."""
         while self.sending is None and self._waiting:
+            # Pushes before the first other message: they must not pass it.
             pushes = list(itertools.takewhile(lambda transfer: transfer.fragment is not None, self._waiting))
             chosen = max(pushes, key=_outer_step) if pushes else self._waiting[0]
             if pushes and not self._times.worth_sending(chosen.t):
-                for transfer in pushes:  # the others are older
+                for transfer in pushes:  # the newest one is not worth it, so the older ones are not either
                     transfer.over = True
                 self._drop_what_is_over()
                 continue
@@ -92,15 +96,15 @@ class PushOrder[T]:
         return self.sending
 
     def arrived(self, begun_at: float, at: float) -> None:
-        """Note that the push that was begun then has arrived at `at`."""
+        """Note that the push that began at `begun_at` has arrived at `at`."""
         self._times.took(at - begun_at)
 
     def gave_up(self, begun_at: float) -> None:
-        """Note that the push that was begun then ends unfinished."""
+        """Note that the push that began at `begun_at` ends unfinished."""
         self._times.given_up_after(self._now() - begun_at)
 
     def clear(self) -> None:
-        """Drop all that waits."""
+        """Drop everything that waits."""
         for transfer in self._waiting:
             self._dropped(transfer.what)
         self._waiting.clear()

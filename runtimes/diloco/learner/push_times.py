@@ -1,4 +1,4 @@
-"""How long pushes take on one stream, and how long exchanges live: which of them are worth the link.
+"""How long pushes take on one stream, and how long exchanges stay open: decides which pushes are worth sending.
 
 See docs/decisions/0150-transfers.md.
 """
@@ -12,20 +12,20 @@ from statistics import mean, median
 from typing import Final
 
 REMEMBERED: Final = 8
-"""Transfers, lifetimes and intervals that are compared: on a busy machine any single one is long or short."""
+"""Transfers, lifetimes and intervals that are compared, because on a busy machine a single one may be long or short."""
 FRESH: Final = 0.05
-"""An answer is fresh for this part of the time between two answers, and one that is overdue comes in such a part."""
+"""An answer counts as fresh for this share of the interval between two answers. An overdue answer is expected within the same share."""
 MARGIN: Final = 0.98
-"""The part of a lifetime in which a push must arrive. Where it takes two outer steps of three, milliseconds decide."""
+"""Share of an exchange's lifetime within which a push must arrive. If a push takes two of three outer steps, milliseconds decide."""
 
 
 class PushTimes:
-    """What pushes of this stream took, how long exchanges stay open, and how often there is something to send.
+    """How long pushes of this stream took, how long exchanges stay open, and how often an answer is ready.
 
-    A push that is begun keeps the link from a newer one. On a link just too slow every push would begin late by the same part of a step and
-    end too late, again and again. So a push that has waited is begun only if that brings more pushes into merges, in the same time, than to
-    wait for the next answer and to begin with that. How likely a push is to arrive is what the last transfers and lifetimes say, each
-    against each: a difference of averages would be either sure or hopeless.
+    A push under way keeps a newer one from the link. On a link that is just too slow, every push would begin late by the same part of a
+    step and end too late, again and again. So a push that has waited is begun only if this brings more pushes into merges, in the same
+    time, than waiting for the next answer and sending that. The chance that a push arrives in time comes from all pairs of the last
+    transfer times and lifetimes. A comparison of their averages would give only 0 or 1.
     """
 
     def __init__(self, overlap_steps: int, now: Callable[[], float]) -> None:
@@ -33,14 +33,14 @@ class PushTimes:
         self._now = now
         self._added: dict[int, float] = {}
         self._durations: deque[float] = deque(maxlen=REMEMBERED)
-        """Seconds from the choice of a push to its arrival."""
+        """Seconds from the begin of a push to its arrival."""
         self._lifetimes: deque[float] = deque(maxlen=REMEMBERED)
         """Seconds from the answer to a pull to the end of its exchange."""
         self._answers: deque[float] = deque(maxlen=REMEMBERED + 1)
         """When answers were ready to be sent."""
         self._skipped = False
         self._last: int | None = None
-        """The job's last outer step, once it is known."""
+        """The job's last outer step. None until it is known."""
 
     def ends_at(self, t: int) -> None:
         """Note that outer step `t` is the job's last one."""
@@ -59,17 +59,20 @@ class PushTimes:
                 self._lifetimes.append(self._now() - added)
 
     def took(self, seconds: float) -> None:
-        """Note that a complete transfer took so long."""
+        """Note how long a complete transfer took."""
         self._durations.append(seconds)
 
     def given_up_after(self, seconds: float) -> None:
-        """Note that a transfer was ended unfinished, as its exchange was over: it would have taken longer than this."""
+        """Note that a transfer was ended unfinished after `seconds`, because its exchange was over. It would have taken longer."""
         if self._durations and seconds > median(self._durations):
             self._durations.append(seconds)
 
     def worth_sending(self, t: int) -> bool:
-        """Return whether to begin the push of outer step `t` now. False: wait for the next answer. No is followed by yes, as times
-        change; and at the end of the job the syncer waits for what is under way, and no next answer comes."""
+        """Whether to begin the push of outer step `t` now. If not, wait for the next answer.
+
+        Two answers in a row are never skipped, because times change. At the end of the job every push is sent: the syncer waits for it, and
+        no next answer comes.
+        """
         if self._last is not None and t + self._overlap_steps >= self._last:
             return True
         waited = self._now() - self._added.get(t, self._now())
@@ -80,14 +83,15 @@ class PushTimes:
         if not self._durations or not self._lifetimes or len(self._answers) < 2:
             return False
         interval = (self._answers[-1] - self._answers[0]) / (len(self._answers) - 1)
-        next_one = self._chance(0.0)
-        if not next_one:
+        chance_of_next = self._chance(0.0)
+        if not chance_of_next:
             return waited > FRESH * interval
         duration = mean(self._durations)
         until_next = max(FRESH * interval, interval - waited)
-        return self._chance(waited) * (duration + until_next) < next_one * duration
+        # Merges per second of link time: this push now, against the next answer after a wait in which the link is idle.
+        return self._chance(waited) * (duration + until_next) < chance_of_next * duration
 
     def _chance(self, waited: float) -> float:
-        """Return that a push arrives in time which is begun so many seconds after its answer was ready, 0..1."""
+        """Return the probability, 0..1, that a push arrives in time if it begins `waited` seconds after its answer was ready."""
         pairs = itertools.product(self._durations, self._lifetimes)
         return mean(waited + duration < MARGIN * lifetime for duration, lifetime in pairs)

@@ -1,4 +1,4 @@
-"""What a learner does that has lost its syncer: how long it waits before it tries again, what it logs, and when it gives up. Pure."""
+"""How a learner that has lost its syncer reconnects: how long it waits between attempts, what it logs, and when it gives up. Pure."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.tls import TlsError
 
 RECONNECT: Final = ExponentialBackoff(initial=0.05, ceiling=2.0)
-"""Between two attempts to connect."""
+"""Seconds between two attempts to connect."""
 TLS_FAILURE_TIMEOUT = 300.0
 """How long TLS may fail before a process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
 
 
 class Attempts:
-    """The attempts to reach the syncer that failed in a row."""
+    """Counts the attempts to reach the syncer that failed in a row."""
 
     def __init__(self, first_logged: int) -> None:
-        """Begin with `first_logged`: the failure in a row that is logged first."""
+        """`first_logged`: which failure in a row is logged first, from 1."""
         self.failures = 0
         self._first_logged = first_logged
         self._refused_since: float | None = None
         self._logged = ""
 
     def failed(self, now: float, *, welcomed: bool, refusal: str) -> bool:
-        """Note that a stream has ended, at `now` seconds; return whether to log it. `welcomed`: the syncer had taken it. `refusal`: why TLS
-        failed, or "". Raises TlsError once TLS has failed for TLS_FAILURE_TIMEOUT."""
+        """Note that a stream has ended, and return whether to log it. Raises TlsError once TLS has failed for TLS_FAILURE_TIMEOUT.
+
+        Args:
+            now: seconds
+            welcomed: the syncer had accepted the stream
+            refusal: why TLS failed, or ""
+        """
         self.failures = 1 if welcomed else self.failures + 1
         if not refusal:
             self._refused_since = None

@@ -1,6 +1,6 @@
-"""A unit of one process: its leases, its counters, and its boundaries, which it decides for itself.
+"""A unit of one process: its leases, its counters, and its boundaries.
 
-What happens between two steps is decided by `unit_plan`, purely, and carried out here.
+`unit_plan` decides what happens between two steps, purely, and this module carries it out.
 
 See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -34,7 +34,6 @@ class SoloMember(Member):
         """The newest version of each fragment that waits for its adoption."""
         self._work = LeasedWork()
         self.state: UnitState = new_unit(len(self._model.names), parts.training.steps)
-        """Its counters."""
         self._batch_seconds = 0.0
         self._draining = False
         self._connect_peers(self._model.take_received, self._model.overwritten)
@@ -120,7 +119,7 @@ class SoloMember(Member):
     # --- carrying out a plan ------------------------------------------------------------------------------------------
 
     def _carry_out(self, plan: UnitPlan) -> None:
-        """Carry out a plan, after which the unit is in its new state. What it says of a refusal is left to the caller."""
+        """Carry out a plan, except its refusal, which the caller handles."""
         self._work.follow(plan.work)
         for read in plan.reads:
             self.link.push(self.state.generation, self._header(read), self._model.stage(read.fragment))
@@ -137,15 +136,15 @@ class SoloMember(Member):
             self._report(self.state)
 
     def _read_ahead(self, ahead: Sequence[ReadAhead]) -> None:
-        # What is not needed any more goes first, and each new one takes the place of the old one at once: at no moment is there more in
-        # memory than the plan allows and one fragment, and at no moment nothing to answer with.
-        self.link.keep_only([one.read.fragment for one in ahead])
-        for one in ahead:
-            header = self._header(one.read)
-            header.base = one.version
-            self.link.keep(self.state.generation, header, self._model.stage(one.read.fragment))
+        # Unneeded answers are released first, and each new one replaces its old one at once. So memory never holds more than the plan
+        # allows and one fragment, and there is always something to answer with.
+        self.link.keep_only([answer.read.fragment for answer in ahead])
+        for answer in ahead:
+            header = self._header(answer.read)
+            header.base = answer.version
+            self.link.keep(self.state.generation, header, self._model.stage(answer.read.fragment))
 
     def _header(self, read: Read) -> Chunk:
-        done = self.state
-        counts = PushCounts(read.fragment, read.t, read.steps, read.tokens, done.samples_done, done.tokens_done, done.steps_done)
+        state = self.state
+        counts = PushCounts(read.fragment, read.t, read.steps, read.tokens, state.samples_done, state.tokens_done, state.steps_done)
         return push_header(counts, self._coding)

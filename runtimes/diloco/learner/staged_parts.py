@@ -1,9 +1,9 @@
 """A state on its way out of a process that trains on: from the training thread, which stages it part by part, to the thread that sends or
 stores it.
 
-At each step boundary the training thread stages a few parts, for no longer than a small share of a step. A part is of one boundary.
-Different parts may be of different ones, as fragments of a model are of different versions anyway. As much waits as the link carries from
-one boundary to the next: each time that nothing is left of it at a boundary, twice as much.
+At each step boundary the training thread stages a few parts, for no longer than a small share of a step. Different parts may be read at
+different boundaries, as fragments of a model are of different versions anyway. The queue holds about as much as the link carries between
+two boundaries: each time that it was full and then runs empty before the next boundary, its bound doubles.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -24,9 +24,9 @@ from diloco.protocol.state_parts import PieceArray, StateError, elements
 _log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 64 << 20
-"""Staged, and not yet taken: at first, and for a small model always."""
+"""Bytes that may wait at first, and for a small model always."""
 QUEUE_SHARE = 0.5
-"""As much of the parameters' bytes may wait at most, where that is more."""
+"""Share of the parameters' bytes that may wait at most, if that is more than QUEUE_BYTES."""
 
 
 class NothingComes(Exception):
@@ -38,10 +38,10 @@ class StagedPart:
     """One part as it was at a step boundary."""
 
     arrays: Sequence[PieceArray]
-    """None of them: the small rest."""
+    """Empty for the small rest."""
     staged: Staged | StagedRest
     versions: Sequence[int]
-    """Per fragment what the process had adopted."""
+    """For each fragment the version that the process had adopted."""
     bytes: int
 
 
@@ -60,7 +60,7 @@ class StagedParts:
         """
         Args:
             state: of this process
-            parts: of the model, each of which is read at one boundary
+            parts: parts of the model, each of which is read at one boundary
             receiver: named in messages
             stage_rest: reads the small rest, which comes last. None if it is not wanted
             optimizer_only: the parameters are not wanted
@@ -71,13 +71,13 @@ class StagedParts:
         self._stage_rest = stage_rest
         self._optimizer_only = optimizer_only
         self.next = 0
-        """Parts that are staged."""
+        """How many parts are staged."""
         self._changed = threading.Condition()
         self._most = QUEUE_BYTES
         """Bytes that may wait."""
         self._bound = max(QUEUE_BYTES, int(QUEUE_SHARE * 4 * sum(piece.elements for part in parts for piece in part)))
         self._was_full = False
-        """So much did, after the last boundary."""
+        """The queue was full after the last boundary."""
         self._begun: float | None = None
         """When the first part was staged."""
         self._is_long = False
@@ -129,10 +129,10 @@ class StagedParts:
                 return
 
     def _arrays(self) -> list[PieceArray]:
-        return [one for one in self._state.arrays(self._parts[self.next]) if one.name or not self._optimizer_only]
+        return [array for array in self._state.arrays(self._parts[self.next]) if array.name or not self._optimizer_only]
 
     def _put(self, part: StagedPart | None) -> None:
-        """Add a part; None: that was the last one. Never waits."""
+        """Add a part, or None after the last one. Never waits."""
         with self._changed:
             if self._over:  # it ended while this part was staged
                 if part is not None:
@@ -144,7 +144,7 @@ class StagedParts:
             self._changed.notify()
 
     def end(self, why: str = "") -> None:
-        """End the transfer: nothing more comes. `why`: what went wrong."""
+        """End the transfer: nothing more comes. `why` says what went wrong, or is empty."""
         with self._changed:
             self._over, self._why = True, self._why or why
             for part in self._queue:
@@ -153,13 +153,16 @@ class StagedParts:
             self._changed.notify()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the next part, or the end, at most `seconds`. Whether `take` returns at once."""
+        """Wait for the next part or the end, at most `seconds`. True if `take` will not wait."""
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds)
 
     def take(self, seconds: float | None = None, *, waited: float = 0.0) -> StagedPart | None:
-        """Return the next part; None: there is none any more. Raises NothingComes if it does not come within `seconds`, after `waited` that
-        are over; None: it may take any time."""
+        """Return the next part. None after the last one.
+
+        Raises NothingComes if the transfer has ended, or no part comes within `seconds` (None: wait for ever). The message of the latter
+        adds `waited`, the seconds that the caller has waited before.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds):
                 self._over, self._why = True, f"the donor has reached no step boundary with news for {waited + (seconds or 0.0):.0f} s"
@@ -168,7 +171,7 @@ class StagedParts:
             return self._queue.popleft()
 
     def taken(self, part: StagedPart) -> None:
-        """Note that the part has left the queue and its memory."""
+        """Note that the part's values are not needed any more."""
         _release(part)
         with self._changed:
             self._waiting -= part.bytes

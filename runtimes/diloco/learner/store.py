@@ -1,4 +1,4 @@
-"""The driver's interface to a framework's parameters: their canonical form, and how they leave and enter the model at a step boundary.
+"""The interface to a framework's parameters: their canonical form, and how they leave and enter the model at a step boundary.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -24,14 +24,13 @@ class Staged(Protocol):
     def wait(self) -> Float32Array:
         """Return the values, float32 [sum of the tensors' sizes], in canonical form, one tensor after the other.
 
-        Waits for the transfer and does the conversion, so it belongs on a background thread. The array is the caller's, who may write
-        to it, until `release`.
+        Waits for the transfer and does the conversion, so it belongs on a background thread. Until `release` the caller owns the array and
+        may write to it.
         """
         ...
 
     def release(self) -> None:
-        """Release the array of `wait`, which is not used any more: a later `stage` may take its memory. From any thread, also without
-        `wait` before.
+        """Let a later `stage` use the memory of `wait`'s array again. May be called from any thread, also without `wait`.
 
         Without this call the garbage collector frees the memory, and a later `stage` allocates its own.
         """
@@ -40,53 +39,54 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """New values of some tensors, with the type and order of elements that the framework keeps: for one `apply`, after which the program
-    may use up their memory."""
+    """New values of some tensors, with the framework's type and order of elements. For one `apply`, after which the program may use up their
+    memory."""
 
     names: tuple[str, ...]
     native: tuple[Any, ...] = field(repr=False)
-    """One value for each name; in a unit of several ranks, for each piece that this one owns. Its type is the store's own."""
+    """One value for each name, or in a unit of several ranks for each piece that this rank owns. The type is the store's own."""
 
 
 class ParameterStore(Protocol):
     """A model's parameters in canonical form: (name, shape, float32 values). An adapter of a framework implements it.
 
-    `stage` and `apply` are called on the training thread between two steps, never while a step runs, and keep it for no more than a
-    copy on the device: transfers, changes of type and of the order of elements happen elsewhere. `prepare` and `rounded` are called on
-    any thread, also while a step runs. Nothing touches the state of the inner optimizer.
+    `stage` and `apply` are called on the training thread between two steps, never while a step runs, and take no longer than a copy on
+    the device: transfers and changes of type or order happen elsewhere. `prepare` and `rounded` are called on any thread, also while a
+    step runs. Nothing touches the state of the inner optimizer.
 
-    A group of tensors is given by their names; its values are one float32 array with the tensors one after the other, in the order of
-    the names. In a unit of several ranks these are the values of what this rank owns: of each tensor its pieces, in the order of their
-    starts, as `pieces.Portion` has them. Every method raises KeyError for a name that `specs` does not have.
+    Methods take a group of tensors by name. The group's values are one float32 array with one tensor after the other, in the order of the
+    names. In a unit of several ranks it has only what this rank owns: the pieces of each tensor, in the order of their starts, as in
+    `pieces.Portion`. Every method raises KeyError for a name that `specs` does not have.
     """
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Return every tensor that is exchanged, in canonical form: name, shape, whether it is an embedding, and what it is a stack of. Any
-        order, always the same answer."""
+        """Return every tensor that is exchanged, in canonical form: name, shape, whether it is an embedding, and its stack axes. Any order,
+        but always the same answer."""
         ...
 
     def dtypes(self) -> Mapping[str, str]:
-        """Return the type in which this process keeps each tensor of `specs`, such as "bfloat16". In a unit of several ranks all must have
-        the same: `fill` exchanges values in it."""
+        """Return the type in which this process keeps each tensor of `specs`, such as "bfloat16". It must be the same in all ranks of a
+        unit, because `fill` exchanges values in it."""
         ...
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Return every tensor of the model that is not exchanged, with the digest of its values. Reads them all: for joining only."""
+        """Return every tensor of the model that is not exchanged, with the digest of its values. Slow, because it reads them all: only for
+        joining."""
         ...
 
     def owned(self) -> Sequence[Piece]:
-        """Return what of the tensors this process stages and applies. Of one process: all, each tensor as one piece."""
+        """Return the pieces that this process stages and applies. The process of a unit without further ranks owns each tensor whole."""
         ...
 
     @property
     def lent(self) -> bool:
-        """The program uses the values up in a step whose result it has not given yet, so that `stage` cannot be called. Never where steps
+        """The program uses the values up in a step whose result it has not given yet, so `stage` cannot be called. Never true where steps
         change the parameters in place."""
         ...
 
     def reclaim(self) -> None:
-        """Reclaim the parameters of a job that is over: a step that the program is in counts for nothing. What is applied from now on is
-        the model. Where steps change the parameters in place, there is nothing to do."""
+        """Take the parameters back from a step that has not ended, because the job is over. From now on the model is what `apply` has put.
+        Nothing to do where steps change the parameters in place."""
         ...
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
@@ -98,7 +98,7 @@ class ParameterStore(Protocol):
         ...
 
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
-        """Lay `values` out for `apply`. They must not change until they were applied. Raises ValueError for another size."""
+        """Lay `values` out for `apply`. They must not change before that. Raises ValueError for a wrong size."""
         ...
 
     def apply(self, ready: Ready) -> None:
@@ -106,17 +106,17 @@ class ParameterStore(Protocol):
         ...
 
     def fill(self, names: Sequence[str]) -> None:
-        """Bring what other ranks of the unit own of the tensors, and this one holds too, from them, after `apply` and before the next step.
-        Every rank calls it at the same step for the same names; of one process it does nothing."""
+        """Fetch from the other ranks the values that they own and this rank holds, too, after `apply` and before the next step. Every rank
+        calls it at the same step for the same names. Does nothing in a unit of one process."""
         ...
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """Return what the model holds, as float32, once `values` are applied: rounded to the parameters' types. `values` itself, not a
-        copy, if they are all kept in float32."""
+        """Return what the model would hold after `apply(values)`, as float32: `values` rounded to the parameters' types. This is `values`
+        itself, not a copy, if all are kept in float32."""
         ...
 
 
 def check_size(names: Sequence[str], size: int, values: Float32Array) -> None:
-    """Raise ValueError unless `values` is one float32 array of `size` elements, those of the named tensors."""
+    """Raise ValueError unless `values` is float32 [size]. The message has the names of the tensors."""
     if values.shape != (size,) or values.dtype != np.float32:
         raise ValueError(f"{', '.join(names)}: expected float32 [{size}], got {values.dtype} {list(values.shape)}")

@@ -1,4 +1,4 @@
-"""What one process stores of its unit's state: its own pieces, which it stages at its step boundaries and writes on a thread of its own.
+"""The part of a unit's stored state that one process writes. It stages its own pieces at its step boundaries, and a thread writes them.
 
 See docs/decisions/0266-stored-states.md.
 """
@@ -22,18 +22,18 @@ _log = logging.getLogger(__name__)
 
 
 class StoredParts(Protocol):
-    """The parts of a state that is stored, of all processes of the unit. Used by the training thread of the first one."""
+    """The parts that all processes of a unit store. Used by the training thread of the unit's first process."""
 
     def at_boundary(self, step_seconds: float) -> None:
         """Stage what fits into the time that this boundary may take. The state is readable."""
         ...
 
     def done(self) -> bool:
-        """Return whether all is written, of all processes. Raises StateError if one could not write."""
+        """Whether all processes have written everything. Raises StateError if one could not."""
         ...
 
     def blocks(self) -> Sequence[Block]:
-        """Return what is written, once it is done. Belongs on a background thread: many ranks have long lists."""
+        """Return the blocks, after `done`. Called on a background thread, because many ranks have long lists."""
         ...
 
     def end(self) -> None:
@@ -42,7 +42,7 @@ class StoredParts(Protocol):
 
 
 class PartsOfProcess:
-    """A `StoredParts` of one process. It is over when `done` was called."""
+    """The `StoredParts` of one process."""
 
     def __init__(
         self,
@@ -52,8 +52,15 @@ class PartsOfProcess:
         done: Callable[[Sequence[Block], str], None] = lambda blocks, error: None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin to write these parts of the model. `writer` is called on the thread, as is `done`: with what was written, or with what went
-        wrong. `now`: seconds, to measure short times with."""
+        """Begin to write these parts of the model.
+
+        Args:
+            state: of this process
+            parts: parts of the model, each of which is read at one boundary
+            writer: makes the writer; called on the writing thread
+            done: called on the writing thread at the end, with the blocks and "", or with () and what went wrong
+            now: seconds, to measure short times with
+        """
         self._staged = StagedParts(state, parts, "what it stores", optimizer_only=True)
         self._writer = writer
         self._done = done

@@ -1,7 +1,7 @@
-"""When fragments are exchanged, seen from a unit: which of them the syncer will pull before the unit's next step boundary.
+"""When fragments are exchanged, as a unit sees it: which of them the syncer will pull before the unit's next step boundary.
 
-Pure, and without a clock: the unit counts the outer steps that it hears of from boundary to boundary, and so knows how many of them come
-during one of its own steps.
+Pure, and without a clock: from boundary to boundary the unit counts the outer steps that it hears of. So it knows how many come during one
+of its own steps.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -15,8 +15,8 @@ from typing import Final
 from diloco.algorithm.fragments import offsets
 
 _SAMPLES: Final = 5
-"""The second largest of so many counts of outer steps per local step the second largest is believed: one pause of the program or of the
-syncer does not make a unit a slow one, and a slow one that is sometimes faster stays one."""
+"""Counts of outer steps per local step that are remembered. The second largest is believed: one pause of the program or the syncer does not
+make a unit slow, and a slow unit that is sometimes faster stays slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Timetable:
     interval: int
     """H."""
     overlap: int
-    """tau. The exchange of outer step t is over when the syncer takes step t + tau + 1, or before."""
+    """tau. The exchange of outer step t is over when the syncer takes step t + tau + 1, or earlier."""
 
     def next_exchange(self, fragment: int, t: int) -> int:
         """Return the first outer step after `t` at which the fragment is exchanged."""
@@ -42,35 +42,35 @@ class Timetable:
 
     @property
     def longest_wait(self) -> float:
-        """Outer steps from a pull to a boundary at which its answer is not late: one less than the overlap, for its way to the syncer.
-        At least 1, so that a unit whose steps are as long as outer steps answers at its boundaries whatever the overlap is."""
+        """The most outer steps between a pull and the boundary that answers it in time: one less than the overlap, which is left for the way
+        to the syncer. At least 1, so that a unit whose steps are as long as outer steps always answers at its boundaries."""
         return max(1.0, self.overlap - 1.0)
 
     @property
     def most_ahead(self) -> int:
-        """Elements that may be kept for pulls that have not come: half of the model."""
+        """Elements that may be staged for pulls that have not come yet: half of the model."""
         return sum(self.sizes) // 2
 
 
 def timetable(sizes: Sequence[int], interval: int, overlap: int) -> Timetable:
-    """Return the timetable of fragments of so many elements. `interval`: H. `overlap`: tau."""
+    """Return the timetable of fragments with these `sizes`, in elements. `interval`: H. `overlap`: tau."""
     return Timetable(tuple(sizes), offsets(len(sizes), interval), interval, overlap)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast outer steps come, in a unit's own steps."""
+    """How fast outer steps come, measured in a unit's own steps."""
 
     t: int = 0
-    """Newest outer step heard of, by a pull or a broadcast."""
+    """Newest outer step that the unit has heard of, by a pull or a broadcast."""
     step: int = 0
-    """The local step at whose end it was heard of."""
+    """The local step at whose end it heard of that."""
     counts: tuple[float, ...] = ()
     """Outer steps per local step, the newest last."""
 
     def heard(self, step: int, t: int) -> Pace:
-        """Note at the boundary after local step `step` that `t` is the newest outer step heard of. Outer steps that came while the unit
-        waited for work, so without a step in between, say nothing about its steps."""
+        """Note at the boundary after local step `step` that `t` is the newest known outer step. Outer steps that come while the unit waits
+        for work, without a step of its own, say nothing about its pace."""
         if t <= self.t:
             return self
         steps = step - self.step
@@ -83,15 +83,15 @@ class Pace:
 
     @property
     def per_step(self) -> float:
-        """Outer steps that come during one local step; 0: not known yet."""
+        """Outer steps that come during one local step. 0 if that is not known yet."""
         return sorted(self.counts)[-2] if len(self.counts) > 1 else 0.0
 
     def late(self, table: Timetable, step: int) -> dict[int, int]:
-        """Return what an answer at the boundary after the next step would be late for, seen from the boundary after `step`: by fragment the
-        outer step of the exchange, the next one first."""
+        """Return the exchanges for which an answer at the boundary after the next step would be late: fragment -> outer step, the nearest
+        first. `step` is the local step before the present boundary."""
         if not self.per_step:
             return {}
         coming = sorted((table.next_exchange(fragment, self.t), fragment) for fragment in range(len(table.offsets)))
-        # The clock may have moved on since it was heard of, but not to the next exchange, of which the unit would have heard.
+        # The clock may have moved on since `t`, but not to the next exchange: the unit would have heard of that.
         now = min(self.t + self.per_step * (step - self.step + 1), coming[0][0] - 1)
         return {fragment: t for t, fragment in coming if now + self.per_step - t > table.longest_wait}

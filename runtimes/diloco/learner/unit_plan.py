@@ -1,6 +1,6 @@
 """What a unit does between two steps: a pure function of its counters and of what the connection has received.
 
-The plan is data without arrays, so that one process can decide for others.
+The plan is data without arrays, so that the leader can decide for all ranks.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -14,14 +14,13 @@ from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Recei
 from diloco.learner.timetable import Pace, Timetable
 
 _MOST_AT_ONCE = 16 << 20
-"""Elements that the boundary of a short step moves at most, unless a single fragment is larger: 64 MiB, for whose copy a processor needs
-10 ms."""
+"""Elements that the boundary of a short step moves at most, unless a single fragment is larger: 64 MiB, which a processor copies in 10 ms."""
 _SHORT_STEP = 0.5
-"""The boundary of a longer step, seconds, moves as much more: the copies take 2 % of its time."""
+"""Seconds. The boundary of a longer step moves more in proportion, so that the copies take 2 % of its time."""
 
 
 def most_at_once(step_seconds: float) -> int:
-    """Return elements that the boundary after a step of so many seconds moves at most."""
+    """Return how many elements the boundary after a step of `step_seconds` moves at most."""
     return int(_MOST_AT_ONCE * max(1.0, step_seconds / _SHORT_STEP))
 
 
@@ -39,11 +38,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """Stage a fragment for a pull that has not come yet, and that would wait too long for the next boundary."""
+    """Stage a fragment for a pull that has not come yet. Once it came, it would wait too long for the next boundary."""
 
     read: Read
     version: int
-    """The version of the fragment, from which these steps went on. Against another version the values are never sent."""
+    """The version of the fragment from which these steps went on. Against another version the values are never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +52,21 @@ class Adoption:
     fragment: int
     version: int
     tokens: int = 0
-    """Committed of the whole job when the version was made."""
+    """The whole job's committed tokens when the version was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkChange:
-    """What changes in the samples that the unit may train."""
+    """A change of the samples that the unit may train."""
 
     restart: bool = False
     """Forget all leases from before."""
     asked: int | None = None
-    """Samples that count as asked for from now on, before `leases`; None: no change."""
+    """Samples that count as asked for from now on, before `leases` are subtracted. None for no change."""
     leases: tuple[tuple[int, int], ...] = ()
     """New ranges [start, end) of sequence numbers."""
     quorum: int = 0
-    """Not 0: none may be taken, as the outer clock waits for so many learners."""
+    """If not 0, no samples may be taken, because the outer clock waits for this many learners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +74,20 @@ class UnitPlan:
     """What happens at one step boundary, in the order of the fields."""
 
     step: int
-    """Local steps of the process when it happens."""
+    """Local steps that the process has taken."""
     work: WorkChange = WorkChange()
     reads: tuple[Read, ...] = ()
     adoptions: tuple[Adoption, ...] = ()
     ahead: tuple[ReadAhead, ...] | None = ()
-    """What is kept for pulls to come, in place of all that was kept before; None: keep that."""
+    """What to stage for pulls to come, in place of everything staged ahead before. None: keep that."""
     seed: bool = False
     """Send the job's first parameters."""
     finish: bool = False
     """The job is over: take the final parameters."""
     repeat_progress: bool = False
-    """Say again how far the unit is: it rests, and the syncer is to know that it is there."""
+    """Report the unit's progress again: it rests, and the syncer shall know that it is alive."""
     refused: RefusedForGood | None = None
-    """The unit must leave."""
+    """Why the unit must leave. None if it need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,11 @@ class UnitState:
     """Local steps since each fragment was adopted."""
     fragment_tokens: tuple[int, ...]
     versions: tuple[int, ...]
-    """Version of each fragment that the model adopted last; -1: none yet."""
+    """Version of each fragment that the model adopted last. -1 if it has adopted none."""
     missing: frozenset[int]
-    """Fragments that the model does not have from the job yet."""
+    """Fragments that the model has not received from the job yet."""
     generation: int = 0
-    """0: the syncer has not accepted this unit yet."""
+    """0 if the syncer has not accepted this unit yet."""
     step: int = 0
     """Local steps of the process."""
     t: int = 0
@@ -115,28 +114,28 @@ class UnitState:
     steps_done: int = 0
     """What this generation has trained: samples of its leases, tokens, local steps."""
     in_hand: tuple[tuple[int, int], ...] = ()
-    """(generation, samples) of the batches that the program has and no step has settled, the oldest first."""
+    """(generation, samples) of the batches that the program has taken and no step has settled, the oldest first."""
     feeds_itself: bool = False
-    """The program takes no batches of the leases."""
+    """The program's last step used no batch of the leases."""
     waiting: tuple[PullWanted | Adoption, ...] = ()
-    """In the order in which they came; at most one of each kind for a fragment."""
+    """In the order in which they came, at most one of each kind for a fragment."""
     pace: Pace = field(default_factory=Pace)
     planned: int = 0
     """Local steps of the process at the last boundary."""
     quorum: int = 0
-    """Not 0: the unit rests, as the outer clock waits for so many learners."""
+    """If not 0, the unit rests, because the outer clock waits for this many learners."""
     seed_wanted: bool = False
     """The syncer waits for the job's first parameters from this unit."""
     done: bool = False
     """The job is over."""
 
     def take_batch(self, samples: int) -> UnitState:
-        """Return the program got one more batch of this generation's leases. It may fetch ahead of its steps."""
+        """Note that the program has taken one more batch of this generation's leases. It may fetch batches ahead of its steps."""
         return replace(self, in_hand=(*self.in_hand, (self.generation, samples)))
 
     def count(self, tokens: int, batches: int | None = 1) -> UnitState:
-        """Count a local step, which settles the oldest `batches` batches; None: the program feeds itself. Batches of an older generation
-        count as no samples: its leases are over."""
+        """Count a local step, which settles the oldest `batches` batches. None: the program feeds itself. Batches of an older generation
+        count as no samples, because its leases are over."""
         settled = self.in_hand[: batches or 0]
         return replace(
             self,
@@ -152,7 +151,7 @@ class UnitState:
 
 
 def new_unit(fragments: int, steps: int) -> UnitState:
-    """Return a unit of a model with so many fragments, before the syncer has accepted it. `steps`: outer steps of the job."""
+    """Return the state of a unit that the syncer has not accepted yet. `fragments`: of the model. `steps`: outer steps of the job."""
     nothing = (0,) * fragments
     return UnitState(nothing, nothing, versions=(-1,) * fragments, missing=frozenset(range(fragments)), steps=steps)
 
@@ -162,10 +161,16 @@ def plan_boundary(
 ) -> tuple[UnitPlan, UnitState]:
     """Return the plan for this boundary, and the state once it is carried out.
 
-    `events` came since the last boundary, in this order. A boundary moves at most `most` elements, in order of arrival, and then reads
-    ahead with what is left of them, if `reads_ahead`; but always one fragment, and all of them while the model lacks some. The rest
-    waits for the next boundary. `readable`: the model is as after the last local step that was counted; else reads and a seed wait until
-    it is again.
+    A boundary moves fragments in order of arrival, and then reads ahead. It always moves one fragment, and all that have come while the
+    model lacks some. Otherwise it moves at most `most` elements, and the rest waits for the next boundary.
+
+    Args:
+        state: before the boundary
+        events: what came since the last boundary, in order
+        table: of the job
+        most: elements to move at most
+        reads_ahead: whether to stage fragments for pulls that have not come yet
+        readable: the model is that after the last counted step. If it is not, reads and a seed wait
     """
     work, finish, refused = WorkChange(), False, None
     heard = state.pace.t
@@ -183,7 +188,7 @@ def plan_boundary(
                 work = replace(work, leases=(*work.leases, (event.start, event.end)))
             case Welcomed():
                 resumed = event.generation == state.generation
-                # What was asked for on the stream before may be lost; what was leased in this generation is sent again.
+                # A request on the stream before may be lost. The syncer sends again what it has leased in this generation.
                 work = replace(work, asked=0) if resumed else WorkChange(restart=True, asked=event.asked)
                 state = _welcomed(state, event)
                 heard = max(heard, event.t) if resumed else event.t
@@ -199,7 +204,7 @@ def plan_boundary(
         state = replace(state, missing=frozenset(), seed_wanted=False)
     reads, adoptions, waiting = _moves(state, table.sizes, most, readable=readable)
     state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
-    if seed:  # after the adoptions: what the unit sends is what it adopted last, and becomes version 0
+    if seed:  # after the adoptions: the unit sends what it has adopted last, and that becomes version 0
         state = replace(state, versions=(0,) * len(state.versions))
     moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
     ahead = None if state.step == state.planned or not reads_ahead else _ahead(state, table, most, moved)
@@ -209,8 +214,7 @@ def plan_boundary(
 
 
 def _received(state: UnitState, event: Received) -> UnitState:
-    """Put the newest version of a fragment in the place of one that waits. The exchange that it came from is over, and so are older
-    ones."""
+    """Let the new version replace a waiting one of its fragment. Pulls of its exchange and older ones are dropped, because they are over."""
     adoption = Adoption(event.fragment, event.t, event.tokens)
     waiting = [x for x in state.waiting if not (_is_pull(x, event.fragment) and isinstance(x, PullWanted) and x.t <= event.t)]
     place = next((i for i, x in enumerate(waiting) if isinstance(x, Adoption) and x.fragment == event.fragment), len(waiting))
@@ -242,7 +246,7 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
 def _moves(
     state: UnitState, sizes: Sequence[int], most: int, *, readable: bool
 ) -> tuple[tuple[Read, ...], tuple[Adoption, ...], tuple[PullWanted | Adoption, ...]]:
-    """Return (reads, adoptions, what waits on)."""
+    """Return (reads, adoptions, what still waits)."""
     reads: list[Read] = []
     adoptions: list[Adoption] = []
     waiting: list[PullWanted | Adoption] = []
@@ -252,8 +256,9 @@ def _moves(
         fragment = move.fragment
         just_adopted = not state.fragment_steps[fragment] or any(x.fragment == fragment for x in adoptions)
         if isinstance(move, PullWanted) and (just_adopted or not readable):
-            waiting.append(move)  # there is nothing to send before the next step
+            waiting.append(move)  # after an adoption there is nothing to send before the next step
             continue
+        # Once one does not fit, all later ones wait, too, so that they keep their order.
         full = full or bool(moved and not state.missing and moved + sizes[fragment] > most)
         if full:
             waiting.append(move)
@@ -267,8 +272,10 @@ def _moves(
 
 
 def _ahead(state: UnitState, table: Timetable, most: int, moved: int) -> tuple[ReadAhead, ...]:
-    """Return what a pull would have to wait for too long, the next one first, as far as it fits. `moved`: elements that this boundary moves
-    already."""
+    """Return the fragments whose next pull would wait too long for an answer, the nearest first, as far as they fit.
+
+    `moved`: elements that this boundary moves already.
+    """
     if state.done or state.missing:
         return ()
     ahead: list[ReadAhead] = []

@@ -15,17 +15,17 @@ from diloco.learner.unit_plan import WorkChange
 from diloco.wording import plural
 
 AHEAD_BATCHES = 32
-"""Batches of work to hold at least."""
+"""The unit holds leases for at least this many batches."""
 AHEAD_SECONDS = 20.0
-"""Work to hold at least, in seconds of training: a restart of the syncer within this time does not stop training."""
+"""The unit holds leases for at least this many seconds of training, so that a restart of the syncer within this time does not stop it."""
 MOST_AHEAD_BATCHES = 1024
-"""Upper bound of the batches to hold."""
+"""The unit holds leases for at most this many batches."""
 LEASE_BATCHES = 8
-"""A request for work is for this many batches at least."""
+"""A request for work is for at least this many batches."""
 
 
 class LeasedWork:
-    """Leased ranges, and how much was taken from them."""
+    """The unit's leased ranges, without the samples that were taken from them."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int]] = deque()
@@ -34,11 +34,11 @@ class LeasedWork:
         self.asked = 0
         """Samples asked for and not yet leased."""
         self.quorum = 0
-        """Not 0: none is taken, and none asked for, as the outer clock waits for so many learners."""
+        """If not 0, samples are neither taken nor asked for, because the outer clock waits for this many learners."""
 
     @property
     def why_none(self) -> str:
-        """Why there is no next batch, human-readable."""
+        """Why there is no next batch, in words that follow the name of the unit."""
         if self.quorum:
             return f"is ahead of the job and rests until a quorum of {plural(self.quorum, 'learner')} trains,"
         return "has no work left and waits for the syncer"
@@ -55,7 +55,7 @@ class LeasedWork:
         self.asked = max(0, self.asked - (end - start))
 
     def follow(self, work: WorkChange) -> None:
-        """Do what a plan says of the samples that may be trained."""
+        """Carry out the change of a plan."""
         if work.restart:
             self.forget()
         if work.asked is not None:
@@ -73,7 +73,7 @@ class LeasedWork:
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def take_ranges(self, count: int) -> tuple[tuple[int, int], ...] | None:
-        """Take, as `take`, ranges [start, end)."""
+        """Take `count` numbers as ranges [start, end). None if fewer are leased, or the unit rests."""
         if self.quorum or self.remaining < count:
             return None
         pieces = []
@@ -89,9 +89,16 @@ class LeasedWork:
         return tuple(pieces)
 
     def wanted(self, batch_size: int, batch_seconds: float, batches: int | None = None, least: int = AHEAD_BATCHES) -> int:
-        """Return samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program
-        fetched ahead is no more held. `batch_seconds`: of training one batch, 0: unknown. `batches`: how many to hold, in place of what
-        that tells; otherwise `least` at least."""
+        """Return how many samples to ask for now, and add them to `asked`. 0 while enough are held or asked for, or the unit rests.
+
+        Samples that the program has fetched ahead are not held any more.
+
+        Args:
+            batch_size: samples of a batch
+            batch_seconds: how long training on one batch takes; 0 if unknown
+            batches: how many batches to hold. None: as many as `batch_seconds` suggests
+            least: how many batches to hold at least if `batches` is None
+        """
         if self.quorum:
             return 0
         ahead = least
