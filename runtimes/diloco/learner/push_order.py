@@ -1,7 +1,7 @@
 """What waits on one stream to the syncer, and what goes next. Pure: learner and simulator share it.
 
-Only pushes overtake one another. Each names its exchange, so the syncer needs no order among them. The newest one goes first, because it has
-the most time left until its merge. Other messages keep their place: no push passes them.
+Only pushes overtake one another. Each names its exchange, so the syncer needs no order among them. The newest goes first: it has the most
+time left until its merge. Other messages keep their place: no push passes them.
 
 See docs/decisions/0150-transfers.md.
 """

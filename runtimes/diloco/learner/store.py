@@ -39,7 +39,7 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """New values of some tensors, with the framework's type and order of elements. For one `apply`, after which the program may use up their
+    """New values of some tensors, in the framework's type and order of elements. For one `apply`, after which the program may use up their
     memory."""
 
     names: tuple[str, ...]

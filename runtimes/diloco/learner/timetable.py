@@ -42,8 +42,8 @@ class Timetable:
 
     @property
     def longest_wait(self) -> float:
-        """The most outer steps between a pull and the boundary that answers it in time: one less than the overlap, which is left for the way
-        to the syncer. At least 1, so that a unit whose steps are as long as outer steps always answers at its boundaries."""
+        """The most outer steps between a pull and the boundary that answers it in time: the overlap less one, which the way to the syncer
+        takes. At least 1, so that a unit whose steps are as long as outer steps always answers at its boundaries."""
         return max(1.0, self.overlap - 1.0)
 
     @property

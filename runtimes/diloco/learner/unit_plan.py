@@ -14,7 +14,7 @@ from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Recei
 from diloco.learner.timetable import Pace, Timetable
 
 _MOST_AT_ONCE = 16 << 20
-"""Elements that the boundary of a short step moves at most, unless a single fragment is larger: 64 MiB, which a processor copies in 10 ms."""
+"""Elements that the boundary of a short step moves at most, unless one fragment is larger. A processor copies these 64 MiB in 10 ms."""
 _SHORT_STEP = 0.5
 """Seconds. The boundary of a longer step moves more in proportion, so that the copies take 2 % of its time."""
 
@@ -214,7 +214,7 @@ def plan_boundary(
 
 
 def _received(state: UnitState, event: Received) -> UnitState:
-    """Let the new version replace a waiting one of its fragment. Pulls of its exchange and older ones are dropped, because they are over."""
+    """Let the new version replace a waiting one of its fragment. Pulls of its exchange and of older ones are dropped: they are over."""
     adoption = Adoption(event.fragment, event.t, event.tokens)
     waiting = [x for x in state.waiting if not (_is_pull(x, event.fragment) and isinstance(x, PullWanted) and x.t <= event.t)]
     place = next((i for i, x in enumerate(waiting) if isinstance(x, Adoption) and x.fragment == event.fragment), len(waiting))

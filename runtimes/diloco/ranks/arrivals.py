@@ -1,7 +1,7 @@
 """Which version of a fragment all ranks of a unit have. Pure.
 
-Each rank tells the leader of one version of a fragment at a time and keeps that until it is adopted or dropped, so that what the leader
-orders is there. Of each fragment a rank holds two versions at most.
+Each rank tells the leader of one version of a fragment at a time, and keeps it until it is adopted or dropped. So every rank has what the
+leader orders to adopt, and holds at most two versions of each fragment.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -22,12 +22,13 @@ class ReceivedVersions[V]:
         self._newest: dict[int, tuple[Version, V]] = {}
 
     def came(self, fragment: int, version: Version, value: V) -> Version | None:
-        """Note that a version has come. Returns what to tell the leader of now; None: nothing, or later."""
+        """Note that a version has come. Returns the version to tell the leader of now, or None."""
         self._newest[fragment] = (version, value)
         return None if fragment in self._told else self._promote(fragment)
 
     def adopt(self, fragment: int, version: Version) -> tuple[V | None, Version | None]:
-        """Return (the value, which this rank told of; None if it owns nothing of the fragment, what to tell the leader of now)."""
+        """Return (the value, the version to tell the leader of now). The value is None if this rank has not told of `version`; the version
+        may be None."""
         told, value = self._told.get(fragment, (None, None))
         if told != version:
             return None, None
@@ -35,15 +36,15 @@ class ReceivedVersions[V]:
         return value, self._promote(fragment)
 
     def drop(self, fragment: int, version: Version) -> Version | None:
-        """Drop a version that the leader does not want: another rank will never have it. Returns what to tell the leader of now."""
+        """Drop a version that another rank will never have. Returns the version to tell the leader of now, or None."""
         if self._told.get(fragment, (None, None))[0] != version:
             return None
         del self._told[fragment]
         return self._promote(fragment)
 
     def waiting(self, ordered: Mapping[int, Version]) -> set[int]:
-        """Return fragments of which something came that is not ordered to be adopted. `ordered`: the version of each fragment that was
-        last."""
+        """Return the fragments with a received version whose adoption is not ordered yet. `ordered`: the version of each fragment whose
+        adoption was ordered last."""
         return {*self._newest, *(fragment for fragment, (version, _) in self._told.items() if ordered.get(fragment) != version)}
 
     def _promote(self, fragment: int) -> Version | None:
@@ -64,20 +65,20 @@ class Dropped:
 
 
 class Arrivals:
-    """What the leader knows of the versions that ranks have received, and when all owners of a fragment have the same one."""
+    """What the leader knows of the versions that ranks have received. Finds the versions that all owners of a fragment have."""
 
     def __init__(self, owners: Sequence[Collection[int]]) -> None:
-        """Begin with `owners`: for each fragment the ranks that own a part of it, at least one."""
+        """`owners`: for each fragment the ranks that own a part of it, at least one."""
         self._owners = [frozenset(ranks) for ranks in owners]
         self._told: list[dict[int, Version]] = [{} for _ in owners]
 
     def told(self, rank: int, fragment: int, version: Version) -> None:
-        """Note that the rank has this version. Ignored from one that owns nothing of the fragment."""
+        """Note that the rank has this version. Ignored if the rank owns nothing of the fragment."""
         if rank in self._owners[fragment]:
             self._told[fragment][rank] = version
 
     def settle(self) -> tuple[list[tuple[int, Version]], list[Dropped]]:
-        """Return (versions that all owners have: to be adopted now, each given once; versions that cannot become common)."""
+        """Return (versions that all owners have and can adopt now, each given once; versions that cannot become common)."""
         common: list[tuple[int, Version]] = []
         dropped: list[Dropped] = []
         for fragment, told in enumerate(self._told):

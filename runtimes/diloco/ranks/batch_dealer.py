@@ -1,5 +1,5 @@
-"""The batches of a unit, which its leader deals out to all ranks from what is leased. Used by two threads: the leader deals ahead of its
-own steps, and the side channel's thread deals to a rank that wants more, as the training thread may wait for that rank in a collective.
+"""The batches of a unit, which its leader deals out to all ranks from its leases. The training thread deals ahead of its steps. The side
+channel's thread deals when a rank wants more, because the training thread may wait for that rank in a collective.
 
 See docs/decisions/0167-batches.md.
 """
@@ -16,58 +16,63 @@ from diloco.ranks.samples import Ranges
 
 
 class BatchDealer:
-    """Batches of the unit; where the program takes shards, groups of one shard for each rank."""
+    """Deals batches of the unit. If the program takes shards, such a batch is a group with one shard for each rank."""
 
     def __init__(self, give: Callable[[Ranges], None]) -> None:
-        """Begin with `give`: a batch is dealt. Called by either thread, in the order of the batches."""
+        """`give` sends a batch to the ranks. Either thread calls it, in the order of the batches."""
         self._give = give
         self._lock = threading.Lock()
         self._work = LeasedWork()
         self._samples = 0
-        """The samples of a batch; 0: not known yet."""
+        """The samples of a batch. 0 if not known yet."""
         self._generation = 0
         self._wanted = 0
-        """Batches that a rank wants in all."""
+        """The most batches that a rank wants, counted from the beginning."""
         self._over = False
         self._in_hand: deque[tuple[int, int]] = deque()
         """Batches that were dealt and not settled: (generation, samples)."""
         self.dealt = 0
-        """Batches in all."""
+        """Batches that were dealt, counted from the beginning."""
 
     @property
     def why_none(self) -> str:
-        """Why there is no batch, human-readable: what follows the name of the unit."""
+        """Why there is no batch, in words that follow the name of the unit."""
         return self._work.why_none
 
     def follow(self, work: WorkChange, generation: int, *, over: bool) -> None:
-        """Do what a plan says of the samples that may be trained. `generation`: in which batches are dealt from now on. `over`: no more is
-        dealt."""
+        """Carry out a plan's change of the samples. From now on batches belong to `generation`. `over`: no more are dealt."""
         with self._lock:
             self._work.follow(work)
             self._generation, self._over = generation, over
 
     def deal(self, samples: int, too_few: Callable[[], bool]) -> None:
-        """Deal out batches of so many samples while there are too few, or fewer than a rank wants."""
+        """Deal out batches of `samples` while there are too few, or fewer than a rank wants."""
         with self._lock:
             self._samples = samples
             while (too_few() or self.dealt < self._wanted) and self._next():
                 pass
 
     def want(self, batches: int) -> None:
-        """Note that a rank has taken all that was dealt and wants so many in all."""
+        """Note that a rank has taken all that was dealt and wants `batches`, counted from the beginning."""
         with self._lock:
             self._wanted = max(self._wanted, batches)
             while self.dealt < self._wanted and self._next():
                 pass
 
     def settle(self, batches: int) -> list[tuple[int, int]]:
-        """Settle the oldest batches: of each the generation in which it was dealt, and its samples."""
+        """Settle the oldest batches. Returns (generation in which it was dealt, samples) of each."""
         with self._lock:
             return [self._in_hand.popleft() for _ in range(batches)]
 
     def ask(self, batch_seconds: float, batches: int | None, ahead: int, want: Callable[[int], bool]) -> None:
-        """Ask the syncer for samples by `want(samples)` where there are too few; False: it cannot be asked now. `batches`: as of
-        `Member.ask_for_work`. `ahead`: those that a rank may hold unsettled: so many are there for one whose leader does nothing."""
+        """Ask the syncer for samples if there are too few.
+
+        Args:
+            batch_seconds: how long training on one batch takes; 0 if unknown
+            batches: as in `Member.ask_for_work`
+            ahead: how many batches a rank may hold unsettled. That many more are leased, for a rank that fetches ahead of the leader
+            want: asks the syncer for this many samples. False if it cannot be asked now
+        """
         with self._lock:
             asked = self._work.asked
             wanted = self._work.wanted(self._samples, batch_seconds, batches, ahead + AHEAD_BATCHES)

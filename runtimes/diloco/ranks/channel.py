@@ -1,6 +1,6 @@
 """What both ends of a side channel have in common: the thread, the end of the process, and exceptions of the program.
 
-The thread runs beside the training: it ends the process also while the training thread hangs in a collective.
+The thread runs beside the training thread, so it can end the process even while the training thread hangs in a collective.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -28,22 +28,22 @@ from diloco.ranks.liveness import HEARTBEAT, Cause
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Met, ToLeader
 
 type Said = tuple[bytes, int | None]
-"""A message for this rank; None: for all at the other ends."""
+"""(message, the rank that it is for). None: for all others."""
 
 _log = logging.getLogger(__name__)
 
 TICK = HEARTBEAT / 2
-"""Between two looks at who is silent, seconds."""
+"""Seconds between two checks for silent ranks."""
 MEETING_TIMEOUT = 300.0
 """How long the ranks of a unit wait for each other at their start, seconds: hosts pull their images at different speeds."""
 TELL_TIMEOUT = 0.3
 """How long a process that ends waits until the others have been told, seconds."""
 JUDGE_TIMEOUT = 4.0
-"""How long a program that raised waits for the leader's word, seconds; it comes within one unless the machine is busy."""
+"""How long a program that raised waits for the leader's verdict, seconds. It comes within one unless the machine is busy."""
 COUNTERS_TIMEOUT = 2.0
-"""How long a unit that drains waits for the counters of its last pushes, seconds."""
+"""How long a draining unit waits for the counters of its last pushes, seconds."""
 LEAVING_TIMEOUT = 15.0
-"""How long the leader of a unit that drains waits until the others have sent their last pushes and left, seconds."""
+"""How long the leader of a draining unit waits until the others have sent their last pushes and left, seconds."""
 LEFT_EARLY = "left its training loop before the job was done, and the other ranks cannot go on without it"
 _MOST_REASON = 2000
 """Characters of an exception's text that the other ranks get."""
@@ -51,7 +51,7 @@ _MOST_REASON = 2000
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A rank of a unit."""
+    """Which rank of which unit this process is."""
 
     job_uid: str
     unit: str
@@ -61,11 +61,11 @@ class Membership:
 
     @property
     def identity(self) -> str:
-        """What the certificates of both ends of a connection must say."""
+        """The identity that the certificates of both ends of a connection must have."""
         return learner_identity(self.job_uid, self.unit, self.attempt)
 
     def name(self, rank: int) -> str:
-        """Return `rank 2 of unit u`."""
+        """Return text such as `rank 2 of unit u`."""
         return f"rank {rank}{' (the leader)' if rank == 0 else ''} of unit {self.unit}"
 
 
@@ -76,42 +76,42 @@ def end_process(status: int, message: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return an exception as the other ranks show it: type and message, in one line."""
+    """Return how the other ranks show an exception: type and message, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:_MOST_REASON] if text else type(error).__name__
 
 
 class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
-    """One rank's end. Methods without an underscore are called by the program's threads, those with one run on the channel's own."""
+    """One rank's end. The program's threads call the methods without an underscore; the others run on the channel's own thread."""
 
     def __init__(self, me: Membership, tls: TlsFiles, end: Callable[[int, str], None] = end_process) -> None:
-        """Connect the ranks; `end(status, message)` ends the process: called on the channel's thread when another rank is lost."""
+        """`end(status, message)` ends the process. The channel's thread calls it when another rank is lost."""
         self.me = me
         self._tls = tls
         self._end_process = end
         self.changed = threading.Condition()
-        """Notified when the other end said something for the program's thread."""
+        """Notified when a message for the program's thread has come."""
         self._mail: deque[tuple[int, Heard]] = deque()
         self._said: list[Said] = []
-        """For the next `send`."""
+        """Messages that wait for the next `send`."""
         self._saying = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="diloco-ranks", daemon=True)
         self._over = False
-        """The unit ends, or no loss of a rank concerns this process any more."""
+        """The unit ends, or the loss of another rank no longer concerns this process."""
         self._has_left = False
         self._failed = False
         self._met: Future[Met] = Future()
         self._judged = threading.Event()
-        """The others know for whose sake the unit ends."""
+        """The verdict is in: the others know which rank ends the unit."""
         self._process = os.getpid()
         self._former_hook = sys.excepthook
 
     def meet(self, here: Here, timeout: float = MEETING_TIMEOUT) -> Met:
-        """Wait until all ranks are there: the session that they share. Call it once.
+        """Wait until all ranks have come, and return the session that they share. Called once.
 
-        Raises Leave if they do not agree, if one is lost, or does not come in time: `Exit.RANK_LOST`, or `Exit.REFUSED_LAYOUT` when
-        their pieces do not make up the model. From now on the loss of a rank ends this process.
+        Raises Leave with `Exit.RANK_LOST` if the ranks do not agree, or one is lost or does not come in time, and with
+        `Exit.REFUSED_LAYOUT` if their pieces do not make up the model. From now on the loss of a rank ends this process.
         """
         self._begin(here, time.monotonic() + timeout)
         self._thread.start()
@@ -120,27 +120,27 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         return self._met.result()
 
     def heard(self) -> list[tuple[int, Heard]]:
-        """Return what came since the last call for the program's thread, in order: (rank that said it, message). Never waits."""
+        """Return the messages since the last call, in order: (rank that sent it, message). Never waits."""
         with self.changed:
             mail, self._mail = list(self._mail), deque()
         return mail
 
     @property
     def has_mail(self) -> bool:
-        """Whether `heard` has something."""
+        """`heard` would return something."""
         with self.changed:
             return bool(self._mail)
 
     def send(self) -> None:
-        """Send what was said. Each call wakes the channel's thread once, so what belongs together goes together."""
+        """Send all messages that were said. Each call wakes the channel's thread once, so several messages should go together."""
         with self._saying:
             if self._said:
                 said, self._said = self._said, []
                 self._post(lambda: self._write(said))
 
     def failed(self, error: BaseException | str) -> None:
-        """Tell the others that the program ends for this reason, and wait until they know. Does not return if the reason is the loss of
-        another rank: then this process ends as all do."""
+        """Tell the others that the program ends for this reason, and wait until they know. Does not return if the cause is the loss of
+        another rank: then the process ends as all do."""
         if self._has_left or self._failed or os.getpid() != self._process:
             return
         self._failed = True
@@ -150,8 +150,10 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._release()
 
     def left(self, *, early: bool = False) -> None:
-        """Note that this rank has done its part: its end is no loss, and the end of another no longer concerns it. `early`: its program
-        has left its loop before the job was done, and the others may wait for it in vain."""
+        """Leave: this rank has done its part. Its end is no loss, and the end of another rank no longer concerns it.
+
+        `early`: the program has left its loop before the job was done, and the others may wait for it in vain.
+        """
         if self._has_left or os.getpid() != self._process:
             return
         self._has_left = True
@@ -164,26 +166,29 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
 
     @abstractmethod
     def _begin(self, here: Here, deadline: float) -> None:
-        """Begin before the thread starts."""
+        """Prepare before the thread starts."""
 
     @abstractmethod
     async def _main(self) -> None:
-        """Run until nothing concerns this process any more."""
+        """Run until the other ranks no longer concern this process."""
 
     @abstractmethod
     def _write(self, said: Sequence[Said]) -> None:
-        """Send it to the ranks that it is for."""
+        """Send each message to its rank."""
 
     @abstractmethod
     def _tell_failure(self, text: str) -> None:
-        """Tell of a failure of this rank's program; `_judged` must be set afterwards unless the process ends."""
+        """Tell the others that this rank's program failed. Must set `_judged` afterwards, unless the process ends."""
 
     @abstractmethod
     def _tell_leaving(self, gone: threading.Event, early: bool) -> None:
-        """Tell that this rank leaves, as of `left`; `gone` must be set once the others know."""
+        """Tell the others that this rank leaves. Must set `gone` once they know. `early` is as in `left`."""
 
     def _finish(self, cause: Cause, end: End) -> None:
-        """End the unit, once all that can be told know."""
+        """End this process, or the meeting if it is not over. Called once all reachable ranks know.
+
+        A program that has raised itself is not ended: its own exception ends it.
+        """
         self._over = True
         if not self._met.done():
             self._met.set_exception(leave(Exit(end.status), end.message))
@@ -192,13 +197,13 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._judged.set()
 
     def _put(self, rank: int, message: Heard) -> None:
-        """Put a message for the program's thread."""
+        """Queue a message for the program's thread."""
         with self.changed:
             self._mail.append((rank, message))
             self.changed.notify_all()
 
     def _post(self, call: Callable[[], None]) -> bool:
-        """Run `call` on the channel's thread. False: it has ended."""
+        """Run `call` on the channel's thread. False if that has ended."""
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""The side channel's end of a rank that is not the leader.
+"""A follower's end of the side channel.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -22,22 +22,22 @@ from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
 from diloco.ranks.stream import Stream, StreamError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
-"""Between two attempts to connect, seconds."""
+"""Seconds between two attempts to connect."""
 
 
 class Follower(SideChannel[FromLeader]):
-    """Connects to the leader at `host`:`port`, and tries again until it is there."""
+    """Connects to the leader at `host`:`port`, and tries again until the leader listens."""
 
     def __init__(self, me: Membership, tls: TlsFiles, host: str, port: int, end: Callable[[int, str], None] = end_process) -> None:
         super().__init__(me, tls, end)
         self._address = host, port
         self._stream: Stream | None = None
         self._gone = threading.Event()
-        """The leader knows that this rank leaves."""
+        """Set once the leader knows that this rank leaves."""
         self._leader_left_early = False
 
     def say(self, message: ToLeader) -> None:
-        """Say it to the leader with the next `send`. Never waits; what is said keeps its order."""
+        """Send a message to the leader with the next `send`. Never waits; messages keep their order."""
         with self._saying:
             self._said.append((message.SerializeToString(), None))
 
@@ -56,10 +56,10 @@ class Follower(SideChannel[FromLeader]):
         self._deadline = deadline
 
     async def _main(self) -> None:
-        found = await self._connect()
-        if found is None:
+        connected = await self._connect()
+        if connected is None:
             return
-        stream, message = found
+        stream, message = connected
         self._stream = stream
         self._silence = Silence(self._loop.time(), TICK)
         self._silence.heard(0)
@@ -83,8 +83,11 @@ class Follower(SideChannel[FromLeader]):
         self._gone.set()
 
     async def _connect(self) -> tuple[Stream, FromLeader] | None:
-        """Return the connection, and the first message of a leader that has taken this rank. A leader that refuses its certificate only
-        closes the connection; a renewed one may be on its way."""
+        """Return the connection, and the first message of a leader that has accepted this rank. None if none did until the deadline.
+
+        A leader that refuses this rank's certificate just closes the connection. That is tried again, because a renewed certificate may be
+        on its way.
+        """
         failures = 0
         host, port = self._address
         while True:
@@ -118,7 +121,7 @@ class Follower(SideChannel[FromLeader]):
                 return
 
     def _handle(self, message: FromLeader) -> bool:
-        """Handle a message; False: the leader says no more."""
+        """Handle a message. False if it is the leader's last one."""
         match message.WhichOneof("message"):
             case "met":
                 self._met.set_result(message.met)
@@ -135,7 +138,7 @@ class Follower(SideChannel[FromLeader]):
         return True
 
     async def _watch(self, stream: Stream) -> None:
-        """Say that this process lives, and see whether the leader does."""
+        """Send signs of life to the leader, and see whether it sends any."""
         while not self._over:
             stream.sign_of_life()
             if self._silence.lost(self._loop.time()):
@@ -162,5 +165,5 @@ class Follower(SideChannel[FromLeader]):
             return
         self._gone = gone
         self._stream.write(ToLeader(left=Left(early=early)).SerializeToString())
-        # The leader closes the connection once it has read that. If this end closed it, what the leader writes would break it before.
+        # The leader closes the connection once it has read that. If this end closed it first, what the leader still writes would break it.
         self._loop.call_later(TELL_TIMEOUT, self._stream.cut)

@@ -1,4 +1,4 @@
-"""A rank that is not the leader.
+"""A follower: a rank that is not the leader.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -26,17 +26,18 @@ from diloco.wording import plural
 
 
 class FollowerMember(RankMember[Follower]):
-    """The member of such a rank."""
+    """The member of a follower."""
 
     def __init__(
         self, parts: MemberParts, data: DataRank, channel: Follower, incarnations: Incarnations, state: StateOfRank | None
     ) -> None:
-        """Begin with `incarnations`: those that this rank's own stream has met."""
+        """`incarnations`: the syncer's incarnations that this rank's own stream has met. `state`: None if the unit exchanges no state."""
         super().__init__(parts, data, channel, state)
         self._incarnations = incarnations
         self._leader_took = 0
-        """Batches, as far as this rank knows."""
+        """Batches that the leader has taken, as far as this rank knows."""
         self._wanted = 0
+        """Batches that this rank has asked the leader for, counted from the beginning."""
 
     @property
     def who(self) -> str:
@@ -80,7 +81,7 @@ class FollowerMember(RankMember[Follower]):
                 self._send()
             self.link.flush()
             self._channel.left()
-            self.link.wait_for_end()  # which the leader's Bye brings
+            self.link.wait_for_end()  # the leader's Bye ends it
             return
         self._channel.left(early=not self.done)
         self.link.close(None)

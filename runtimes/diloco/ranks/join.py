@@ -1,4 +1,4 @@
-"""How the ranks of a unit join a job together: they meet, and then each opens its own stream to the syncer.
+"""How the ranks of a unit join a job together. They meet, and then each opens its own stream to the syncer.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -52,13 +52,19 @@ def join_ranks(
     on_adopt: Callable[[Sequence[str]], None] | None,
     inner: InnerState | None = None,
 ) -> LeaderMember | FollowerMember:
-    """Meet the other ranks, which all call it, and make this one's part.
+    """Meet the other ranks, which all call this, and make this rank's member.
 
     Args:
-        hello: of a unit of one process
-        inner: the state of this rank beside the parameters. None if it is not known
+        store: this rank's parameters
+        config: of this process
+        layout: of the model
+        fragments: of the model
+        hello: the Hello that a unit of one process would send
+        world: the unit's processes
+        on_adopt: called with the names of tensors that were just overwritten
+        inner: the inner state of this rank. None if it is not known
 
-    Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
+    Raises Leave if the ranks do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
     data = world.data or DataRank(world.rank, world.ranks)
     me = Membership(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
@@ -110,7 +116,7 @@ def _state_of_rank(channel: Follower, process: ProcessState, portions: Sequence[
 def _state_of_unit(
     channel: Leader, process: ProcessState, portions: Sequence[Portion], owned: Sequence[Sequence[Piece]]
 ) -> StateOfUnit | None:
-    """Return the state of all ranks; None: they have none that can be given as one."""
+    """Return the state of all ranks. None if its ranks have different kinds of state."""
     if len(kinds := sorted(set(channel.inner_states))) > 1:
         named = "; ".join(kind or "none" for kind in kinds)
         _log.warning("unit %s neither gives, stores nor takes state: its ranks have different ones: %s", channel.me.unit, named)
@@ -127,8 +133,10 @@ def _state_of_unit(
 
 
 def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membership, world: World) -> Leader | Follower:
-    """Return this rank's end. A unit of one host needs no address: the leader takes a free port, and the framework's collective says
-    which."""
+    """Return this rank's end of the side channel.
+
+    A unit of one host needs no leader address: the leader takes a free port, and the framework's collective tells the others which.
+    """
     address = config.leader_address
     host, _, port = address.rpartition(":") if address else (_LOOPBACK, "", "0")
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):

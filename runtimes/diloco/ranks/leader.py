@@ -1,4 +1,4 @@
-"""The side channel's end of rank 0: it hears all others, finds out which of them is lost, and tells the rest.
+"""The leader's end of the side channel. It hears all other ranks, finds out which of them is lost, and tells the rest.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -30,14 +30,14 @@ from diloco.wording import plural
 _log = logging.getLogger(__name__)
 
 _SPARE_STRANGERS = 64
-"""Beyond the ranks: connections that may wait for their peers to prove their identity. When one more comes, the oldest is closed: a silent
-one grows old, a rank does not."""
+"""Connections, beyond one for each rank, that may wait for their peers to prove their identity. When one more comes, the oldest is closed:
+a silent stranger grows old, a rank proves itself at once."""
 _HERE_TIMEOUT = 10.0
 """How long a process of this unit may take to say which rank it is, seconds."""
 
 
 class Leader(SideChannel[ToLeader]):
-    """Listens from its creation on."""
+    """Listens from `__init__` on."""
 
     def __init__(
         self,
@@ -50,15 +50,17 @@ class Leader(SideChannel[ToLeader]):
         session: bytes,
         end: Callable[[int, str], None] = end_process,
     ) -> None:
-        """Listen at `host` and `port`; port 0 takes a free one. `session`: what all ranks say to the syncer. Raises OSError when it cannot
-        listen there."""
+        """Listen at `host` and `port`; port 0 takes a free one. Raises OSError if that fails.
+
+        `session`: the session that all ranks name to the syncer.
+        """
         super().__init__(me, tls, end)
         self._layout = layout
         self._session = session
         self._listener = _listen(host, port)
         self.port: int = self._listener.getsockname()[1]
         self._strangers: dict[asyncio.Task[None], None] = {}
-        """Those who have not proved their identity, the oldest first."""
+        """Connections whose peers have not proved their identity, the oldest first."""
         self._streams: dict[int, Stream] = {}
         self._listening: set[asyncio.Task[None]] = set()
         self._heres: dict[int, Here] = {}
@@ -67,45 +69,45 @@ class Leader(SideChannel[ToLeader]):
         self._verdict = Verdict()
         self._left: set[int] = set()
         self.wanted: Callable[[int], None] = lambda batches: None
-        """A rank wants so many batches in all. Called on the channel's thread."""
+        """Called on the channel's thread when a rank wants this many batches, counted from the beginning."""
         self.state_said: Callable[[int, StateSaid], None] = lambda rank, said: None
-        """A rank answers an order about the unit's state. Called on the channel's thread."""
+        """Called on the channel's thread when a rank answers an order about the unit's state."""
 
     def say(self, message: FromLeader, rank: int | None = None) -> None:
-        """Say it to one rank, or to all others, with the next `send`. Never waits; what is said keeps its order."""
+        """Send a message to one rank, or to all others, with the next `send`. Never waits; messages keep their order."""
         with self._saying:
             self._said.append((message.SerializeToString(), rank))
 
     @property
     def data_ranks(self) -> list[int]:
-        """After the meeting: which part of the unit's batch each rank trains."""
+        """Which part of the unit's batch each rank trains. Known after the meeting."""
         return [self._heres[rank].data_rank for rank in range(self.me.ranks)]
 
     def take_owned(self) -> Sequence[Sequence[Piece]]:
-        """Take the pieces of each rank, once, after the meeting. Those of many ranks take 100 MB, which are not kept."""
+        """Return the pieces of each rank and forget them, after the meeting. The pieces of many ranks take 100 MB."""
         owned, self._owned = self._owned, ()
         return owned
 
     @property
     def inner_states(self) -> Sequence[str]:
-        """After the meeting: the kind of each rank's state beside the parameters."""
+        """The kind of each rank's inner state. Known after the meeting."""
         return [self._heres[rank].inner_state for rank in range(self.me.ranks)]
 
     @property
     def peer_addresses(self) -> list[str]:
-        """After the meeting: where each rank gives what it owns of the state. Empty if one of them gives nothing."""
+        """Where each rank gives what it owns of the state. Empty if one of them gives nothing. Known after the meeting."""
         addresses = [self._heres[rank].peer_address for rank in range(self.me.ranks)]
         return addresses if all(addresses) else []
 
     def take_held(self) -> Sequence[Sequence[Piece]]:
-        """Take what each rank holds, once, after the meeting."""
+        """Return the pieces that each rank stores and forget them, after the meeting."""
         held = [pieces_from_wire(self._heres[rank].held) for rank in range(self.me.ranks)]
         for here in self._heres.values():
             here.ClearField("held")
         return held
 
     def wait_until_left(self, seconds: float) -> bool:
-        """Wait until all other ranks have left, at most so long. Whether they have."""
+        """Wait at most `seconds` until all other ranks have left. True if they have."""
         with self.changed:
             return self.changed.wait_for(lambda: len(self._left) == self.me.ranks - 1, seconds)
 
@@ -158,7 +160,7 @@ class Leader(SideChannel[ToLeader]):
         except (StreamError, TlsError) as error:
             _log.warning("a connection to the leader of unit %s from %s was refused: %s", self.me.unit, where, error)
             return
-        # It has proved who it is. From now on new connections must not push it out.
+        # The peer has proved its identity. From now on new connections must not push it out.
         self._strangers.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
         try:
             async with asyncio.timeout(_HERE_TIMEOUT):
@@ -181,7 +183,7 @@ class Leader(SideChannel[ToLeader]):
         self._heres[rank] = here
         self._streams[rank] = stream
         self._silence.heard(rank)
-        stream.write(b"")  # it is taken
+        stream.write(b"")  # tells the rank that it is accepted
         listening = self._loop.create_task(self._listen(rank, stream))
         self._listening.add(listening)
         listening.add_done_callback(self._listening.discard)
@@ -193,7 +195,7 @@ class Leader(SideChannel[ToLeader]):
             self._checking = self._loop.create_task(self._check())
 
     async def _check(self) -> None:
-        """See whether the pieces make up the model, on a thread of its own: for many ranks it takes seconds, and signs of life go on."""
+        """End the meeting if the pieces make up the model. A thread checks that, because it takes seconds for many ranks."""
         try:
             self._owned = await asyncio.to_thread(self._checked_pieces)
         except PieceError as error:
@@ -202,7 +204,7 @@ class Leader(SideChannel[ToLeader]):
             return
         for here in self._heres.values():
             here.ClearField("owned")
-        # The unit may have ended while the pieces were checked: ranks that were told so must not begin.
+        # The unit may have ended while the pieces were checked. Ranks that were told so must not begin.
         if not self._over:
             met = Met(session=self._session)
             self._say_now(FromLeader(met=met))
@@ -244,7 +246,7 @@ class Leader(SideChannel[ToLeader]):
             await stream.close()
 
     def _judge_silence(self) -> None:
-        """Hold those for lost who were silent for too long."""
+        """Count the ranks as lost that were silent for too long."""
         for rank in self._silence.lost(self._loop.time()):
             self._verdict.lost(rank, f"is lost: nothing was heard of it for {SILENCE:.0f} s: its process or its host is frozen, or cut off")
 
@@ -260,7 +262,7 @@ class Leader(SideChannel[ToLeader]):
             self._end(Cause(0, why), why)
 
     def _say_alive(self) -> None:
-        """Tell the others that this process lives, while the unit does."""
+        """Send signs of life to the others, until the unit ends."""
         if not self._over:
             for stream in self._streams.values():
                 stream.sign_of_life()
@@ -276,9 +278,9 @@ class Leader(SideChannel[ToLeader]):
         closing.add_done_callback(lambda _: self._finish(cause, end))
 
     async def _close_all(self) -> None:
-        """Let the others close their ends, which they do once they know; then close what is left.
+        """Wait until the others have closed their ends, which they do once they have read the reason; then close what is left.
 
-        A peer that writes to a connection which is closed already gets an error, and with it loses what it has not read yet: the reason.
+        If this end closed first, a peer that writes would get an error, and would lose what it has not read yet: the reason.
         """
         if self._listening:
             await asyncio.wait(self._listening, timeout=TELL_TIMEOUT)
@@ -286,8 +288,8 @@ class Leader(SideChannel[ToLeader]):
             stream.cut()
 
     def _write(self, said: Sequence[Said]) -> None:
-        for each, stream in self._streams.items():
-            if own := [raw for raw, rank in said if rank in (None, each)]:
+        for to_rank, stream in self._streams.items():
+            if own := [raw for raw, rank in said if rank in (None, to_rank)]:
                 stream.write(*own)
 
     def _say_now(self, message: FromLeader) -> None:
@@ -304,8 +306,8 @@ class Leader(SideChannel[ToLeader]):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = addresses[0]
     listener = socket.create_server(address[:2], family=family, backlog=128)
     listener.setblocking(False)
     return listener

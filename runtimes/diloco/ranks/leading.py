@@ -1,4 +1,4 @@
-"""The rank that decides for its unit, and that speaks for it to the syncer.
+"""The leader: the rank that decides for its unit and speaks for it to the syncer.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -37,7 +37,7 @@ from diloco.wording import plural
 _log = logging.getLogger(__name__)
 
 FIRST_BATCHES = 8
-"""Before the first step it is not known how many batches a step takes, so they are dealt out for one of so many."""
+"""Batches that are dealt for a step until the first step has shown how many it takes."""
 
 
 class LeaderMember(RankMember[Leader]):
@@ -52,18 +52,25 @@ class LeaderMember(RankMember[Leader]):
         counting: Sequence[int],
         inner: StateOfUnit | None,
     ) -> None:
-        """Begin with `incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that
-        train the same samples only one. `inner`: the state of all ranks, which its peers give, store and take; None: none of that."""
+        """
+        Args:
+            parts: of this process
+            data: which part of the unit's batch this rank trains
+            channel: to the other ranks
+            incarnations: the syncer's incarnations that this rank's own stream has met
+            counting: the ranks whose tokens count, one of all that train the same samples
+            inner: the state of all ranks. None if the unit neither gives, stores nor takes any
+        """
         super().__init__(parts, data, channel, inner.leader if inner is not None else None)
         self._incarnations = incarnations
         self._inner = inner
         if inner is not None:
             inner.take = self._order_to_take
-        # Ranks put no parameters of a copy into the model before it is whole, and each tells its program when it takes it.
+        # Nothing to do: ranks put no parameters into the model before the copy is whole, and then each tells its own program.
         self._connect_peers(lambda: None, lambda: None)
         self._events: list[InboxEvent] = []
         self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
-        """Orders of a syncer that this rank's own stream has not met yet."""
+        """Versions of a syncer that this rank's own stream has not met yet, with the ranks that have told of them."""
         everyone, fragments = range(channel.me.ranks), len(self._model.names)
         self._schedule = Schedule(new_unit(fragments, parts.training.steps), [everyone] * fragments, counting, self._plan)
         self._dealer = BatchDealer(self._give)
@@ -75,7 +82,7 @@ class LeaderMember(RankMember[Leader]):
         """The program takes shards, not batches."""
         self._settled = SettledCounts(channel.me.ranks)
         self._data_said: list[list[str]] = [[] for _ in everyone]
-        """By rank what it has said of each of its loops."""
+        """For each rank the `data` of each of its loops, see `Member.reads`."""
         self._reported = 0
         """The local step of the last report of progress."""
 
@@ -90,7 +97,7 @@ class LeaderMember(RankMember[Leader]):
     def boundary(self, *, in_step: bool = False) -> None:
         super().boundary(in_step=in_step)
         events, plan = self._since_last()
-        # What is ordered ahead is of later steps. After the last order none follows, also not to take a state.
+        # The schedule's state is some steps ahead of this rank. `done` is true after any last order here: no order to take a state follows.
         state = replace(self._schedule.state, step=self.step_count, done=self._end is not None)
         readable = not (in_step or self._model.store.lent)
         if self._inner is not None:
@@ -131,35 +138,35 @@ class LeaderMember(RankMember[Leader]):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _plan(self, state: UnitState, events: Sequence[InboxEvent]) -> tuple[UnitPlan, UnitState]:
-        # Nothing is read ahead: a rank answers a pull at the boundary that the leader orders, as its counters come after that.
+        # Nothing is staged ahead: ranks answer a pull at the boundary that the leader orders, and the counters come later anyway.
         return plan_boundary(state, events, self._table, most_at_once(self._step_seconds), reads_ahead=False)
 
     def _decide(self) -> None:
         events, self._events = self._events, []
         generation = self._schedule.state.generation
-        said = self._schedule.boundary(events, self._received.waiting(self._schedule.ordered))
+        decided = self._schedule.boundary(events, self._received.waiting(self._schedule.ordered))
         self._warn_of_restart(generation, self._schedule.state.generation)
-        self._dealer.follow(said.work, self._schedule.state.generation, over=self._schedule.last is not None)
-        for drop in said.dropped:
+        self._dealer.follow(decided.work, self._schedule.state.generation, over=self._schedule.last is not None)
+        for drop in decided.dropped:
             if drop.rank == 0:
                 self._drop(drop.fragment, drop.version)
             else:
                 wire = messages.version_to_wire(drop.version, self._incarnations.name)
                 self._channel.say(FromLeader(drop=ranks_pb2.Drop(fragment=drop.fragment, version=wire)), drop.rank)
-        self._say_counted(said.counted)
+        self._say_counted(decided.counted)
         steps_ahead = ahead(self._step_seconds)
-        # Before the release of steps that need them.
+        # Before the release, because the released steps need batches.
         self._deal(steps_ahead)
         most = self._settled.most_steps(self._dealer.dealt) if self._shards else None
         released = [] if self._peers.awaited else self._schedule.release(self.step_count, steps_ahead, most)
-        for order in [*said.orders, *released]:
+        for order in [*decided.orders, *released]:
             self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
             self._cursor.put(order)
         reached = self._reached()
         if reached.step != self._reported:
             self._reported = reached.step
             self._report(reached, self._step_seconds, self._schedule.counts.loss)
-        elif said.repeat_progress:
+        elif decided.repeat_progress:
             self._report(reached)
 
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
@@ -173,7 +180,8 @@ class LeaderMember(RankMember[Leader]):
         self._dealer.deal(self._batch_size * self._data.of, lambda: self._too_few(steps_ahead))
 
     def _deal_more(self, batches: int) -> None:
-        """Deal more batches on the channel's thread: the training thread may wait in a collective for the rank that wants them."""
+        """Deal more batches. Runs on the channel's thread, because the training thread may wait in a collective for the rank that wants
+        them."""
         self._dealer.want(batches)
         self._channel.send()
 
@@ -191,29 +199,29 @@ class LeaderMember(RankMember[Leader]):
         self._deal(ahead(self._step_seconds))
         last = self._schedule.last
         if not self._dealt and last is not None and self._cut is None and self._in_step:
-            # No rank can finish the step that it is in, as there are no samples for it any more: it ends here, on all of them.
+            # There are no more samples, so no rank can finish its step. The step ends here, on all of them.
             self._cut_short(last)
         self._channel.send()
         if self._shards and self._cut is None and self._settled.most_steps(self._dealer.dealt) < self._schedule.state.step:
-            return None  # a rank could come to a step with no shard, while this one waits for it in the step's collectives
+            return None  # another rank might have no shard for a released step, while this one waits for it in a collective
         return super().take(count)
 
     def _cut_short(self, last: Last) -> None:
-        """End all ranks where they are once they have no batch any more, also within a step."""
+        """Let all ranks end as soon as they have no batch left, even within a step."""
         self._cut = last
         self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
 
     def _order_to_take(self, action: TakeState) -> None:
-        """Order all ranks to take a copy that they have, before the first step. The others hear of it before this one waits for them in
-        the collectives of what is adopted with it."""
+        """Order all ranks to take the copy that they have, before the first step. The order is sent at once, because this rank then waits
+        for the others in the collectives of the adoption."""
         self._channel.say(FromLeader(order=messages.order_to_wire(Order(self._cursor.step, action), self._incarnations.name)))
         self._channel.send()
         self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, LAST) and self._cut is None:
-            # A rank that is in an earlier step and wants more batches for it than this one took would wait for ever. The others hear of it
-            # before this one waits for them in a collective.
+            # A rank in an earlier step that wants more batches for it than this rank took would wait for ever. The cut is sent at once,
+            # because this rank may then wait for the others in a collective.
             self._cut_short(action)
             self._channel.send()
         super()._carry_out(action)
@@ -233,7 +241,7 @@ class LeaderMember(RankMember[Leader]):
         self._events.append(event)
 
     def _hear_refusal(self, event: RefusedForGood) -> None:
-        self._events.append(event)  # all ranks quit, with its status
+        self._events.append(event)  # the plan then orders all ranks to quit with its status
 
     def _hear_ranks(self) -> None:
         told, self._untranslated = self._untranslated, []
@@ -249,13 +257,13 @@ class LeaderMember(RankMember[Leader]):
                     self._compare_data(rank, message.reads.data)
                 case "draining":
                     self._schedule.drain()
-        for rank, one in told:
-            epoch = self._incarnations.known(one.version.incarnation)
+        for rank, pending in told:
+            epoch = self._incarnations.known(pending.version.incarnation)
             if epoch is None:
-                self._untranslated.append((rank, one))
+                self._untranslated.append((rank, pending))
             else:
-                fragment = messages.checked(one.fragment, len(self._model.names))
-                self._schedule.told(rank, fragment, Version(epoch, one.version.t))
+                fragment = messages.checked(pending.fragment, len(self._model.names))
+                self._schedule.told(rank, fragment, Version(epoch, pending.version.t))
         self._count_trained()
 
     def _tell(self, fragment: int, version: Version) -> None:
@@ -276,15 +284,14 @@ class LeaderMember(RankMember[Leader]):
         self._compare_data(0, data)
 
     def _compare_data(self, rank: int, data: str) -> None:
-        """Compare what the rank says of its loop with what the others have said of the same loop: one may begin the next one before the
-        others do."""
+        """Compare a rank's `data` with that of the others for the same loop. Ranks need not begin a loop at the same time."""
         own = self._data_said[rank]
         own.append(data)
-        for other, said in enumerate(self._data_said):
-            if len(said) >= len(own) and data and said[len(own) - 1] not in ("", data):
+        for other, loops in enumerate(self._data_said):
+            if len(loops) >= len(own) and data and loops[len(own) - 1] not in ("", data):
                 raise LoopError(
                     f"{self._channel.me.name(rank)} takes sequence numbers for {data}, and {self._channel.me.name(other)} for "
-                    f"{said[len(own) - 1]}: all ranks give the same samples, seed and number of shards"
+                    f"{loops[len(own) - 1]}: all ranks give the same samples, seed and number of shards"
                 )
 
     def _tell_drain(self) -> None:

@@ -1,4 +1,4 @@
-"""Which rank of a unit is lost, and for whose sake the unit ends. Pure.
+"""Which rank of a unit is lost, and which one is the cause of the unit's end. Pure.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -8,29 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HEARTBEAT = 0.5
-"""Each end of a side channel says something at least this often, seconds."""
+"""Each end of a side channel sends something at least this often, seconds."""
 SILENCE = 4.0
-"""A rank is lost when nothing was heard of it for so long, seconds. With what it takes to tell the others, a unit ends within 5 s."""
+"""A rank is lost after this silence, seconds. Telling the others takes less than one more, so the unit ends within 5 s."""
 LOOKS = 3
-"""How often the leader looks, after a rank's program raised, whether a rank is gone: its loss makes collectives raise in the others."""
+"""How often the leader looks for a lost rank after a rank's program has raised: collectives raise when another rank is lost."""
 
 
 class Silence:
     """How long each peer has been silent while this process could listen.
 
-    A pause of this process itself (stopped, suspended, starved of processor time) counts as no more than one tick: it cannot know who
-    spoke meanwhile.
+    The time between two calls of `lost` counts as two ticks at most. If it was longer, this process itself has paused (stopped, suspended,
+    starved of processor time), and cannot know who spoke meanwhile.
     """
 
     def __init__(self, now: float, tick: float, limit: float = SILENCE) -> None:
-        """Begin with `tick`: `lost` is called every `tick` seconds. `limit`: silence that a peer may keep, seconds."""
+        """`lost` is called every `tick` seconds. A peer may be silent for `limit` seconds."""
         self._tick = tick
         self._limit = limit
         self._before = now
         self._silent: dict[int, float] = {}
 
     def heard(self, peer: int) -> None:
-        """Note that the peer said something."""
+        """Note that the peer has sent something."""
         self._silent[peer] = 0.0
 
     def forget(self, peer: int) -> None:
@@ -38,7 +38,7 @@ class Silence:
         self._silent.pop(peer, None)
 
     def lost(self, now: float) -> list[int]:
-        """Return the peers that were silent for too long. The time since the call before is added to all of them."""
+        """Return the peers that were silent for too long. Adds the time since the last call to the silence of each."""
         passed = min(now - self._before, 2 * self._tick)
         self._before = now
         for peer in self._silent:
@@ -52,12 +52,12 @@ class Cause:
 
     rank: int
     why: str
-    """What the rank did, to be read after its name: `is lost: …`, `ended: …`."""
+    """What happened to the rank, in words that follow its name: `is lost: …`, `ended: …`."""
 
 
 class Verdict:
-    """Finds the rank for whose sake a unit ends. What is heard first is not always it: when a rank is killed, the programs of the others
-    raise, and either may be heard first."""
+    """Finds the rank that is the cause of the unit's end. That need not be the first one heard of: when a rank is killed, the programs of
+    others raise, and they may be heard before the loss."""
 
     def __init__(self) -> None:
         self._lost: Cause | None = None
@@ -67,7 +67,7 @@ class Verdict:
         self._spoken: set[int] = set()
 
     def lost(self, rank: int, why: str) -> None:
-        """Note that the rank is gone. No news of one whose program raised before."""
+        """Note that the rank is gone. Ignored for a rank whose program raised before."""
         if self._lost is None and rank not in self._spoken:
             self._lost = Cause(rank, why)
 
@@ -78,14 +78,17 @@ class Verdict:
             self._raised = Cause(rank, why)
 
     def left_early(self, rank: int, why: str) -> None:
-        """Note that the rank's program has left its loop. All may do so one after the other, so that it is a cause only once another rank
+        """Note that the rank's program has left its loop. All ranks may do so one after the other, so it is a cause only once another rank
         is gone or has raised."""
         if self._left is None:
             self._left = Cause(rank, why)
 
     def look(self) -> Cause | None:
-        """Return the cause; None if there is none, or if it is too early to tell. Called every so often, after what came was heard: a
-        process that gets little processor time waits for as many looks, not for a time."""
+        """Return the cause. None if there is none, or it is too early to tell.
+
+        Called at every tick, after all messages were handled. It counts calls and not seconds, so that a process that gets little processor
+        time hears as much before it judges.
+        """
         if self._lost is None and self._raised is not None:
             self._looks += 1
             return self._left or self._raised if self._looks > LOOKS else None

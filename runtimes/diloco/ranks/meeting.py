@@ -1,4 +1,4 @@
-"""The meeting of a unit's ranks: what each says of itself, and whether they agree. Pure.
+"""The meeting of a unit's ranks: whether what each says of itself agrees with the leader. Pure.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -12,7 +12,7 @@ from diloco.wording import plural
 
 
 def disagreement(leader: Here, other: Here) -> str:
-    """Return why a rank cannot be of the leader's unit; "" if it can. The message is human-readable."""
+    """Return for people why a rank cannot be of the leader's unit. Empty if it can."""
     who = f"rank {other.rank} of unit {leader.unit}"
     if (other.job_uid, other.unit, other.attempt) != (leader.job_uid, leader.unit, leader.attempt):
         return (
@@ -27,12 +27,12 @@ def disagreement(leader: Here, other: Here) -> str:
         return f"{who} trains with {other.framework}, the leader with {leader.framework}"
     if other.fingerprint != leader.fingerprint:
         return f"{who} has another model than the leader: names and shapes of the parameters must be the same on all ranks"
-    apart = sorted(name for name, dtype in leader.dtypes.items() if other.dtypes.get(name) != dtype)
-    if apart:
-        name, first = apart[0], f" (the first of {len(apart)} that differ)" if len(apart) > 1 else ""
-        theirs, ours = other.dtypes.get(name, "no type"), leader.dtypes[name]
+    differing = sorted(name for name, dtype in leader.dtypes.items() if other.dtypes.get(name) != dtype)
+    if differing:
+        name, first = differing[0], f" (the first of {len(differing)} that differ)" if len(differing) > 1 else ""
+        kept, expected = other.dtypes.get(name, "no type"), leader.dtypes[name]
         return (
-            f"{who} keeps tensor {name!r} in {theirs}, rank 0 (the leader) in {ours}{first}: give the model the same types on all ranks, "
+            f"{who} keeps tensor {name!r} in {kept}, rank 0 (the leader) in {expected}{first}: give the model the same types on all ranks, "
             "which bring each other what they hold in common"
         )
     if other.data_ranks != leader.data_ranks or other.data_rank >= leader.data_ranks:
@@ -44,7 +44,7 @@ def disagreement(leader: Here, other: Here) -> str:
 
 
 def absent(ranks: int, present: Collection[int]) -> str:
-    """Return the ranks that have not come, in words: `rank 3`, `ranks 1, 2 and 5`; of many the first ten. "" if all are there."""
+    """Return the ranks that have not come, in words: `rank 3`, `ranks 1, 2 and 5`, of many the first ten. Empty if all have come."""
     missing = [rank for rank in range(ranks) if rank not in present]
     if not missing:
         return ""
@@ -56,5 +56,5 @@ def absent(ranks: int, present: Collection[int]) -> str:
 
 
 def counting(data_ranks: Sequence[int]) -> list[int]:
-    """Return the ranks whose tokens count, given which part of the unit's batch each trains: the first of those that train the same."""
+    """Return the ranks whose tokens count: the first rank of each part of the unit's batch. `data_ranks` has each rank's part."""
     return [rank for rank, part in enumerate(data_ranks) if data_ranks.index(part) == rank]

@@ -1,4 +1,4 @@
-"""What every rank of a unit does in the job, the leader and its followers: it carries out the orders of its unit on what it owns.
+"""What every rank of a unit does in the job, leader or follower: it carries out the unit's orders on what it owns.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -30,7 +30,7 @@ from diloco.ranks.state_of_rank import StateOfRank
 
 
 class _Arrived(NamedTuple):
-    """A fragment that waits for its adoption."""
+    """A received fragment that waits for its adoption."""
 
     ready: Ready
     tokens: int
@@ -43,7 +43,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
     ends_between_steps = False  # all ranks end at the same local step, which the leader may have set ahead
 
     def __init__(self, parts: MemberParts, data: DataRank, channel: Channel, state: StateOfRank | None) -> None:
-        """Begin with `state`: this rank's beside the parameters; None: its unit neither gives nor takes any."""
+        """`state`: this rank's inner state. None if its unit neither gives nor takes any."""
         super().__init__(parts)
         self._data = data
         self._channel = channel
@@ -52,27 +52,28 @@ class RankMember[Channel: SideChannel[Any]](Member):
         self._received: ReceivedVersions[_Arrived] = ReceivedVersions()
         self._read_outs = ReadOuts(self._coding)
         self._to_seed: tuple[int, list[Float32Array]] | None = None
-        """(the state of the syncer that they are for, the values)"""
+        """(the syncer's epoch that the seed is for, its values)"""
         self._dealt: deque[Ranges] = deque()
         """Batches of the unit that this rank has not taken."""
         self._taken = 0
-        """Batches that this rank has taken in all."""
+        """Batches that this rank has taken, counted from the beginning."""
         self._cut: Last | None = None
+        """The unit's last order, if it shall be carried out even within a step, once this rank has no batch left."""
         self._generation = 0
         """The generation of this rank's own stream."""
         self._epoch = -1
-        """The epoch of the syncer that it was welcomed by last."""
+        """The syncer's epoch in the last Welcome."""
         self._release = Release(0, parts.training.steps)
-        """That of the last step."""
+        """The release of the last step."""
         self._in_step = False
         self._batch_size = 0
         self._told_to_drain = False
         self._for_peers: list[InboxEvent] = []
         self._adopted: list[Adoption] = []
         self._seeded = False
-        """What came and what was done since `_since_last` was called."""
+        """With the two above: what has come and was done since the last call of `_since_last`."""
         self._end: Last | None = None
-        """How this rank's part ended."""
+        """The last order, once it is carried out."""
 
     # --- what it knows ------------------------------------------------------------------------------------------------
 
@@ -108,8 +109,8 @@ class RankMember[Channel: SideChannel[Any]](Member):
             changed.wait_for(lambda: self._channel.has_mail or len(self._inbox) or (self._state and self._state.has_news), seconds)
 
     def boundary(self, *, in_step: bool = False) -> None:
-        # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it. But
-        # the other ranks must hear of an order before this one waits for them in its collective.
+        # The collective of an adoption waits for the slowest rank. So due orders come first, and what wakes other threads or is for later
+        # steps follows. But new orders are sent before they are carried out, because this rank may then wait for the others in a collective.
         self._hear()
         if self._told_to_drain:
             self._tell_drain()
@@ -156,7 +157,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         if self._end is not None:
-            return  # with batches that were fetched before the end
+            return  # the program has gone on with batches that it fetched before the end
         self._in_step = False
         self._step_seconds = step_seconds
         self._tell_step(tokens, math.nan if loss is None else loss, batches)
@@ -179,14 +180,14 @@ class RankMember[Channel: SideChannel[Any]](Member):
     # --- what a leader and a follower do differently ------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """Give orders, as the leader. Called at each boundary."""
+        """In the leader: give orders. Called at each boundary."""
 
     def _hear_syncer(self, event: InboxEvent) -> None:
-        """Take what the syncer says, as the leader."""
+        """In the leader: take an event from the syncer."""
 
     @abstractmethod
     def _hear_ranks(self) -> None:
-        """Take what the other ranks said."""
+        """Take the messages of the other ranks."""
 
     @abstractmethod
     def _hear_refusal(self, event: RefusedForGood) -> None:
@@ -194,24 +195,24 @@ class RankMember[Channel: SideChannel[Any]](Member):
 
     @abstractmethod
     def _tell(self, fragment: int, version: Version) -> None:
-        """Tell that this rank has the version."""
+        """Tell the leader that this rank has the version."""
 
     @abstractmethod
     def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
-        """Tell that this rank has done a local step, which settles so many batches; None: the program feeds itself."""
+        """Tell the leader that this rank has done a local step, which settles `batches`. None: the program feeds itself."""
 
     @abstractmethod
     def _tell_data(self, data: str) -> None:
-        """Tell what this rank takes the sequence numbers of its next batches for. Raises LoopError where the ranks differ."""
+        """Tell the leader what the sequence numbers of the next batches stand for. In the leader, raises LoopError if ranks differ."""
 
     @abstractmethod
     def _tell_drain(self) -> None:
-        """Tell that this rank was told to drain. More than once is as good as once."""
+        """Tell the leader that this rank was told to drain. May be called more than once."""
 
     # --- what all do --------------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Take everything that came since."""
+        """Take all events and messages since the last boundary."""
         for event in self._inbox.drain():
             match event:
                 case Received(fragment, t, ready, epoch, tokens):
@@ -231,18 +232,17 @@ class RankMember[Channel: SideChannel[Any]](Member):
         self._tell_news(fragment, self._received.drop(fragment, version))
 
     def _tell_news(self, fragment: int, version: Version | None) -> None:
-        """Tell of a version, if there is one to tell of now."""
         if version is not None:
             self._tell(fragment, version)
 
     def _carry_out(self, action: Action) -> None:
         match action:
             case Adopt(fragment, version):
-                arrived, told = self._received.adopt(fragment, version)
+                arrived, next_version = self._received.adopt(fragment, version)
                 if arrived is None:
                     raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
                 self._adopt(fragment, arrived.ready, version.t, arrived.tokens, self._cursor.step)
-                self._tell_news(fragment, told)
+                self._tell_news(fragment, next_version)
                 self._for_peers.append(Received(fragment, version.t, Ready((), ()), version.epoch))
                 self._adopted.append(Adoption(fragment, version.t))
                 if self._state is not None:
@@ -272,7 +272,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
                 self._read_outs.release()
 
     def _since_last(self) -> tuple[list[InboxEvent], UnitPlan]:
-        """Return what came and what was done since the last call, for what deals with peers."""
+        """Return the events that came and the plan that was carried out since the last call, for the exchange with peers."""
         events, self._for_peers = self._for_peers, []
         plan = UnitPlan(self.step_count, adoptions=tuple(self._adopted), seed=self._seeded)
         self._adopted, self._seeded = [], False
@@ -288,13 +288,13 @@ class RankMember[Channel: SideChannel[Any]](Member):
         model.overwritten()
 
     def _send(self) -> None:
-        """Hand over to other threads what is to be sent."""
+        """Hand over to other threads what must be sent."""
         for header, staged in self._read_outs.take(self._epoch):
             self.link.push(self._generation, header, staged)
         self._channel.send()
 
     def _send_seed(self) -> None:
-        """Send the values that were kept for it, once this rank's own stream is there: the order may come before the syncer's Welcome."""
+        """Send the kept seed, once this rank's own stream is welcomed: the leader's order may come before that."""
         if self._to_seed is not None and self._to_seed[0] == self._epoch:
             self.link.seed(self._generation, self._to_seed[1])
             self._to_seed = None
@@ -302,21 +302,20 @@ class RankMember[Channel: SideChannel[Any]](Member):
 
 # --- What a rank has read out of its model for exchanges, until the counters are known with which it is sent ----------
 class ReadOuts:
-    """At most one of each fragment."""
+    """At most one read of each fragment."""
 
     def __init__(self, coding: Coding) -> None:
-        """Begin with `coding`: of pushes."""
         self._coding = coding
         self._reads: dict[int, tuple[ReadOut, Staged]] = {}
         self._counted: dict[int, PushCounts] = {}
         """By fragment. They may be known before this rank comes to the boundary at which it reads out."""
 
     def __bool__(self) -> bool:
-        """Say whether something waits."""
+        """Something waits."""
         return bool(self._reads)
 
     def put(self, read: ReadOut, staged: Staged) -> None:
-        """Keep what was read out, in place of an older read of the fragment."""
+        """Keep a read in place of an older one of the fragment."""
         if (former := self._reads.pop(read.fragment, None)) is not None:
             former[1].release()
         self._reads[read.fragment] = read, staged
@@ -326,22 +325,22 @@ class ReadOuts:
         self._counted[counted.fragment] = counted
 
     def take(self, epoch: int) -> list[tuple[Chunk, Staged]]:
-        """Return what can be sent now: header and values, each given once. `epoch`: the syncer's state to which this rank's stream leads;
-        what another one asked for is released."""
-        found: list[tuple[Chunk, Staged]] = []
+        """Return (header, values) of each push that can be sent now, each once. Reads for another incarnation than `epoch`, to which this
+        rank's stream is connected, are released."""
+        pushes: list[tuple[Chunk, Staged]] = []
         for fragment, (read, staged) in list(self._reads.items()):
             counted = self._counted.get(fragment)
             if counted is None or read.t != counted.t:
                 continue
             del self._reads[fragment], self._counted[fragment]
             if read.epoch == epoch:
-                found.append((push_header(counted, self._coding), staged))
+                pushes.append((push_header(counted, self._coding), staged))
             else:
                 staged.release()
-        return found
+        return pushes
 
     def release(self) -> None:
-        """Let go of everything: nothing is sent any more."""
+        """Release everything. Nothing more is sent."""
         for _, staged in self._reads.values():
             staged.release()
         self._reads.clear()

@@ -1,6 +1,6 @@
 """What the leader and the other ranks of a unit say to each other, as messages and as data. Pure.
 
-An incarnation of the syncer is a number inside a process (`Incarnations`), and its name on the wire.
+Inside a process an incarnation of the syncer is a number (`Incarnations`), on the wire it is the name.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -21,21 +21,18 @@ type Number = Callable[[bytes], int]
 
 
 class MessageError(ValueError):
-    """The other end said what cannot be. The message says what."""
+    """The other end has sent a message that cannot be true. The text says why."""
 
 
 def version_to_wire(version: orders.Version, name: Name) -> ranks_pb2.Version:
-    """Return a version for the wire."""
     return ranks_pb2.Version(incarnation=name(version.epoch), t=version.t)
 
 
 def version_from_wire(version: ranks_pb2.Version, number: Number) -> orders.Version:
-    """Return a version from the wire."""
     return orders.Version(number(version.incarnation), version.t)
 
 
 def order_to_wire(order: Order, name: Name) -> ranks_pb2.Order:
-    """Return an order for the wire."""
     message = ranks_pb2.Order(step=order.step)
     match order.action:
         case orders.Adopt(fragment, version):
@@ -60,7 +57,7 @@ def order_to_wire(order: Order, name: Name) -> ranks_pb2.Order:
 
 
 def order_from_wire(message: ranks_pb2.Order, number: Number, fragments: int) -> Order:
-    """Return an order from the wire, for a model of so many fragments. Raises MessageError."""
+    """Read an order. `fragments`: how many the model has. Raises MessageError."""
     return Order(message.step, _action(message, number, fragments))
 
 
@@ -90,24 +87,22 @@ def _action(message: ranks_pb2.Order, number: Number, fragments: int) -> Action:
 
 
 def checked(fragment: int, fragments: int) -> int:
-    """Return the number of a fragment. Raises MessageError for one that the model does not have."""
+    """Return `fragment`. Raises MessageError if the model, which has `fragments`, does not have it."""
     if fragment >= fragments:
         raise MessageError(f"a message about fragment {fragment} of {fragments}")
     return fragment
 
 
 def deal_to_wire(samples: Ranges, taken: int) -> ranks_pb2.Deal:
-    """Return a batch of the unit for the wire. `taken`: batches that the leader has taken."""
+    """Return the message for a batch of the unit. `taken`: batches that the leader has taken."""
     return ranks_pb2.Deal(ranges=[ranks_pb2.Range(start=start, end=end) for start, end in samples], taken=taken)
 
 
 def deal_from_wire(deal: ranks_pb2.Deal) -> Ranges:
-    """Return a batch of the unit from the wire."""
-    return tuple((one.start, one.end) for one in deal.ranges)
+    return tuple((numbers.start, numbers.end) for numbers in deal.ranges)
 
 
 def counted_to_wire(counted: PushCounts) -> ranks_pb2.Counted:
-    """Return the counters of a push for the wire."""
     return ranks_pb2.Counted(
         fragment=counted.fragment,
         t=counted.t,
@@ -120,7 +115,7 @@ def counted_to_wire(counted: PushCounts) -> ranks_pb2.Counted:
 
 
 def counted_from_wire(counted: ranks_pb2.Counted, fragments: int) -> PushCounts:
-    """Return the counters of a push from the wire. Raises MessageError."""
+    """Raises MessageError for a fragment that the model does not have."""
     return PushCounts(
         checked(counted.fragment, fragments),
         counted.t,
@@ -133,10 +128,9 @@ def counted_from_wire(counted: ranks_pb2.Counted, fragments: int) -> PushCounts:
 
 
 def pieces_to_wire(pieces: Iterable[Piece]) -> ranks_pb2.Pieces:
-    """Return pieces for the wire."""
     return ranks_pb2.Pieces(pieces=[ranks_pb2.Piece(tensor=piece.tensor, start=piece.start, size=piece.size) for piece in pieces])
 
 
 def pieces_from_wire(pieces: ranks_pb2.Pieces) -> list[Piece]:
-    """Return pieces as they are: `pieces.check_cover` checks them."""
+    """Return the pieces unchecked: `pieces.check_cover` checks them."""
     return [Piece(piece.tensor, tuple(piece.start), tuple(piece.size)) for piece in pieces.pieces]

@@ -15,15 +15,14 @@ class Version:
     """The version of a fragment."""
 
     epoch: int
-    """Which of the syncer's states it is from: one that starts again from an older snapshot counts outer steps again. The leader numbers
-    them."""
+    """The process's number of the syncer's incarnation. A syncer that starts from an older snapshot counts some outer steps again."""
     t: int
     """Outer step of its merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Overwrite a fragment; every rank that owns a part of it has received it."""
+    """Overwrite a fragment. Every rank that owns a part of it has received that."""
 
     fragment: int
     version: Version
@@ -31,8 +30,8 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class ReadOut:
-    """Keep what the model has of a fragment, for the exchange of outer step `t`. It is sent once its counters are known, to the syncer's
-    state `epoch` alone."""
+    """Keep the fragment's present values for the exchange of outer step `t`. They are sent once their counters are known, and only to the
+    syncer's incarnation `epoch`."""
 
     fragment: int
     t: int
@@ -41,7 +40,7 @@ class ReadOut:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Send the job's first parameters, to the syncer's state `epoch` alone."""
+    """Send the job's first parameters, only to the syncer's incarnation `epoch`."""
 
     epoch: int
 
@@ -53,20 +52,20 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over: take the final parameters. Last."""
+    """The job is over: take the final parameters. A last order."""
 
     t: int
-    """Its last outer step."""
+    """The job's last outer step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The unit drains. Last."""
+    """The unit drains. A last order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The syncer does not take this unit: every rank ends with this status. Last."""
+    """The syncer refuses this unit: every rank ends with this status. A last order."""
 
     status: Exit
     message: str
@@ -74,22 +73,22 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The next local step may be done. The boundary before it is over."""
+    """Take the next local step. The boundary before it is over."""
 
     t: int
-    """Last known outer step. The same on all ranks, so that what depends on it, such as a learning rate, is."""
+    """Last known outer step. It is the same on all ranks, so that values that depend on it, such as a learning rate, are the same, too."""
     steps: int
     """Outer steps of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeState:
-    """Train on from a copy of another unit's state, of which every rank has its part and has found that it fits."""
+    """Train on from a copy of another unit's state. Every rank has its part of it, and has found that it fits."""
 
     copy: int
-    """Its number among the copies of this process."""
+    """Number of the copy among those of this unit."""
     fragments: tuple[int, ...]
-    """Those whose parameters are taken, too. All others were adopted since they were copied."""
+    """Fragments whose parameters are taken, too. The unit has adopted the others since they were copied."""
 
 
 type Last = Finish | Drain | Quit
@@ -103,16 +102,16 @@ class Order:
     """An action, and the boundary to which it belongs. A unit has one sequence of orders, the same for each of its ranks."""
 
     step: int
-    """The local step after which it is carried out; of a `Release` the one before the step that it allows."""
+    """The local step after which it is carried out. A `Release` with step n allows step n + 1."""
     action: Action
 
 
 class OrderError(ValueError):
-    """The orders do not fit to what this rank has done. The message says which."""
+    """An order does not fit the step that this rank is at. The message says which."""
 
 
 class Cursor:
-    """Where one rank is in the orders of its unit."""
+    """One rank's place in the orders of its unit."""
 
     def __init__(self) -> None:
         self._ahead: list[Order] = []
@@ -120,12 +119,12 @@ class Cursor:
         """Local steps that this rank has begun."""
 
     def put(self, order: Order) -> None:
-        """Put an order; they come in their order."""
+        """Add an order. They must come in sequence."""
         self._ahead.append(order)
 
     def due(self) -> Action | None:
-        """Return the next action to carry out now, at the boundary after local step `step`; None: this rank has to wait for its leader, or
-        may do the next step (`released`). Each is given once. Raises OrderError."""
+        """Return the next action to carry out at this boundary, each once. None if this rank must wait for its leader, or the next step is
+        `released`. Raises OrderError."""
         if not self._ahead or isinstance(self._ahead[0].action, Release):
             return None
         order = self._ahead.pop(0)
@@ -135,11 +134,11 @@ class Cursor:
 
     @property
     def released(self) -> bool:
-        """Whether all that belongs to this boundary is done and the next step may begin."""
+        """All orders for this boundary are carried out, and the next step may begin."""
         return bool(self._ahead) and isinstance(self._ahead[0].action, Release)
 
     def begin(self) -> Release:
-        """Begin the next step, and return its release. Raises OrderError while it must not."""
+        """Begin the next step, and return its release. Raises OrderError if it is not released."""
         if not self.released or self._ahead[0].step != self.step:
             raise OrderError(f"local step {self.step + 1} is not released")
         order = self._ahead.pop(0)

@@ -28,10 +28,7 @@ class DataRank:
 
 
 def own(ranges: Ranges, rank: DataRank) -> Numbers:
-    """Return what this rank gets of the unit's batch: int64 [n / rank.of].
-
-    Raises ValueError if the batch cannot be dealt out evenly.
-    """
+    """Return this rank's part of the unit's batch, int64 [n / rank.of]. Raises ValueError if the batch cannot be divided evenly."""
     count = sum(end - start for start, end in ranges)
     if count % rank.of:
         raise ValueError(f"a batch of {count} samples cannot be dealt out to {rank.of} ranks")

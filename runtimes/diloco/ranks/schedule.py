@@ -1,7 +1,7 @@
 """How the leader of a unit decides a few steps ahead what all ranks do. Pure.
 
-The leader plans, as a unit of one process does (`unit_plan`), but for the boundary after the last step that it has released, and releases
-the steps up to there. So a follower has an order before it comes to its boundary, and waits only when it has overtaken the leader.
+The leader plans as a unit of one process does (`unit_plan`), but always for the boundary after the last step that it has released. So a
+follower has an order before it comes to the order's boundary, and waits only if it has overtaken the leader.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -24,85 +24,94 @@ type Plan = Callable[[UnitState, Sequence[InboxEvent]], tuple[UnitPlan, UnitStat
 """`unit_plan.plan_boundary` of this model."""
 
 LATENCY = 0.05
-"""What an order may take to reach a rank, seconds: the network takes a millisecond, a busy process the rest."""
+"""How long an order may take to reach a rank, seconds. The network takes a millisecond, a busy process the rest."""
 MOST_AHEAD = 8
 
 
 def ahead(step_seconds: float) -> int:
-    """Return steps that the leader releases beyond its next: as many as an order needs, one at least. `step_seconds`: of one step, 0:
-    unknown."""
+    """Return how many steps the leader releases beyond its next one: as many as pass while an order is under way, and at least one.
+
+    `step_seconds`: how long a step takes, 0 if unknown.
+    """
     return min(MOST_AHEAD, max(1, math.ceil(LATENCY / step_seconds))) if step_seconds > 0 else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the leader says to the others after a boundary."""
+    """What follows from a boundary of the leader."""
 
     orders: tuple[Order, ...]
-    """For all ranks, itself included."""
+    """For all ranks, with the leader."""
     dropped: tuple[Dropped, ...]
     counted: tuple[PushCounts, ...]
     work: WorkChange
-    """For the leader's own leases."""
+    """For the leader's leases."""
     repeat_progress: bool
-    """Say again how far the unit is: it rests, and the syncer is to know that it is there."""
+    """As in `UnitPlan`."""
 
 
 class Schedule:
     """The orders of one unit."""
 
     def __init__(self, state: UnitState, owners: Sequence[Collection[int]], counting: Sequence[int], plan: Plan) -> None:
-        """Begin with `state`: of a new unit. `owners`: for each fragment the ranks that own a part of it. `counting`: the ranks whose
-        tokens count: of those that train the same samples only one."""
+        """
+        Args:
+            state: of a new unit
+            owners: for each fragment the ranks that own a part of it
+            counting: the ranks whose tokens count, one of all that train the same samples
+            plan: plans a boundary
+        """
         self._state = state
         self._plan = plan
         self._arrivals = Arrivals(owners)
         self._counts = Counts(len(counting), len(owners))
         self._counting = {rank: index for index, rank in enumerate(counting)}
         self._ripe: dict[int, Version] = {}
-        """What all ranks have, and the plan has not adopted yet."""
+        """Versions that all owners have and the plan has not adopted yet."""
         self.ordered: dict[int, Version] = {}
         """The version of each fragment whose adoption was ordered last."""
         self._pulls: dict[int, PullWanted] = {}
-        """What the syncer wants of fragments that the unit adopts first."""
+        """Pulls that wait until the unit has adopted a version that came before them."""
         self._finished: Finished | None = None
         self._drain = False
         self._begun = False
         self._epoch = 0
         self.last: Last | None = None
-        """The last order, once it is given: no step is released any more, and no samples are dealt."""
+        """The last order, once it is given. After it no steps are released, and no samples are dealt."""
 
     @property
     def state(self) -> UnitState:
-        """Return the state of the unit when all that was ordered is done, but for its tokens."""
+        """The state that the unit will have after all orders and released steps, except for its tokens."""
         return self._state
 
     @property
     def counts(self) -> Counts:
-        """The tokens that the ranks said."""
         return self._counts
 
     def told(self, rank: int, fragment: int, version: Version) -> None:
-        """Note that a rank, the leader included, has received its part of this version."""
+        """Note that a rank, which may be the leader, has received its part of this version."""
         self._arrivals.told(rank, fragment, version)
 
     def stepped(self, rank: int, tokens: int, loss: float = math.nan) -> None:
-        """Note that a rank, the leader included, has done its next local step. `loss`: the mean over its tokens, NaN if it is not known."""
+        """Note that a rank, which may be the leader, has done its next local step. `loss`: mean over its tokens, NaN if unknown."""
         if rank in self._counting:
             self._counts.stepped(self._counting[rank], tokens, loss)
 
     def trained(self, samples: Sequence[tuple[int, int]]) -> None:
-        """Note that the unit has trained so many samples in its next local step: of each batch (generation in which it was dealt,
-        samples)."""
+        """Note what the unit has trained in its next local step: (generation in which it was dealt, samples) of each batch."""
         self._counts.trained(sum(count for generation, count in samples if generation == self._state.generation))
 
     def drain(self) -> None:
-        """Note that a rank was told to drain: all drain after the last step that is released."""
+        """Note that a rank was told to drain. All ranks drain after the last released step."""
         self._drain = True
 
     def boundary(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> Said:
-        """Decide at a boundary of the leader. `events`: what the syncer said to the leader; received values count once `told`. `waiting`:
-        fragments of which the leader has received a value whose adoption is not ordered yet (`ReceivedVersions.waiting(ordered)`)."""
+        """Decide at a boundary of the leader.
+
+        Args:
+            events: what came from the syncer. A `Received` in it is ignored: a value counts once all owners have `told` of it
+            waiting: fragments with a value that the leader has received and not been ordered to adopt (`ReceivedVersions.waiting(ordered)`)
+        """
         ripe, dropped = self._arrivals.settle()
         self._ripe |= dict(ripe)
         heard: list[InboxEvent] = [Received(fragment, version.t, Ready((), ())) for fragment, version in ripe]
@@ -114,8 +123,13 @@ class Schedule:
         return Said(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
 
     def release(self, step: int, ahead: int, most: int | None = None) -> list[Order]:
-        """Release steps while the leader has done `step` local steps: its next one and `ahead` more; none while the unit rests. `most`: so
-        many steps in all, as there is no work for more."""
+        """Release the leader's next step and `ahead` more. None while the unit rests.
+
+        Args:
+            step: local steps that the leader has done
+            ahead: steps beyond the next one
+            most: local steps that there is work for, counted from the beginning. None: no limit
+        """
         orders: list[Order] = []
         until = step + 1 + ahead if most is None else min(most, step + 1 + ahead)
         while self._begun and self.last is None and not self._state.quorum and self._state.step < until:
@@ -124,8 +138,8 @@ class Schedule:
         return orders
 
     def _without_those_that_wait(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> list[InboxEvent]:
-        """Return what the plan gets now. A fragment is read out after the adoption of what came before the pull, and the job is finished
-        after all adoptions."""
+        """Return the events for the plan. A pull waits until the unit has adopted the versions that came before it, and `Finished` until it
+        has adopted all."""
         heard: list[InboxEvent] = []
         for event in events:
             match event:

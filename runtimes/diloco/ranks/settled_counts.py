@@ -1,4 +1,4 @@
-"""What the ranks of a unit have settled in each local step, so that the unit can say what it has. Pure.
+"""What the ranks of a unit settle in each local step, and what the whole unit has settled by that. Pure.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -12,29 +12,31 @@ from diloco.wording import plural
 
 
 class SettledCounts:
-    """Batches of a unit are settled by all ranks in the same step. Shards are not: each rank reads its own, which differ in length, and the
-    unit has settled as many as the slowest of its ranks."""
+    """All ranks settle a batch of the unit in the same step. Shards differ in length, and each rank reads its own, so the unit has settled
+    as many shards as its slowest rank."""
 
     def __init__(self, ranks: int) -> None:
         self._said: list[deque[int | None]] = [deque() for _ in range(ranks)]
-        """What was said of the steps that not all have done."""
+        """For each rank what it has settled in the steps that not all ranks have done."""
         self._steps = [0] * ranks
         """Local steps that each rank has done."""
         self._totals = [0] * ranks
-        """Shards that each rank has settled in them."""
+        """Batches or shards that each rank has settled in these steps."""
         self._all = [0] * ranks
-        """The same in the steps that all have done."""
+        """Batches or shards that each rank has settled in the steps that all ranks have done."""
 
     def stepped(self, rank: int, settled: int | None) -> None:
-        """Note that the rank has done its next local step, which settles so many batches or shards; None: its program feeds itself."""
+        """Note that the rank has done its next local step, which settles `settled` batches or shards. None: its program feeds itself."""
         self._said[rank].append(settled)
         self._steps[rank] += 1
         self._totals[rank] += settled or 0
 
     def ready(self, *, shards: bool) -> list[int]:
-        """Return what the unit has settled in each step that all ranks have done by now, each given once. `shards`: they settle shards.
-        Raises LoopError when ranks settle different numbers of batches in one step."""
-        found = []
+        """Return how much the unit has settled in each step that all ranks have done by now, each step once.
+
+        `shards`: the ranks settle shards. If not, raises LoopError when they settle different numbers of batches in one step.
+        """
+        ready = []
         if not shards:
             self._check_batches()
         while all(self._said):
@@ -42,16 +44,16 @@ class SettledCounts:
             of_step = [said.popleft() for said in self._said]
             for rank, settled in enumerate(of_step):
                 self._all[rank] += settled or 0
-            found.append(min(self._all) - before)
-        return found
+            ready.append(min(self._all) - before)
+        return ready
 
     def most_steps(self, dealt: int) -> int:
-        """Return how many local steps the ranks may do in all with so many shards dealt to each, if no step takes more than one more shard.
-        A rank that has settled n shards reads its shard n + 1."""
+        """Return how many local steps the ranks may do in all if `dealt` shards are dealt to each and no step takes more than one further
+        shard. A rank that has settled n shards reads its shard n + 1."""
         return min(steps + dealt - total - 1 for steps, total in zip(self._steps, self._totals, strict=True))
 
     def _check_batches(self) -> None:
-        """Check the batches as early as can be: a rank that waits for a batch which the others do not want ends no step any more."""
+        """Check the batches as early as possible, because a rank that waits for a batch that the others do not want never ends its step."""
         for place in range(max(map(len, self._said))):
             said = {rank: ahead[place] for rank, ahead in enumerate(self._said) if place < len(ahead)}
             first, expected = next(iter(said.items()))

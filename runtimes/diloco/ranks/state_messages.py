@@ -1,4 +1,4 @@
-"""What the ranks of a unit say to each other of their state, as messages and as data. Pure.
+"""What the ranks of a unit say to each other about their state, as messages and as data. Pure.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -16,17 +16,15 @@ CHUNK_BYTES = 1 << 19
 
 
 def to_message(one: PieceArray) -> ranks_pb2.StateArray:
-    """Return an array for the wire."""
     piece = ranks_pb2.Piece(tensor=one.piece.tensor, start=one.piece.start, size=one.piece.size)
     return ranks_pb2.StateArray(piece=piece, name=one.name, dtype=one.dtype)
 
 
 def from_message(one: ranks_pb2.StateArray) -> PieceArray:
-    """Return an array from the wire."""
     return PieceArray(Piece(one.piece.tensor, tuple(one.piece.start), tuple(one.piece.size)), one.name, one.dtype)
 
 
 def chunks(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield the data in chunks, with the last one marked. Of no data, one chunk."""
+    """Yield (chunk, whether it is the last). Empty data gives one empty chunk."""
     for start in range(0, max(1, len(data)), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES], start + CHUNK_BYTES >= len(data)

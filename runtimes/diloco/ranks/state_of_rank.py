@@ -1,5 +1,5 @@
-"""A rank's part of its unit's state: it stores and copies it as its leader orders. What comes of a copy is kept until all ranks take it at
-once.
+"""A rank's part of its unit's state. The rank stores and copies it as its leader orders. It keeps a copy beside the model until all ranks
+take it at once.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -34,7 +34,7 @@ from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import Block, blocks_to_bytes
 
 MOST_UNPASSED = 4 << 20
-"""Bytes that wait for the leader to pass them on to other ranks."""
+"""Bytes that may wait for the leader to pass them on to other ranks."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,11 +47,11 @@ class _Copying:
     source: Copy
     copy: ProcessCopy
     shared: Mapping[str, Sequence[Piece]]
-    """By tensor what other ranks store too."""
+    """The pieces of each tensor that other ranks store, too."""
 
 
 class StateOfRank:
-    """Called by the training thread. What is read goes to the leader on a thread of its own."""
+    """Called by the training thread. A thread of its own sends what was read to the leader."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class StateOfRank:
         Args:
             portions: what this rank owns of each fragment
             say: sends an answer to the leader, from any thread
-            wake: lets this rank come to its next boundary, if it waits between two steps. Called on any thread
+            wake: brings this rank to its next boundary, if it waits between two steps. Called on any thread
             now: seconds, to measure short times with
         """
         self._process = process
@@ -78,20 +78,20 @@ class StateOfRank:
         self._copying: _Copying | None = None
         self._unpassed = 0
         self._copy = 0
-        """The number of the copy that comes."""
+        """Number of the present copy."""
         self._whole: tuple[Any] | None = None
-        """The small rest of a copy that is whole, and fits."""
+        """(the small rest,) of a copy that is whole and fits. None if there is none. A tuple, because the rest itself may be None."""
         self._rests: deque[StateOrder] = deque()
         self._rest = bytearray()
         self._sending = ThreadPoolExecutor(1, "diloco-state")
         self.begun_at: float | None = None
         """When the first part of the newest copy came, on `time.monotonic`. None if nothing has come."""
         self.found: Found | None = None
-        """What the newest copy copies, if the unit has stored it. None if it is looked for."""
+        """The stored state that the newest copy reads. None while it is looked for, and for a copy from a peer."""
         self.end: WholeCame | None = None
-        """The end of the newest copy that is whole, with the small rest if this is the leader."""
+        """The end of the newest whole copy. In the leader it has the small rest."""
         self.has_news = False
-        """Something of a copy came since the last boundary."""
+        """Something of a copy has come since the last boundary."""
 
     @property
     def peer_address(self) -> str:
@@ -103,7 +103,7 @@ class StateOfRank:
         self._process.warm_up()
 
     def order(self, order: StateOrder) -> None:
-        """Carry out an order of the leader. What is read and copied waits for its boundary."""
+        """Carry out an order of the leader. Reading and copying wait for the next boundary."""
         match order.WhichOneof("what"):
             case "read":
                 self._rests.append(order)
@@ -127,7 +127,7 @@ class StateOfRank:
                 self._unpassed -= order.passed.bytes
 
     def forget(self, copy: int) -> None:
-        """Forget what was put: what comes from now on is of the copy with this number."""
+        """Forget the present copy. What comes from now on belongs to the copy with this number."""
         self._end_copy()
         self._copy, self._whole = copy, None
         self._rest = bytearray()
@@ -136,27 +136,35 @@ class StateOfRank:
         self._own.begin()
 
     def copy_newest(self, number: int, former: Sequence[str], shared: Sequence[Piece]) -> None:
-        """Begin to copy what the unit has stored last, as the leader, which finds it for all ranks. `shared`: as of StateCopy."""
+        """Begin to copy the state that the unit has stored last. Only in the leader, which finds it for all ranks.
+
+        Args:
+            number: of the answer
+            former: as in `newest`
+            shared: as in StateCopy
+        """
         self._copy_from(number, self._process.copy_of_newest(former, self._came), shared)
 
     def check(self, rest: Any) -> None:
-        """Note that all has come, with this small rest. Raises StateError if it does not fit: then this rank does not take the copy."""
+        """Note that the copy is whole, with this small rest. Raises StateError if it does not fit, so that this rank cannot take it."""
         self._own.check(rest)
         self._whole = (rest,)
 
     def adopted(self, fragment: int) -> None:
-        """Note that the fragment is overwritten with a broadcast: what came of it before is older."""
+        """Note that a broadcast has overwritten the fragment. What was copied of it before is older."""
         self._parameters.adopted(fragment)
 
     def parameters(self, copy: int, fragments: Sequence[int]) -> Iterator[tuple[int, Float32Array]]:
-        """Return each fragment with what this rank owns of it, of the copy with this number. Raises RuntimeError where this rank has not
-        said that the copy fits: ranks that differ cannot train one model."""
+        """Return (fragment, this rank's portion of it) from the copy with this number.
+
+        Raises RuntimeError if this rank has not said that the copy fits: ranks that differ cannot train one model.
+        """
         if self._whole is None or copy != self._copy:
             raise RuntimeError(f"the ranks of this unit differ: the leader orders to take copy {copy} of a state, and this rank has none")
         return ((fragment, self._parameters.take(fragment)) for fragment in fragments)
 
     def finish(self) -> None:
-        """Make what was put this rank's state, after its parameters. Raises RuntimeError if the program does not take it after all."""
+        """Adopt the copy as this rank's inner state; its parameters are taken before. Raises RuntimeError if it does not fit after all."""
         whole, self._whole = self._whole, None
         assert whole is not None
         try:
@@ -166,13 +174,15 @@ class StateOfRank:
         self._parameters.clear()
 
     def follow(self, events: Sequence[InboxEvent], plan: UnitPlan, step_seconds: float, *, readable: bool) -> None:
-        """Note what came before this boundary and is done at it, and give peers what fits into it. The leader's `Peers` do this for it."""
+        """Note what came before this boundary and is done at it, and give to peers. Not called in the leader, whose `Peers` do this."""
         self._process.boundary(events, plan)
         self._process.giver.at_boundary(self._process.held, step_seconds, readable=readable and not self._own.lent)
 
     def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
-        """Go on with what the leader has ordered. What is stored is read where no peer waits. `readable`: the state is as after this local
-        step."""
+        """Go on with what the leader has ordered. Storing waits while a peer takes this rank's state.
+
+        `readable`: the state is that after `local_step`.
+        """
         self.has_news = False
         if self._copying is not None:
             self._go_on(self._copying)

@@ -1,7 +1,7 @@
-"""The state of a unit of several ranks, as its leader has it.
+"""The state of a unit of several ranks, as its leader manages it.
 
-Each rank gives, stores and takes what it owns by itself, over connections of its own. So any number of ranks, sharded in any way, gives
-what any other one takes. The leader brings together what must be one: the small rest, which is of all ranks after the same local step, and
+Each rank gives, stores and takes what it owns by itself, over its own connections. So donor and taker may have different numbers of ranks,
+sharded in different ways. The leader coordinates what must be common: the small rest, which all ranks read after the same local step, and
 the moment at which all take a copy.
 
 See docs/decisions/0250-state-of-a-peer.md.
@@ -36,22 +36,22 @@ from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import Block, blocks_from_bytes
 
 ANSWER_SECONDS = 120.0
-"""How long a rank may take to answer: its program may evaluate, or be in a step."""
+"""How long a rank may take to answer. Its program may evaluate, or be in a step."""
 MOST_UNWRITTEN = 16 << 20
 """Bytes that may be on their way to other ranks."""
 RANKS = "ranks"
-"""Key of the small rest under which those of the other ranks are, rank 1 first."""
+"""Key in the leader's small rest for the rests of the other ranks, rank 1 first."""
 
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """What a rank has said so far to an order."""
+    """A rank's answer to an order, as far as it has come."""
 
     size: int = 0
-    """Bytes that were sent with the order."""
+    """Bytes of values that were sent with the order."""
     data: bytearray = field(default_factory=bytearray, repr=False)
     whole: Mapping[int, int] = field(default_factory=dict)
-    """Fragments of a copy that are all there, each with the version that this rank had adopted."""
+    """The fragments of a copy that are complete, each with the version that this rank had adopted."""
     bytes: int = 0
     """How much of a copy has come."""
     error: str = ""
@@ -59,10 +59,10 @@ class _Answer:
 
 
 class StateOfUnit:
-    """A `WholeState` of all ranks. `said` belongs to the channel's thread, `wait` of what is staged to any, and the rest to the training
-    thread.
+    """The `WholeState` of all ranks. The channel's thread calls `said`, any thread `wait` of what is staged, the training thread the rest.
 
-    What comes of a copy is kept by each rank until it is whole and all have found that it fits. Then `take` orders them to take it."""
+    Each rank keeps its part of a copy until the copy is whole and fits every rank. Then `take` orders all to take it.
+    """
 
     def __init__(
         self,
@@ -75,28 +75,29 @@ class StateOfUnit:
         """
         Args:
             process: of this rank, the leader
-            portions: what it owns of each fragment
+            portions: what the leader owns of each fragment
             say: sends an order to a rank
-            owned: per rank
-            held: per rank what it stores, others perhaps too
+            owned: the pieces that each rank owns
+            held: the pieces that each rank stores. Several ranks may store the same
         """
         self.leader = StateOfRank(process, portions, lambda said: self.said(0, said), lambda: self._came())
         """This rank's part."""
         self.take: Callable[[TakeState], None] = lambda action: None
-        """Orders all ranks to take a copy, and has this one do it."""
+        """Orders all ranks, with this one, to take a copy."""
         process.giver.stage_rest = self.stage_rest
         self._process = process
         self._say = say
-        # Of many ranks all pieces take 100 MB, and where every parameter is sharded over all ranks none is in two places.
+        # Only for tensors that are stored twice: all pieces of many ranks would take 100 MB, and with every parameter sharded over all
+        # ranks none is stored twice.
         twice = _stored_twice(owned, held)
         self._held = [by_tensor(piece for piece in pieces if piece.tensor in twice) for pieces in held]
-        """Per rank what it stores of tensors that are not in one place only."""
+        """For each rank the pieces that it stores of tensors that are stored twice."""
         self._shared = [[piece for piece in pieces if self._is_shared(rank, piece)] for rank, pieces in enumerate(owned)]
-        """Per rank what it owns and others store too."""
+        """For each rank the pieces that it owns and others store, too."""
         self._others = range(1, len(owned))
         self._copy = 0
         self._fragments: tuple[int, ...] = ()
-        """Those of the newest copy that are taken."""
+        """The fragments of the newest copy whose parameters are taken."""
         self._came: Callable[[], None] = lambda: None
         self.released = 0
         """How many local steps are released to all ranks."""
@@ -104,10 +105,10 @@ class StateOfUnit:
         self._changed = threading.Condition()
         self._answers: dict[int, _Answer] = {}
         self._to_pass: deque[tuple[int, StateWrite]] = deque()
-        """What ranks have taken that others store too."""
+        """(rank, what it has copied and others store, too)."""
         self._unwritten = 0
         self._failed = ""
-        """Why a rank could not take a part of the copy under way."""
+        """Why a rank could not take a part of the present copy. Empty if all could."""
 
     @property
     def kind(self) -> str:
@@ -123,8 +124,8 @@ class StateOfUnit:
             self._say(rank, StateOrder(give=give))
 
     def stage_rest(self) -> StagedRest:
-        # All ranks come to the end of this step, also while the unit rests, and each waits there, within `session.step`, until the next one
-        # is released. That goes the same way as this order, and behind it.
+        # Every rank comes to the end of this step, even while the unit rests. There it waits, within `session.step`, for the next release,
+        # which takes the same way as this order and comes behind it. So each rank gets the order before it takes another step.
         asked = [self._ask(rank, StateOrder(read=StateRead(step=self.released))) for rank in (0, *self._others)]
         return _GatheredRest(self, asked)
 
@@ -132,7 +133,7 @@ class StateOfUnit:
         return StoredByRanks([self._ask(rank, StateOrder(store=StateStore(state=name))) for rank in (0, *self._others)])
 
     def begin(self) -> None:
-        # What is on its way belongs to the copy before, and so would its errors.
+        # What is on its way belongs to the copy before this one. Its errors must not count against this one.
         self._wait(lambda: not self._unwritten, "has not taken all of the state")
         self._failed = ""
         self._copy += 1
@@ -148,14 +149,14 @@ class StateOfUnit:
         return CopyOfRanks(self, [self._ask(rank, order) for rank, order in enumerate(orders)])
 
     def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> CopyOfRanks:
-        # The leader finds which one it is, so that all ranks take the same: the process of an attempt before may be storing one.
+        # Only the leader looks for the newest one, so that all ranks take the same: a process of an earlier attempt may still be storing.
         self._came = came
         number, answer = self._answer()
         self.leader.copy_newest(number, former, self._shared[0])
         return CopyOfRanks(self, [answer], self._copy_found)
 
     def _copy_found(self) -> list[_Answer] | None:
-        """Order the other ranks to copy what the leader has found. None: it is looking for it."""
+        """Order the other ranks to copy what the leader has found. None while the leader is looking for it."""
         if self.leader.found is None:
             return None
         former, state = self.leader.found.former, self.leader.found.state.name
@@ -163,7 +164,7 @@ class StateOfUnit:
         return [self._ask(rank, StateOrder(copy=copy)) for rank, copy in zip(self._others, orders, strict=True)]
 
     def cancel(self, answers: Sequence[_Answer]) -> None:
-        """Let all ranks end their part of the copy, of which they had to answer this."""
+        """Let all ranks end their part of the copy that these are the answers of."""
         with self._changed:
             self._answers = {number: answer for number, answer in self._answers.items() if answer not in answers}
         self.leader.forget(self._copy)
@@ -171,7 +172,7 @@ class StateOfUnit:
             self._say(rank, StateOrder(forget=StateForget(copy=self._copy)))
 
     def pass_on(self) -> bool:
-        """Bring ranks what others have taken and they store too. Returns whether all is on its way. Raises StateError."""
+        """Send ranks the values that others have copied and they store, too. True if all are on their way. Raises StateError."""
         while not self._failed and self._unwritten < MOST_UNWRITTEN:
             with self._changed:
                 if not self._to_pass:
@@ -192,8 +193,8 @@ class StateOfUnit:
         self.take(TakeState(self._copy, self._fragments))
 
     def finished(self, answers: Sequence[_Answer]) -> WholeCame:
-        """Note that all ranks have their part of the copy. Returns the end of it."""
-        # A fragment that was adopted since a rank said that it had all of it is older than what the unit holds.
+        """Note that all ranks have their part of the copy. Returns its end."""
+        # If the unit has adopted a fragment since a rank reported it complete, the copied values are older than the model's.
         held = self._process.held.versions
         self._fragments = tuple(
             fragment for fragment, version in enumerate(held) if all(answer.whole.get(fragment) == version for answer in answers)
@@ -202,17 +203,17 @@ class StateOfUnit:
         return self.leader.end
 
     def said(self, rank: int, said: StateSaid) -> None:
-        """Take what a rank answers."""
+        """Take a part of a rank's answer."""
         with self._changed:
             answer = self._answers.get(said.number)
             if answer is None:
-                return  # it is not waited for any more
+                return  # nobody waits for it any more
             answer.data += said.data
             if said.HasField("shared"):
                 self._to_pass.append((rank, said.shared))
             if said.last:
                 answer.done, answer.error = True, f"rank {rank}: {said.error}" if said.error else ""
-                answer.whole, answer.bytes = {one.fragment: one.version for one in said.whole}, said.bytes
+                answer.whole, answer.bytes = {fragment.fragment: fragment.version for fragment in said.whole}, said.bytes
                 del self._answers[said.number]
                 if answer.size:
                     self._unwritten -= answer.size
@@ -236,7 +237,7 @@ class StateOfUnit:
         others = rest.get(RANKS, []) if isinstance(rest, Mapping) else []
         answers = []
         for rank in self._others:
-            # The donor may have had another number of ranks. Then no rest is that of this one, and all take its leader's.
+            # If the donor has another number of ranks, its rests cannot be matched with this unit's ranks, and all take its leader's.
             data = encode(others[rank - 1] if len(others) == len(self._others) else _of_leader(rest))
             number, answer = self._answer()
             answers.append(answer)
@@ -248,7 +249,7 @@ class StateOfUnit:
     def _answer(self, size: int = 0) -> tuple[int, _Answer]:
         answer = _Answer(size)
         with self._changed:
-            # Before the order is sent: its answer comes on another thread, perhaps at once.
+            # Registered before the order is sent: the answer comes on another thread, perhaps at once.
             number = next(self._numbers)
             self._answers[number] = answer
         return number, answer
@@ -279,15 +280,16 @@ class StateOfUnit:
 
 
 class CopyOfRanks:
-    """A `UnitCopy` of all ranks, each of which copies what it owns."""
+    """The `UnitCopy` of all ranks. Each rank copies what it owns."""
 
-    changed_parameters = False  # each rank keeps them beside its model until all take them
+    changed_parameters = False  # each rank keeps the copy beside its model until all take it
 
     def __init__(self, unit: StateOfUnit, answers: Sequence[_Answer], others: Callable[[], list[_Answer] | None] = list) -> None:
         """
         Args:
+            unit: of the ranks
             answers: of the ranks that were told to copy
-            others: tells the others, and returns their answers. None if it is too early
+            others: tells the other ranks to copy and returns their answers, or None if it is too early
         """
         self._unit = unit
         self._answers = list(answers)
@@ -316,7 +318,7 @@ class CopyOfRanks:
 
 
 class StoredByRanks:
-    """A `StoredParts` of all ranks. Each stages at its own boundaries, the leader too, and ends when it leaves."""
+    """The `StoredParts` of all ranks. Each rank, also the leader, stages at its own boundaries and ends when it leaves."""
 
     def __init__(self, answers: Sequence[_Answer]) -> None:
         self._answers = answers
@@ -338,7 +340,7 @@ class StoredByRanks:
 
 @dataclass(frozen=True, slots=True)
 class _GatheredRest:
-    """A `StagedRest` of all ranks: that of the leader, and those of the others beside it."""
+    """The `StagedRest` of all ranks: the leader's, with those of the others under RANKS."""
 
     unit: StateOfUnit
     asked: Sequence[_Answer]
@@ -349,7 +351,7 @@ class _GatheredRest:
 
 
 def _stored_twice(owned: Sequence[Sequence[Piece]], held: Sequence[Sequence[Piece]]) -> set[str]:
-    """Return the tensors of which ranks store more than there is: each element is owned once."""
+    """Return the tensors of which the ranks store more elements than they own, which is each element once."""
     more: Counter[str] = Counter()
     for pieces in held:
         for piece in pieces:

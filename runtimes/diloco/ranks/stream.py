@@ -1,4 +1,4 @@
-"""One connection of a side channel: mutual TLS, and messages after their length.
+"""One connection of a side channel: mutual TLS, each message behind its length.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -13,9 +13,9 @@ from typing import Final, Self
 from diloco.protocol.tls import TlsError, TlsFiles, identities
 
 MOST_MEETING_BYTES: Final = 64 << 20
-"""The most bytes of what a rank says at the meeting: its pieces."""
+"""The most bytes of a rank's first message, which has its pieces."""
 MOST_BYTES: Final = 2 << 20
-"""The most bytes of any later message: a part of one array of a state has half of them."""
+"""The most bytes of a later message. A part of one array of a state has half of them."""
 MOST_UNSENT_BYTES: Final = MOST_MEETING_BYTES + (4 << 20)
 """Bytes that may wait for a peer that does not read."""
 _HANDSHAKE_TIMEOUT: Final = 5.0
@@ -36,8 +36,8 @@ class Stream:
 
     @classmethod
     async def accept(cls, raw: socket.socket, files: TlsFiles, identity: str) -> Self:
-        """Accept the server's end of a connection. Raises StreamError for a peer that is not `identity`, TlsError for own files that cannot
-        be used. Closes `raw` then, and when it is cancelled."""
+        """Accept the server's end of a connection. Raises StreamError for a peer that is not `identity`, TlsError if the own files cannot
+        be used. `raw` is closed then, and if the call is cancelled."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -57,9 +57,9 @@ class Stream:
 
     @classmethod
     async def connect(cls, host: str, port: int, files: TlsFiles, identity: str) -> Self:
-        """Connect. Raises StreamError if there is no peer, or one that is not `identity`, TlsError for own files that cannot be used."""
+        """Raises StreamError if there is no peer, or it is not `identity`, TlsError if the own files cannot be used."""
         context = files.context(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # the identity tells
+        context.check_hostname = False  # `_checked` compares the identity in its place
         try:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
                 reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="", ssl_shutdown_timeout=1.0)
@@ -78,8 +78,8 @@ class Stream:
         return cls(reader, writer)
 
     async def read(self, most: int = MOST_BYTES) -> bytes:
-        """Return the next message; b"" is a sign of life. Raises StreamError when there is none any more, or one of more than `most`
-        bytes."""
+        """Return the next message; b"" is a sign of life. Raises StreamError if the connection has ended, or the message has more than
+        `most` bytes."""
         try:
             length = int.from_bytes(await self._reader.readexactly(_LENGTH))
             if length > most:
@@ -91,7 +91,7 @@ class Stream:
             raise StreamError(f"the connection broke: {error}") from error
 
     def write(self, *messages: bytes) -> None:
-        """Send messages, in one go. Never waits; a peer that reads nothing is cut off."""
+        """Send messages in one go. Never waits; a peer that does not read is cut off at MOST_UNSENT_BYTES."""
         self._quiet = False
         if self._writer.is_closing():
             return
@@ -100,13 +100,13 @@ class Stream:
             self.cut()
 
     def sign_of_life(self) -> None:
-        """Send one, unless something was written since the last call."""
+        """Send an empty message, unless something was written since the last call."""
         if self._quiet:
             self.write(b"")
         self._quiet = True
 
     async def close(self) -> None:
-        """End the connection after what was written is sent. Waits a second at most."""
+        """End the connection once everything is sent. Waits a second at most."""
         self._writer.close()
         try:
             async with asyncio.timeout(1.0):

@@ -10,11 +10,9 @@ from diloco.ranks.samples import DataRank
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of this unit, as the framework knows them."""
-
     rank: int
     ranks: int
     gather: Callable[[bytes], Sequence[bytes]]
-    """What each rank has given, in the order of ranks: a collective that all call."""
+    """A collective that all ranks call. Returns what each has passed, in the order of ranks."""
     data: DataRank | None = None
-    """None: every rank trains samples of its own."""
+    """Which part of the unit's batch this rank trains. None if every rank trains samples of its own."""
