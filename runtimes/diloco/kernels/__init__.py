@@ -1,8 +1,8 @@
 """Loops over fragments in C, for numpy arrays: one pass each, at the speed of memory, and outside of Python's global lock.
 
 The C code keeps no state, allocates nothing and rounds every operation as numpy's float32 does, so results are the same bytes on every
-processor. `runtimes/hatch_build.py` compiles it when the package is built, and writes down its digest: a process that loads a library
-which was cut short dies of SIGBUS, without a word.
+processor. `runtimes/hatch_build.py` compiles it when the package is built, and writes down its digest. The digest is checked here, because
+a process that loads a truncated library dies of SIGBUS without a message.
 
 See docs/decisions/0062-merge-numerics.md.
 """
@@ -31,7 +31,7 @@ _POINTER, _SIZE, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float
 
 
 class Status(enum.IntEnum):
-    """What a loop found. The numbers are those of kernels.c."""
+    """What a loop reports. The numbers are those of kernels.c."""
 
     OK = 0
     INPUT_NOT_FINITE = 1
@@ -65,7 +65,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "combine": (ctypes.c_double, (_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _FLOAT, _POINTER)),
     "nesterov": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _FLOAT, _FLOAT, _POINTER, _POINTER)),
 }
-"""Result and arguments, as kernels.c declares them."""
+"""Result and arguments of each loop, as kernels.c declares them."""
 
 
 def _load() -> ctypes.CDLL:
@@ -78,14 +78,13 @@ def _load() -> ctypes.CDLL:
 
 
 def _function(name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return a function of the library."""
     try:
         function = getattr(_library, name)
     except AttributeError as error:
         raise _unusable(error) from error
     function.restype, function.argtypes = result, arguments
-    found: Callable[..., Any] = function
-    return found
+    typed: Callable[..., Any] = function
+    return typed
 
 
 def _unusable(why: object) -> ImportError:
@@ -95,26 +94,25 @@ def _unusable(why: object) -> ImportError:
 
 
 def _bound(level: int) -> dict[str, Callable[..., Any]]:
-    """Return the loops as they are compiled for a level of the processor."""
+    """Return the loops that are compiled for a level of the processor."""
     return {name: _function(f"diloco_{name}_v{level}", *signature) for name, signature in _SIGNATURES.items()}
 
 
 _library: Final = _load()
 LEVELS: Final = (1, 3, 4)
-"""Levels of processors, as in x86-64-v3; other architectures have level 1 only."""
+"""Levels of processors: 3 is x86-64-v3. Other architectures have only level 1."""
 LEVEL: Final[int] = _function("diloco_level", _INT, ())()
 """The level of this processor."""
 _loops = _bound(LEVEL)
 
 
 def finite(x: Floats) -> bool:
-    """Return whether all values are finite."""
     return bool(_loops["finite"](_at(x, np.float32, x.size), x.size))
 
 
 def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> Status:
-    """Write `x`, less `base` if there is one, in bfloat16 into `out`: nearest, ties to even. RESULT_NOT_FINITE: a value is too
-    large for it."""
+    """Write `x`, or `x - base` if there is a base, in bfloat16 into `out`: nearest, ties to even. RESULT_NOT_FINITE if a value is too large
+    for bfloat16."""
     n = out.size
     return Status(
         _loops["encode_bfloat16"](_at(x, np.float32, n), _at_or_null(base, np.float32, n), n, _at(out, np.uint16, n, written=True))
@@ -122,7 +120,7 @@ def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> 
 
 
 def encode_int4(x: Floats, base: Floats | None, scales: Floats, packed: Bytes) -> Status:
-    """Write `x`, less `base` if there is one, in blocks of 256: `scales` one for each, `packed` two values to a byte."""
+    """Write `x`, or `x - base` if there is a base, in blocks of 256: one of `scales` for each block, two values to a byte of `packed`."""
     n = x.size
     return Status(
         _loops["encode_int4"](
@@ -136,10 +134,10 @@ def encode_int4(x: Floats, base: Floats | None, scales: Floats, packed: Bytes) -
 
 
 class Squares:
-    """The sums of the squares of consecutive tensors in one array, in float64: filled by the `place` functions."""
+    """The sums of squares of consecutive tensors in one array, in float64. The `place` functions fill them in."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Begin with `sizes`: values of each tensor. Raises ValueError for an empty one."""
+        """`sizes`: number of values of each tensor. Raises ValueError for an empty tensor."""
         if any(size < 1 for size in sizes):
             raise ValueError(f"an empty tensor has no squares: {list(sizes)}")
         self.ends = np.cumsum(sizes, dtype=np.uintp)
@@ -147,7 +145,7 @@ class Squares:
 
 
 def place_float32(x: Floats, base: Floats, out: Floats | None, mode: Mode, squares: Squares | None = None) -> Status:
-    """Write `base + x` or `base - x` into `out`, which may be `base`; None: only `squares` are wanted."""
+    """Write `base + x` or `base - x` into `out`, which may be `base`, or is None if only `squares` are wanted."""
     if mode not in (Mode.ADDED, Mode.SUBTRACTED):
         raise ValueError(f"float32 values are their own decoded form: nothing to do for {mode.name}")
     n = base.size
@@ -159,7 +157,7 @@ def place_float32(x: Floats, base: Floats, out: Floats | None, mode: Mode, squar
 def place_bfloat16(
     coded: NDArray[np.uint16], base: Floats | None, out: Floats | None, mode: Mode, squares: Squares | None = None
 ) -> Status:
-    """Decode into `out`, which may be `base`; None: only `squares` are wanted. `base` is needed in the modes that name it."""
+    """Decode into `out`, which may be `base`, or is None if only `squares` are wanted. The modes ADDED and SUBTRACTED need `base`."""
     n = coded.size
     return Status(
         _loops["place_bfloat16"](_at(coded, np.uint16, n), n, _base(base, mode, n), _out_or_null(out, n), mode, *_sums(squares, n))
@@ -169,7 +167,7 @@ def place_bfloat16(
 def place_int4(
     scales: Floats, packed: Bytes, n: int, base: Floats | None, out: Floats | None, mode: Mode, squares: Squares | None = None
 ) -> Status:
-    """Decode `n` values into `out`, which may be `base`; None: only `squares` are wanted. `base` is needed in the modes that name it."""
+    """Decode `n` values into `out`, which may be `base`, or is None if only `squares` are wanted. ADDED and SUBTRACTED need `base`."""
     return Status(
         _loops["place_int4"](
             _at(scales, np.float32, -(-n // 256)),
@@ -184,39 +182,42 @@ def place_int4(
 
 
 class Runs:
-    """Elements of a vector, in runs of equal length. C believes what it says, so it is checked here."""
+    """Elements of a vector, in runs of equal length. The bounds are checked here, because the C code does not check them."""
 
     def __init__(self, starts: Indices, length: int, n: int) -> None:
-        """Prepare runs of `length` elements each, from `starts` in a vector of `n`. Raises ValueError for an element that is not in it."""
+        """Runs of `length` elements that begin at `starts` in a vector of `n`. Raises ValueError for elements beyond it."""
         if length < 1 or starts.size < 1 or starts.max() > n - length or length > n:
             raise ValueError(f"runs of {length} elements are not within a vector of {n}")
         self.starts, self.length, self.n = starts, length, n
 
     @property
     def size(self) -> int:
-        """Elements of all runs."""
+        """Elements of all runs together."""
         return self.starts.size * self.length
 
     def arguments(self) -> tuple[int, int, int]:
-        """Return the arguments as the loops take them."""
+        """Return the runs as arguments of the loops."""
         return _at(self.starts, np.uintp, self.starts.size), self.starts.size, self.length
 
 
 def cut_int4(packed: Bytes, runs: Runs, out: Bytes, at: int) -> None:
-    """Copy the levels of `runs` of a vector, packed two to a byte, to `out`, the same of another vector, from its element `at`."""
+    """Copy the levels of `runs` from a vector to another, `out`, from its element `at` on. Both are packed two levels to a byte."""
     _loops["cut_int4"](
         _at(packed, np.uint8, (runs.n + 1) // 2), *runs.arguments(), _at(_with_room(out, runs, at, 2), np.uint8, out.size, written=True), at
     )
 
 
 def mark_blocks(runs: Runs, marked: Bytes) -> None:
-    """Set to 1 what stands in `marked` for the blocks of 256 that the runs touch."""
+    """Set to 1 the entry in `marked` of each block of 256 elements that the runs touch."""
     _loops["mark_blocks"](*runs.arguments(), _at(marked, np.uint8, -(-runs.n // 256), written=True))
 
 
 def add_int4_runs(scales: Floats, packed: Bytes, runs: Runs, base: Floats, out: Floats, at: int) -> Status:
-    """Write `base` plus decoded into `out`, which may be `base`. These and `packed` hold run after run, from their element `at`; `scales`
-    are those of all blocks of the vector that the runs are of."""
+    """Write `base` plus the decoded values into `out`, which may be `base`.
+
+    `packed`, `base` and `out` hold one run after the other, from their element `at` on. `scales` has one scale for each block of the whole
+    vector.
+    """
     return Status(
         _loops["add_int4_runs"](
             _at(scales, np.float32, -(-runs.n // 256)),
@@ -235,12 +236,12 @@ def squares(x: Floats) -> float:
 
 
 class Vector(ctypes.Structure):
-    """A vector that `combine` adds up: its values, or what a payload stands for, which is decoded on the way. Made by the class methods."""
+    """A vector that `combine` adds up: values, or a payload, which `combine` decodes. Made by the class methods."""
 
     _fields_ = (("data", _POINTER), ("other", _POINTER), ("kind", ctypes.c_int64))
     size: int
     _arrays: tuple[NDArray[Any] | None, ...]
-    """They are kept alive."""
+    """Keeps the arrays alive that the structure points to."""
 
     @classmethod
     def _of(cls, kind: int, n: int, data: NDArray[Any], items: int, other: Floats | None, others: int) -> Vector:
@@ -254,23 +255,23 @@ class Vector(ctypes.Structure):
 
     @classmethod
     def of_float32(cls, value: Floats, anchor: Floats) -> Vector:
-        """Stand for `anchor - value`."""
+        """The vector `anchor - value`."""
         return cls._of(1, value.size, _typed(value, np.float32), value.size, anchor, value.size)
 
     @classmethod
     def of_bfloat16(cls, delta: NDArray[np.uint16]) -> Vector:
-        """Stand for the opposite of the delta."""
+        """The vector `-delta`."""
         return cls._of(2, delta.size, _typed(delta, np.uint16), delta.size, None, 0)
 
     @classmethod
     def of_int4(cls, scales: Floats, packed: Bytes, n: int) -> Vector:
-        """Stand for the opposite of the delta of `n` values."""
+        """The vector `-delta`, of `n` values."""
         return cls._of(3, n, _typed(packed, np.uint8), (n + 1) // 2, scales, -(-n // 256))
 
 
 def combine(vectors: Sequence[Vector], factors: Sequence[float], divisor: float, out: Floats, begin: int = 0) -> float:
-    """Compute `out = sum factor * vector / divisor`, added in order in float32, of as many elements as `out` has, from `begin` on. Returns
-    the sum of `out`'s squares, in float64."""
+    """Compute `out = (sum of factor * vector) / divisor` in float32, added in order, for the vectors' elements from `begin` on, as many as
+    `out` has. Returns the sum of the squares of `out`, in float64."""
     n = out.size
     if not vectors or len(vectors) != len(factors):
         raise ValueError(f"{len(vectors)} vectors with {len(factors)} factors cannot be combined")
@@ -282,7 +283,7 @@ def combine(vectors: Sequence[Vector], factors: Sequence[float], divisor: float,
 
 
 def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, rate: float, buffer: Floats, out: Floats) -> Status:
-    """Compute `buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`, with 0 in the place of a missing `onto`."""
+    """Compute `buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`. If `onto` is None, it counts as 0."""
     n = out.size
     return Status(
         _loops["nesterov"](
@@ -299,7 +300,7 @@ def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, ra
 
 
 def _with_room[T: np.generic](x: NDArray[T], runs: Runs, at: int, per_item: int) -> NDArray[T]:
-    """Return `x` if it holds the runs from element `at`, with `per_item` elements in one of its own."""
+    """Return `x` if it has room for the runs from element `at` on, with `per_item` elements in each item. Raises ValueError if not."""
     if at < 0 or x.size * per_item < at + runs.size:
         raise ValueError(f"an array of {x.size} has no room for {runs.size} elements from {at}")
     return x
@@ -323,7 +324,7 @@ def _base(base: Floats | None, mode: Mode, n: int) -> int | None:
 
 
 def _typed[T: np.generic](x: NDArray[T], dtype: type[np.generic]) -> NDArray[T]:
-    """Return `x`. Raises TypeError for another type of elements."""
+    """Return `x`. Raises TypeError if it has another type than `dtype`."""
     if x.dtype != dtype:
         raise TypeError(f"expected a vector of {np.dtype(dtype).name}, not of {x.dtype}")
     return x
@@ -338,8 +339,8 @@ def _at_or_null(x: Floats | None, dtype: type[np.generic], size: int) -> int | N
 
 
 def _at(x: NDArray[np.generic], dtype: type[np.generic], size: int, *, written: bool = False) -> int:
-    """Return the address of `x`. C reads and writes what it is told to: anything but a contiguous vector of this type and size is a
-    TypeError."""
+    """Return the address of `x`. Raises TypeError unless it is a contiguous vector of this type and size, because the C code checks
+    nothing."""
     if x.dtype != dtype or x.shape != (size,) or not x.flags.c_contiguous or not x.flags.aligned or (written and not x.flags.writeable):
         state = "" if x.flags.writeable else "read-only "
         raise TypeError(f"expected a contiguous vector of {size} {np.dtype(dtype).name}, not a {state}{x.dtype} array of shape {x.shape}")

@@ -4,13 +4,13 @@
 // Every result is the same on every processor: each operation is rounded to its type as written (-ffp-contract=off: no fused
 // multiply-add), and sums have a fixed number of lanes, so that wider vectors do not change their order. No function allocates,
 // keeps state or calls anything; arrays are as long as the caller says, and do not overlap unless a comment allows it.
-// diloco/kernels/__init__.py is the one caller, and checks types and sizes.
+// The only caller is diloco/kernels/__init__.py, which checks types and sizes.
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-// Compiled once for each level of the processor (LEVEL is v1, v3 or v4, as in x86-64-v3), which ends the functions' names.
+// Compiled once for each level of the processor. The functions' names end with it: LEVEL is v1, v3 or v4, as in x86-64-v3.
 #define NAMED_FOR(name, level) diloco_##name##_##level
 #define NAMED(name, level) NAMED_FOR(name, level)
 #define LOOP(name) NAMED(name, LEVEL)
@@ -37,7 +37,7 @@ INLINE float float_of(uint32_t bits) {
   return x;
 }
 
-// Bits without sign order as magnitudes do, NaN above infinity: the largest says whether all are finite.
+// The bits without the sign order as the magnitudes do, with NaN above infinity. So the largest shows whether all values are finite.
 INLINE uint32_t larger(uint32_t so_far, float x) {
   uint32_t magnitude = bits_of(x) & MAGNITUDE;
   return magnitude > so_far ? magnitude : so_far;
@@ -56,7 +56,7 @@ INLINE size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 // --- norms -----------------------------------------------------------------------------------------------------------
 
-// Element i goes to lane i mod 16, with `before` elements before x[0]. Squares of float32 neither overflow nor vanish in double.
+// x[0] is element number `before`. Element i goes to lane i mod 16. Squares of float32 neither overflow nor vanish in double.
 INLINE void add_squares(const float *x, size_t n, size_t before, double lanes[LANES]) {
   size_t i = 0;
   for (; i < n && (before + i) % LANES; i++) lanes[(before + i) % LANES] += (double)x[i] * (double)x[i];
@@ -74,12 +74,12 @@ INLINE double total(const double lanes[LANES]) {
 // The sums of squares of consecutive tensors, while an array is filled from its beginning to its end.
 struct squares {
   const size_t *ends;  // of each tensor; the last is the array's
-  double *sums;        // of each tensor; NULL: not wanted
+  double *sums;        // of each tensor; NULL if they are not wanted
   size_t tensor, start;
   double lanes[LANES];
 };
 
-// The array's elements `from` to `to - 1` are x[0] and what follows.
+// Adds the array's elements `from` to `to - 1`, which begin at x[0].
 INLINE void note_squares(struct squares *s, const float *x, size_t from, size_t to) {
   if (s->sums == NULL) return;
   while (from < to) {
@@ -121,7 +121,7 @@ INLINE int place_float32(const float *x, size_t n, const float *base, float *out
 
 // --- bfloat16 --------------------------------------------------------------------------------------------------------
 
-// `base` may be NULL; otherwise x - base is coded.
+// Codes x - base, or x if `base` is NULL.
 int LOOP(encode_bfloat16)(const float *x, const float *base, size_t n, uint16_t *out) {
   uint32_t largest = 0;
   if (base == NULL) {
@@ -161,23 +161,23 @@ INLINE int place_bfloat16(const uint16_t *coded, size_t n, const float *base, fl
 
 // --- int4 ------------------------------------------------------------------------------------------------------------
 
-// One block of 256 values to its scale and 128 bytes. Returns the bits of the largest magnitude.
+// Codes a block of 256 values as a scale and 128 bytes. Returns the bits of the largest magnitude.
 INLINE uint32_t encode_block(const float *x, float *scale, uint8_t *packed) {
   uint32_t largest = 0;
   for (int i = 0; i < BLOCK; i++) largest = larger(largest, x[i]);
   float s = float_of(largest) / 7.0f;
-  // A scale that would be subnormal is 0, and so are its levels.
+  // A scale that would be subnormal becomes 0, and so do the block's levels.
   s = s < SMALLEST_NORMAL ? 0.0f : s;
   *scale = s;
   float divisor = s > 0 ? s : __builtin_inff();
   uint8_t levels[BLOCK];
-  // From 2^23 to 2^24 floats are integers: adding 1.5 * 2^23 rounds to the nearest, ties to even. The low byte is the level + 8.
+  // Floats from 2^23 to 2^24 are integers, so adding 1.5 * 2^23 (and 8) rounds to nearest, ties to even. The low byte is the level + 8.
   for (int i = 0; i < BLOCK; i++) levels[i] = (uint8_t)bits_of(x[i] / divisor + 12582920.0f);
   for (int i = 0; i < BLOCK / 2; i++) packed[i] = (uint8_t)(levels[2 * i] | levels[2 * i + 1] << 4);
   return largest;
 }
 
-// `base` may be NULL; otherwise x - base is coded.
+// Codes x - base, or x if `base` is NULL.
 int LOOP(encode_int4)(const float *x, const float *base, size_t n, float *scales, uint8_t *packed) {
   for (size_t start = 0; start < n; start += BLOCK) {
     size_t count = least(BLOCK, n - start);
@@ -228,7 +228,7 @@ INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, cons
       uint8_t pairs[BLOCK / 2];
       memset(pairs, 0x88, sizeof pairs);
       memcpy(pairs, packed + start / 2, (count + 1) / 2);
-      // An odd count leaves half a byte that means nothing.
+      // With an odd count the high half of the last byte has no meaning, and may be anything.
       if (count % 2) pairs[count / 2] = (uint8_t)((pairs[count / 2] & 15) | 0x80);
       float bases[BLOCK] = {0};
       if (mode == ADDED || mode == SUBTRACTED) memcpy(bases, base + start, count * sizeof(float));
@@ -242,8 +242,8 @@ INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, cons
 }
 
 // --- placing decoded values ------------------------------------------------------------------------------------------
-// `out` may be `base`, and NULL: then only the squares are wanted. `base` is not read in the modes PLAIN and NEGATED. `sums`, unless it is NULL, gets the sum of the squares of
-// each of the tensors in `out`, which end at `ends`; none of them is empty.
+// `out` may be `base`. It is NULL if only the squares are wanted. `base` is not read in the modes PLAIN and NEGATED. `sums`, unless it is
+// NULL, gets the sum of squares of each tensor in `out`. The tensors end at `ends`, and none is empty.
 
 int LOOP(place_float32)(const float *x, size_t n, const float *base, float *out, int mode, const size_t *ends, double *sums) {
   struct squares squares = {.ends = ends, .sums = sums};
@@ -272,10 +272,10 @@ int LOOP(place_int4)(const float *scales, const uint8_t *packed, size_t n, const
 }
 
 // --- portions of an int4 fragment ------------------------------------------------------------------------------------
-// A portion's elements come in runs of `length` elements, which begin at `starts` in the fragment. Its own arrays hold run after run;
-// `at` is where the first of these runs lies in them.
+// A portion's elements come in runs of `length` elements, which begin at `starts` in the fragment. The portion's own arrays hold one run
+// after the other, the first of them at element `at`.
 
-// Levels `from` to `from + n - 1`, one to a byte.
+// Writes levels `from` to `from + n - 1`, one to a byte.
 INLINE void unpack_levels(const uint8_t *packed, size_t from, size_t n, uint8_t *levels) {
   if (n && from % 2) {
     *levels++ = packed[from / 2] >> 4;
@@ -290,7 +290,7 @@ INLINE void unpack_levels(const uint8_t *packed, size_t from, size_t n, uint8_t 
   if (n % 2) levels[n - 1] = pairs[n / 2] & 15;
 }
 
-// The levels of the runs. The high half of a last byte that only half belongs to them becomes 0.
+// Copies the levels of the runs. If only the low half of the last byte is used, its high half becomes 0.
 void LOOP(cut_int4)(const uint8_t *packed, const size_t *starts, size_t runs, size_t length, uint8_t *out, size_t at) {
   for (size_t r = 0; r < runs; r++) {
     size_t from = starts[r], n = length;
@@ -312,13 +312,13 @@ void LOOP(cut_int4)(const uint8_t *packed, const size_t *starts, size_t runs, si
   }
 }
 
-// Sets `marked` of the fragment's blocks that the runs touch.
+// Sets `marked` for each block of the fragment that the runs touch.
 void LOOP(mark_blocks)(const size_t *starts, size_t runs, size_t length, uint8_t *marked) {
   for (size_t r = 0; r < runs; r++)
     for (size_t block = starts[r] / BLOCK; block <= (starts[r] + length - 1) / BLOCK; block++) marked[block] = 1;
 }
 
-// out = base + decoded. `scales` are the fragment's, one for each of its blocks; `packed`, `base` and `out` are the portion's.
+// out = base + decoded. `scales` has one for each block of the fragment; `packed`, `base` and `out` are the portion's.
 int LOOP(add_int4_runs)(const float *scales, const uint8_t *packed, const size_t *starts, size_t runs, size_t length, const float *base,
                         float *out, size_t at) {
   uint32_t result = 0;
@@ -347,7 +347,7 @@ double LOOP(squares)(const float *x, size_t n) {
   return total(lanes);
 }
 
-// A vector that is merged: its values, or the outer gradient for which a payload stands, `anchor` less a value or the opposite of a delta.
+// A vector that is merged: values, or the outer gradient that a payload codes, which is `anchor` less a value, or the opposite of a delta.
 enum kind { VALUES, VALUE_FLOAT32, DELTA_BFLOAT16, DELTA_INT4 };
 struct vector {
   const void *data;     // float32, bfloat16, or the levels of int4
@@ -355,7 +355,7 @@ struct vector {
   int64_t kind;
 };
 
-// Elements from `start`, a multiple of BLOCK, to `start + count`, at most PART: where they lie, or in `buffer`.
+// Returns `count` elements (at most PART) from `start` on, a multiple of BLOCK: a pointer to where they lie, or to `buffer` if decoded.
 INLINE const float *elements(const struct vector *v, size_t start, size_t count, float *restrict buffer) {
   struct squares none = {.sums = NULL};
   switch (v->kind) {
@@ -410,7 +410,7 @@ double LOOP(combine)(const struct vector *vectors, const float *factors, size_t 
   return total(lanes);
 }
 
-// SGD with Nesterov momentum: buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer). `onto` may be NULL: 0.
+// SGD with Nesterov momentum: buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer). A NULL `onto` counts as 0.
 int LOOP(nesterov)(const float *delta, const float *momentum, const float *onto, size_t n, float mu, float rate,
                            float *restrict buffer, float *restrict out) {
   uint32_t result = 0;

@@ -1,4 +1,4 @@
-// The highest level of kernels.c that this processor and its operating system carry out: 1, 3 or 4, as in x86-64-v3.
+// The highest level of kernels.c that this processor and its operating system support: 1, 3 or 4, as in x86-64-v3.
 
 int diloco_level(void);
 

@@ -1,4 +1,4 @@
-"""Exponential back-off: the one formula of both planes. Pure: randomness comes in as an argument.
+"""Exponential back-off, with one formula for both planes. Pure: randomness comes in as an argument.
 
 See docs/decisions/0030-controller-loop.md.
 """
@@ -12,8 +12,8 @@ _MAX_EXPONENT = 64
 
 
 def exponential(initial: float, ceiling: float, failures: int) -> float:
-    """Return seconds to wait after the `failures`-th failure in a row (from 1): `initial`, then twice as long each time, up to
-    `ceiling`."""
+    """Return the seconds to wait after the `failures`-th failure in a row (from 1): `initial`, then twice as long each time, up to
+    `ceiling`. Raises ValueError if `failures` is less than 1."""
     if failures < 1:
         raise ValueError(f"there is no back-off before the first failure, failures={failures}")
     return min(ceiling, initial * 2.0 ** min(failures - 1, _MAX_EXPONENT))
@@ -37,5 +37,5 @@ class ExponentialBackoff:
             raise ValueError(f"back-off needs 0 <= jitter < 1, not jitter={self.jitter}")
 
     def delay(self, failures: int, draw: float) -> float:
-        """Return seconds to wait after the `failures`-th failure in a row (from 1). `draw` is uniform in [0, 1)."""
+        """Return the seconds to wait after the `failures`-th failure in a row (from 1). `draw` is uniform in [0, 1)."""
         return exponential(self.initial, self.ceiling, failures) * (1 - self.jitter * draw)

@@ -11,20 +11,20 @@ from diloco.protocol.framing import MOST_CHUNK_BYTES
 from diloco.protocol.window import MOST_BYTES
 
 MAX_MESSAGE_BYTES = 16 * MOST_CHUNK_BYTES
-"""Bound of one message. Chunks stay far below; Hello and Welcome carry the whole layout (some 100 bytes per tensor)."""
+"""Bound of one message. Chunks are much smaller; Hello and Welcome carry the whole layout (some 100 bytes per tensor)."""
 CONNECT_TIMEOUT_MS = 5000
 """How long one attempt to connect may take (gRPC calls it the minimum reconnect back-off)."""
 RECEIVE_BYTES = MOST_BYTES + MOST_CHUNK_BYTES
-"""What gRPC takes of a stream before it is read: all that the window lets the other end send."""
+"""Bytes of a stream that gRPC accepts before they are read: as many as the window lets the other end send."""
 
 
 _HANDSHAKE_PATIENCE = 4
-"""A handshake takes several answers of the other end, each of which may take as long as one to a ping."""
+"""A handshake needs several answers from the other end. Each may take as long as the answer to a ping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """HTTP/2 pings that detect a frozen or lost peer, after at most `every + timeout`. Seconds."""
+    """HTTP/2 pings that detect a frozen or lost peer after at most `every + timeout` seconds."""
 
     every: float = 5.0
     timeout: float = 5.0
@@ -37,8 +37,8 @@ class Keepalive:
 def options(keepalive: Keepalive) -> list[tuple[str, int]]:
     """Return options for a channel or a server. Both ends ping, so both ends allow the other's pings.
 
-    The window of chunks limits what is under way, so gRPC needs no bandwidth probe, and its frames may be as large as chunks. An unanswered
-    ping ends the connection after `ping_timeout`, whatever the keepalive's time-out says; gRPC's own value is a minute.
+    The transfer window limits what is under way, so gRPC needs no bandwidth probe, and its frames may be as large as chunks. `ping_timeout`
+    is set as well, because gRPC ends a connection with an unanswered ping only after it, and its default is a minute.
     """
     every, timeout = int(keepalive.every * 1000), int(keepalive.timeout * 1000)
     return [
@@ -58,9 +58,12 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
 
 
 def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int | str]]:
-    """Return options for a learner's channel, one per attempt to connect: the learner has a back-off of its own, so channels may not share
-    gRPC's. No proxy: the address is a pod's. No retries by gRPC, which may lose a call for ever (decision 0150). `host_name`: what the
-    certificate of the other end must say."""
+    """Return options for a channel of a learner, which opens one for each attempt to connect. `host_name`: what the other end's certificate
+    must say.
+
+    The learner has its own back-off, so channels must not share gRPC's. There is no proxy, because the address is a pod's. gRPC must not
+    retry, because it may lose a call for ever (decision 0150).
+    """
     return [
         *options(keepalive),
         ("grpc.ssl_target_name_override", host_name),
@@ -72,7 +75,9 @@ def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int 
 
 
 def server_options(keepalive: Keepalive) -> list[tuple[str, int]]:
-    """Options for a server. Two on one port would share those who connect between them: refuse to start instead. Who connects and says
-    nothing holds a descriptor of the process; gRPC's own limit is two minutes."""
+    """Return options for a server. A second server on its port fails to start; with SO_REUSEPORT the two would share the connections.
+
+    A client that connects and sends nothing holds a file descriptor, so the handshake has a time-out. gRPC's own is two minutes.
+    """
     handshake = int(_HANDSHAKE_PATIENCE * keepalive.timeout * 1000)
     return [*options(keepalive), ("grpc.so_reuseport", 0), ("grpc.server_handshake_timeout_ms", handshake)]

@@ -1,5 +1,5 @@
-"""A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; chunks of one do not reorder.
-A sender may end a transfer unfinished with a chunk that says `cancelled`.
+"""Splits a fragment's payload into chunks, and puts it together again. Transfers of different fragments may interleave on one stream, but
+the chunks of one transfer keep their order. A sender may end a transfer unfinished with a chunk that says `cancelled`.
 
 See docs/decisions/0150-transfers.md.
 """
@@ -20,33 +20,33 @@ from diloco.wording import plural
 Bytes = NDArray[np.uint8]
 
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 256 << 10, 4 << 20
-"""Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment. On a
-narrow link the sender's window divides it further."""
+"""Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata never waits long behind a fragment. On a
+narrow link the sender's window divides chunks further."""
 CHUNKS = 8
-"""Chunks of one payload, between these sizes: metadata, and the end of a cancelled transfer, wait for an eighth of it."""
+"""Chunks of one payload, within the two sizes. So metadata, and the end of a cancelled transfer, wait for an eighth of the payload."""
 
 _SAME: Final = tuple(each.name for each in Chunk.DESCRIPTOR.fields if each.name not in ("offset", "data", "acknowledged"))
-"""Fields that all chunks of a transfer have in common: what is judged by the first one is used from the last one."""
+"""Fields that must be the same in all chunks of a transfer: the first chunk's are checked, the last chunk's are used."""
 
 OPEN_TRANSFERS = 2
-"""Transfers of one stream that may be under way at a time: a peer cannot make this process reserve memory for the whole model."""
+"""Transfers of one stream that may be under way at a time, so that a peer cannot make this process reserve memory for the whole model."""
 
 
 class FramingError(ValueError):
-    """The peer's chunks do not make up a payload: a hole, a repetition, or more bytes than announced. The stream cannot go on."""
+    """The peer has broken the rules of transfers, such as by a hole, a repetition, or too many bytes. The stream cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A complete payload with the header fields of its last chunk."""
+    """A complete payload with the header of its last chunk."""
 
     header: Chunk
     payload: memoryview
 
 
 def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | None = None) -> Iterator[DataChunk]:
-    """Yield `payload` as chunks of at most `size` bytes (None: see CHUNKS) that carry `header`'s other fields; an empty payload is one
-    empty chunk. Nothing is copied: `payload` must not change until all are sent."""
+    """Yield `payload` as chunks of at most `size` bytes (None: see CHUNKS) with the other fields of `header`. An empty payload is one empty
+    chunk. Nothing is copied, so `payload` must not change until all chunks are sent."""
     view = memoryview(payload).cast("B")
     size = size or min(max(-(-len(view) // CHUNKS), LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
     for offset in range(0, max(1, len(view)), size):
@@ -58,12 +58,12 @@ def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | No
 
 
 def is_last(chunk: DataChunk) -> bool:
-    """Return whether the payload ends with this chunk."""
+    """Whether the payload ends with this chunk."""
     return chunk.header.offset + len(chunk.data) >= chunk.header.total
 
 
 def cancellation(of: Chunk) -> Chunk:
-    """Return the chunk that ends, unfinished, the transfer to which the chunk `of` belongs."""
+    """Return the chunk that ends the transfer of the chunk `of` unfinished."""
     return Chunk(kind=of.kind, fragment=of.fragment, t=of.t, cancelled=True)
 
 
@@ -75,19 +75,23 @@ class Assembler:
     """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way, and OPEN_TRANSFERS in all."""
 
     def __init__(self, expected: Callable[[Chunk], int], take: Callable[[int], Bytes] = _new) -> None:
-        """Begin with `expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only
-        afterwards: a peer cannot make this process reserve memory at will. `take`: gives so many bytes to write to, of any content."""
+        """
+        Args:
+            expected: returns the size of the payload that a first chunk begins; may raise FramingError. It is called before memory is
+                allocated, so that a peer cannot make this process reserve memory at will
+            take: returns a buffer of the given number of bytes, with any content
+        """
         self._expected = expected
         self._take = take
         self._open: dict[tuple[int, int], tuple[Bytes, int, Chunk]] = {}
 
     @property
     def reserved(self) -> int:
-        """Bytes of the transfers that are under way."""
+        """Bytes reserved for the transfers under way."""
         return sum(len(buffer) for buffer, _, _ in self._open.values())
 
     def add(self, chunk: DataChunk) -> Transfer | None:
-        """Return the complete transfer if `chunk` was its last. The one copy of its data is made here. Raises FramingError."""
+        """Add a chunk, and return the transfer if it is complete now. The only copy of the data is made here. Raises FramingError."""
         header, data = chunk.header, chunk.data
         key = (header.kind, header.fragment)
         what = f"{Chunk.Kind.Name(header.kind)} of fragment {header.fragment} at outer step {header.t}"
@@ -114,7 +118,7 @@ class Assembler:
         end = received + len(data)
         if end > len(buffer) or (not data and len(buffer)):
             raise FramingError(f"{what} brings {plural(len(data), 'byte')} at offset {received} of {len(buffer)}")
-        buffer[received:end] = np.frombuffer(data, np.uint8)  # numpy lets go of the global lock
+        buffer[received:end] = np.frombuffer(data, np.uint8)  # by numpy, which releases the global lock meanwhile
         if end < len(buffer):
             self._open[key] = (buffer, end, first)
             return None

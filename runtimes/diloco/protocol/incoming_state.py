@@ -1,4 +1,4 @@
-"""The messages of a state that comes, put together and checked: what a learner takes.
+"""Puts together and checks the messages of a state that a learner takes.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -20,8 +20,8 @@ from diloco.protocol.state_parts import MOST_ARRAYS, PART_ELEMENTS, PieceArray, 
 from diloco.protocol.state_values import MOST_BYTES
 
 MOST_WAITS = 24
-"""So often a donor may say that it waits before it sends the next part. Ours says so twelve times and then ends. The taker does not train
-meanwhile, so a donor must not keep it by such messages alone."""
+"""How often a donor may say that it waits before it sends the next part. This version says so twelve times and then ends. The taker does
+not train meanwhile, so a donor must not hold it with such messages alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,17 @@ class RestCame:
 
 @dataclass(frozen=True, slots=True)
 class EndCame:
-    """Everything came that the donor's process has."""
+    """Everything has come that the donor's process has."""
 
     elements: int
-    """How much of the model its pieces are."""
+    """Elements of the model in the pieces that it gave."""
 
 
 class Incoming:
-    """One transfer. `add` raises StateError and FramingError for what cannot be; then nothing more of it counts."""
+    """One transfer of a state. Once `add` has raised, nothing more of it can be used."""
 
     def __init__(self, layout: Layout, fragments: int, *, with_rest: bool = True) -> None:
-        """`with_rest`: the small rest is to come, after all parts."""
+        """`with_rest`: the small rest must come after all parts."""
         self._layout = layout
         self._with_rest = with_rest
         self._fragments = fragments
@@ -64,17 +64,17 @@ class Incoming:
         self._parts = 0
         self._rest = False
         self._waits = 0
-        """So often the donor has said, since the last part, that it waits for its next step boundary."""
+        """How often the donor has said since the last part that it waits for its next step boundary."""
         self.bytes = 0
-        """That have come."""
+        """Bytes of the parts that are complete."""
 
     @property
     def begun(self) -> bool:
-        """Whether the first part has begun."""
+        """The first part has begun."""
         return self._part is not None or self._parts > 0
 
     def add(self, message: StateMessage | DataChunk) -> ArraysCame | RestCame | EndCame | None:
-        """Take the next message; None: it completes nothing."""
+        """Take the next message. None if it completes nothing. Raises StateError and FramingError for a message that cannot be right."""
         if isinstance(message, DataChunk):
             transfer = self._assembler.add(message)
             return None if transfer is None else self._complete(transfer.payload)

@@ -1,4 +1,4 @@
-"""Makes the messages of a state's parts, for who gives it. `incoming_state` reads them.
+"""Makes the messages of a state's parts for a donor. `incoming_state` reads them.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -15,14 +15,21 @@ from diloco.protocol.framing import split
 from diloco.protocol.state_parts import PieceArray, to_message
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of one message: while it is made, a training thread or an event loop may have to wait for it."""
+"""Bytes of one message. While it is made, a training thread or an event loop may have to wait."""
 
 
 def part_messages(
     index: int, arrays: Sequence[PieceArray], payload: bytes | bytearray | memoryview, versions: Sequence[int], layout: Layout
 ) -> Iterator[StateMessage | DataChunk]:
-    """Yield part `index` of a state. `payload`: the values of `arrays`, float32 in their order; without arrays it is the small rest.
-    `versions`: per fragment, the version of its parameters; -1: there are none."""
+    """Yield the messages of part `index` of a state.
+
+    Args:
+        index: from 0
+        arrays: of the part, empty for the small rest
+        payload: the values of `arrays`, float32, one array after the other; or the small rest
+        versions: for each fragment the version of its parameters, -1 if there are none
+        layout: of the model
+    """
     checksum = zlib.crc32(payload)
     part = StatePart(index=index, arrays=to_message(layout, arrays), versions=versions, bytes=len(payload), checksum=checksum)
     yield StateMessage(part=part)

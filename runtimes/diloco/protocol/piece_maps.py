@@ -1,4 +1,4 @@
-"""Who owns what in a unit of several processes, as its leader's Hello says it.
+"""What each process of a unit owns, as the leader's Hello says it.
 
 See docs/decisions/0159-ranks-of-a-unit.md.
 """
@@ -15,12 +15,12 @@ from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.wording import plural
 
 type Owned = tuple[tuple[Piece, ...], ...]
-"""Per rank, what it owns."""
+"""The pieces that each rank owns."""
 
 MOST_RANKS: Final = 4096
-"""Processes of one unit."""
+"""The most processes of one unit."""
 MOST_PIECES: Final = 1 << 20
-"""The most pieces of all ranks: 512 ranks that each own a piece of every one of 2000 tensors."""
+"""The most pieces of all ranks together. Enough for 512 ranks that each own a piece of each of 2000 tensors."""
 MOST_DIMENSIONS: Final = 64
 """The most dimensions of a tensor that can be cut; numpy's limit."""
 
@@ -32,7 +32,7 @@ def layout_of(hello: Hello) -> Layout:
 
 
 def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMap]:
-    """Return `Hello.owned` for these pieces, per rank, with `Hello.tensors` in the order of the layout."""
+    """Return `Hello.owned` for the pieces of each rank. `Hello.tensors` must be in the order of the layout."""
     index = {tensor.name: number for number, tensor in enumerate(layout.tensors)}
     all_of = {tensor.name: whole(tensor) for tensor in layout.tensors}
 
@@ -45,9 +45,10 @@ def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMa
 
 
 def read_owned(hello: Hello) -> Owned:
-    """Return what each rank owns; nothing for a unit of one process. Takes up to seconds for a unit of many pieces, and no longer.
+    """Return what each rank owns, or () for a unit of one process. A unit of many pieces takes some seconds at most.
 
-    Raises PieceError for too many ranks or pieces and for those that do not cover the layout exactly once, LayoutError for no layout.
+    Raises PieceError for too many ranks or pieces, and for pieces that do not cover the layout exactly once. Raises LayoutError if the
+    Hello's tensors make no layout.
     """
     if len(hello.owned) != hello.ranks or hello.ranks > MOST_RANKS:
         raise PieceError(

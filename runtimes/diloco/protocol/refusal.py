@@ -16,17 +16,17 @@ EXITS: Final = {
     Refused.PROTOCOL: Exit.CRASHED,
     Refused.QUARANTINED: Exit.REFUSED_QUARANTINED,
 }
-"""Exit status of a learner that was refused with a code. WRONG_JOB: the pod has another job's environment. PROTOCOL: a defect of
+"""Exit status of a learner that was refused with a code. WRONG_JOB means that the pod has another job's environment, PROTOCOL a defect of
 learner or syncer."""
 
 
 def exit_for(code: int) -> Exit:
-    """Return the exit status for a refusal code, also for one that a newer syncer may have."""
+    """Return the exit status for a refusal code, which may be one of a newer syncer."""
     return EXITS.get(code, Exit.CRASHED)  # type: ignore[call-overload, no-any-return]
 
 
 def name_of(code: int) -> str:
-    """Return `LAYOUT`, `NONFINITE`, …; the number for a code that this version does not know."""
+    """Return `LAYOUT`, `NONFINITE`, …, or the number of a code that this version does not know."""
     return str(Refused.Code.Name(code)) if code in Refused.Code.values() else str(code)
 
 

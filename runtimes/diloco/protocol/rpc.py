@@ -1,5 +1,4 @@
-"""The two ends of `Syncer.Exchange` and `Peer.Take` with messages as `chunks` reads and writes them, in the place of the
-generated ones.
+"""The two ends of `Syncer.Exchange` and `Peer.Take`. They replace the generated ones, so that `chunks` reads and writes the messages.
 
 See docs/decisions/0150-transfers.md.
 """
@@ -32,14 +31,15 @@ type Call = Any
 
 
 class SyncerService(Protocol):
-    """What a syncer's service implements, see diloco.proto."""
+    """The interface of a syncer's service, see diloco.proto."""
 
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None: ...  # noqa: N802
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None: ...  # noqa: N802
 
 
 def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Call]:
-    """Open a learner's stream: call the result with an iterator of `FromLearner | DataChunk | bytes`, and gRPC's options of a call."""
+    """Return a function that opens a learner's stream. Its arguments are an iterator of `FromLearner | DataChunk | bytes`, and gRPC's
+    options of a call."""
     opened: Callable[..., Call] = channel.stream_stream(
         f"/{_SERVICE}/Exchange", request_serializer=to_wire, response_deserializer=to_learner
     )
@@ -58,7 +58,7 @@ def serve(service: SyncerService, server: grpc.aio.Server) -> None:
 
 
 def take(channel: grpc.Channel) -> Callable[..., Call]:
-    """Asks a peer for its state: call the result with a `StateWanted`, and gRPC's options of a call."""
+    """Return a function that asks a peer for its state. Its arguments are a `StateWanted`, and gRPC's options of a call."""
     opened: Callable[..., Call] = channel.unary_stream(
         f"/{_PEER}/Take", request_serializer=StateWanted.SerializeToString, response_deserializer=to_taker
     )
@@ -69,6 +69,6 @@ def serve_peer(
     take: Callable[[StateWanted, grpc.ServicerContext], Iterator[StateMessage | DataChunk]],
     server: grpc.Server,
 ) -> None:
-    """Let `server` answer learners that take this one's state."""
+    """Let `server` answer learners that take this learner's state."""
     handler = grpc.unary_stream_rpc_method_handler(take, request_deserializer=StateWanted.FromString, response_serializer=to_wire)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_PEER, {"Take": handler}),))

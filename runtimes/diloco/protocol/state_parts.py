@@ -1,4 +1,4 @@
-"""In which parts a learner's state goes to a peer. Pure: both ends need not know more of each other than the layout.
+"""The parts in which a learner's state goes to a peer. Pure: the two ends need to share only the layout.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -16,13 +16,14 @@ from diloco.protocol.diloco_pb2 import StateArray
 from diloco.wording import plural
 
 PART_ELEMENTS = 1 << 18
-"""Elements of the model in one part, each with its optimizer state: 3 MiB with two moments, a millisecond of a processor's copying."""
+"""Elements of the model in one part, each with its optimizer state. With two moments it has 3 MiB, which a processor copies in a
+millisecond."""
 MOST_ARRAYS = 64
-"""The most arrays of one piece of the model: the parameter, and what the optimizer keeps in its shape."""
+"""The most arrays of one piece of the model: the parameter, and the optimizer's arrays in its shape."""
 
 
 class StateError(ValueError):
-    """The state cannot be given, or what came is none. The message is human-readable."""
+    """A state cannot be given, or what came cannot be used. The message is human-readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,13 @@ class PieceArray:
 
     piece: Piece
     name: str
-    """"": the parameter itself; else what the optimizer calls it, such as "exp_avg"."""
+    """The optimizer's name of the array, such as "exp_avg". Empty for the parameter itself."""
     dtype: str
-    """In which it is kept, such as "bfloat16". It travels as float32."""
+    """The type in which the process keeps it, such as "bfloat16". It travels as float32."""
 
 
 def cut(pieces: Iterable[Piece], most: int = PART_ELEMENTS) -> list[list[Piece]]:
-    """Cut pieces of the model into parts of at most `most` elements, in their order. Small pieces share a part."""
+    """Cut pieces of the model into parts of at most `most` elements, in the same order. Small pieces share a part."""
     parts: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -51,26 +52,24 @@ def cut(pieces: Iterable[Piece], most: int = PART_ELEMENTS) -> list[list[Piece]]
 
 
 def to_message(layout: Layout, arrays: Sequence[PieceArray]) -> list[StateArray]:
-    """Return arrays for the wire."""
     pieces = pieces_to_message(layout, [array.piece for array in arrays])
     return [StateArray(piece=piece, name=array.name, dtype=array.dtype) for piece, array in zip(pieces, arrays, strict=True)]
 
 
 def from_message(layout: Layout, arrays: Sequence[StateArray]) -> list[PieceArray]:
-    """Return arrays from the wire. Raises StateError for what is no piece of the model."""
+    """Raises StateError for an array that is of no piece of the model."""
     pieces = pieces_from_message(layout, [array.piece for array in arrays])
     return [PieceArray(piece, array.name, array.dtype) for piece, array in zip(pieces, arrays, strict=True)]
 
 
 def pieces_to_message(layout: Layout, pieces: Sequence[Piece]) -> list[PieceMessage]:
-    """Return pieces for the wire."""
     index = {spec.name: number for number, spec in enumerate(layout.tensors)}
     return [PieceMessage(tensor=index[piece.tensor], start=piece.start, size=piece.size) for piece in pieces]
 
 
 def pieces_from_message(layout: Layout, pieces: Sequence[PieceMessage]) -> list[Piece]:
-    """Return pieces from the wire. Raises StateError for what is no piece of the model."""
-    found = []
+    """Raises StateError for what is no piece of the model."""
+    read = []
     for piece in pieces:
         if piece.tensor >= len(layout.tensors):
             raise StateError(f"the peer names tensor {piece.tensor} of {plural(len(layout.tensors), 'tensor')}")
@@ -81,10 +80,10 @@ def pieces_from_message(layout: Layout, pieces: Sequence[PieceMessage]) -> list[
         )
         if not inside:
             raise StateError(f"the peer names start {list(start)} and size {list(size)} of {spec}, which has shape {list(spec.shape)}")
-        found.append(Piece(spec.name, start, size))
-    return found
+        read.append(Piece(spec.name, start, size))
+    return read
 
 
 def elements(arrays: Sequence[PieceArray]) -> int:
-    """Return the number of elements of all arrays."""
-    return sum(one.piece.elements for one in arrays)
+    """Return the number of elements of all arrays together."""
+    return sum(array.piece.elements for array in arrays)

@@ -1,6 +1,6 @@
-"""The small rest of a learner's state as bytes, without pickle: what a `state_dict` holds beside tensors in the shape of parameters.
+"""The small rest of a learner's state as bytes, without pickle: what a `state_dict` holds besides tensors in the shape of parameters.
 
-The bytes are a JSON document after its length, and the data of its arrays, one after the other. Pure.
+The bytes are the length of a JSON document, the document, and the data of its arrays, one after the other. Pure.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from diloco.protocol.state_parts import StateError
 
 MOST_BYTES = 64 << 20
-"""The most bytes of the small rest. What is larger is no small rest, and would be read at one step boundary."""
+"""The most bytes of the small rest, which is read at one step boundary. More would hold up the program."""
 _LENGTH = 8
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -29,21 +29,24 @@ class Leaf:
     shape: tuple[int, ...]
     data: bytes = field(repr=False)
     on_host: bool = True
-    """It is in host memory, whatever device the parameters are on."""
+    """The program keeps it in host memory, even if the parameters are on a device."""
 
 
 def encode(tree: Any) -> bytes:
-    """Dicts with keys of any scalar type, lists, tuples, scalars and `Leaf`s. Raises StateError, which says where something else is."""
+    """Encode a tree of dicts with scalar keys, lists, tuples, scalars and `Leaf`s.
+
+    Raises StateError for anything else in it, with the place, and for more than MOST_BYTES.
+    """
     data: list[bytes] = []
     text = json.dumps(_to_json(tree, data, "state"), separators=(",", ":")).encode()
-    found = b"".join((len(text).to_bytes(_LENGTH), text, *data))
-    if len(found) > MOST_BYTES:
-        raise StateError(f"state beside the parameters' own has {len(found) >> 20} MiB; {MOST_BYTES >> 20} MiB can be handed over")
-    return found
+    encoded = b"".join((len(text).to_bytes(_LENGTH), text, *data))
+    if len(encoded) > MOST_BYTES:
+        raise StateError(f"state beside the parameters' own has {len(encoded) >> 20} MiB; {MOST_BYTES >> 20} MiB can be handed over")
+    return encoded
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Any:
-    """Return what `encode` was given. Raises StateError."""
+    """Return the tree that `encode` was given. Raises StateError."""
     view = memoryview(raw).cast("B")
     end = _LENGTH + int.from_bytes(view[:_LENGTH])
     try:
@@ -74,7 +77,7 @@ def _to_json(tree: Any, data: list[bytes], where: str) -> Any:
 
 
 def _from_json(document: Any, data: memoryview) -> tuple[Any, memoryview]:
-    """Return (the tree, what is left of the data)."""
+    """Return (the tree, the data behind it)."""
     if type(document) in _SCALARS:
         return document, data
     ((kind, value),) = document.items()
@@ -84,14 +87,14 @@ def _from_json(document: Any, data: memoryview) -> tuple[Any, memoryview]:
             raise ValueError("an array without its data")
         return Leaf(str(dtype), tuple(map(int, shape)), bytes(data[:size]), bool(on_host)), data[size:]
     if kind == "map":
-        found = {}
-        for key, each in value:
-            found[key], data = _from_json(each, data)
-        return found, data
+        tree = {}
+        for key, child in value:
+            tree[key], data = _from_json(child, data)
+        return tree, data
     if kind not in ("list", "tuple"):
         raise ValueError(f"an unknown kind of value: {kind}")
     items = []
-    for each in value:
-        item, data = _from_json(each, data)
+    for child in value:
+        item, data = _from_json(child, data)
         items.append(item)
     return tuple(items) if kind == "tuple" else items, data

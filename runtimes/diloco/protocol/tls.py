@@ -1,8 +1,8 @@
 """Mutual TLS: files that are renewed while they are in use, credentials for both ends, and reasons why TLS fails.
 
 Each pod of a job has a directory with its own certificate and the job's authorities (`contract.ENV_TLS_DIR`). The kubelet replaces the
-files by renewed ones. Both ends read them again for every connection, so a new certificate needs no restart. An open connection stays
-open when its certificate expires: identity is checked when it begins.
+files with renewed ones. Both ends read them again for every connection, so a new certificate needs no restart. An open connection stays
+open when its certificate expires, because the identity is checked only at its begin.
 
 See docs/decisions/0095-certificates.md.
 """
@@ -28,11 +28,11 @@ _PROBE_TIMEOUT = 5.0
 
 
 class TlsError(Exception):
-    """There is no valid certificate here, or the other end does not accept it. The message says what is wrong and what to do."""
+    """This process has no valid certificate, or the other end does not accept it. The message says what is wrong and what to do."""
 
 
 class WrongIdentity(TlsError):
-    """The certificate has another identity: waiting for a renewal does not help."""
+    """The certificate has another identity. Waiting for a renewal does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TlsFiles:
         return self.folder / TLS_IDENTITY_FILE
 
     def read(self) -> Material:
-        """Return the files as they are now. Raises TlsError when one is missing or cannot be used."""
+        """Read the present files. Raises TlsError if one is missing or cannot be used."""
         try:
             material = Material(self.roots.read_bytes(), self.identity.read_bytes())
         except OSError as error:
@@ -74,12 +74,12 @@ class TlsFiles:
         return material
 
     def examine(self, identity: str) -> None:
-        """Verify the own certificate as the syncer does. Raises WrongIdentity if it does not say `identity`, TlsError if it is not
-        valid now or comes from no authority that this job trusts."""
+        """Verify this process's certificate as the syncer would. Raises WrongIdentity if it has another identity than `identity`, TlsError
+        if it is not valid now or comes from no authority that this job trusts."""
         server, client = self.context(ssl.PROTOCOL_TLS_SERVER), self.context(ssl.PROTOCOL_TLS_CLIENT)
         server.verify_mode = ssl.CERT_REQUIRED
         client.check_hostname = False
-        client.verify_mode = ssl.CERT_NONE  # the other end is ourselves, in memory
+        client.verify_mode = ssl.CERT_NONE  # this process is the other end, too
         try:
             shown = _shake_hands(server, client)
         except ssl.SSLCertVerificationError as error:
@@ -95,7 +95,7 @@ class TlsFiles:
             )
 
     def why_refused(self, address: str, identity: str, host_name: str) -> str:
-        """Return why TLS fails after a connection to the syncer at `address` failed; "" if it succeeds, or if there is no server.
+        """Return why TLS fails, after a connection to the syncer at `address` has failed. Empty if TLS succeeds, or no server answers.
 
         Raises WrongIdentity.
         """
@@ -116,7 +116,7 @@ class TlsFiles:
                 socket.create_connection((host.strip("[]"), int(port)), _PROBE_TIMEOUT) as raw,
                 context.wrap_socket(raw, server_hostname=host_name) as connection,
             ):
-                heard = connection.recv(1)
+                received = connection.recv(1)
         except ssl.SSLCertVerificationError as error:
             return (
                 f"the certificate of the syncer at {address} is not good: {error.verify_message}. It belongs to another job, or one of the "
@@ -125,8 +125,8 @@ class TlsFiles:
         except ssl.SSLError as error:
             return f"the syncer at {address} refuses this certificate: {error.reason}"
         except OSError:
-            return ""  # no server, or it went away: not a matter of certificates
-        if heard:
+            return ""  # no server, or it went away: certificates are not the reason
+        if received:
             return ""
         return (
             f"the syncer at {address} refuses this unit's certificate (its log says why): it comes from an authority that the syncer does "
@@ -134,8 +134,8 @@ class TlsFiles:
         )
 
     def context(self, protocol: int) -> ssl.SSLContext:
-        """Make a context with the files as they are now: for one end (`ssl.PROTOCOL_TLS_SERVER`, `ssl.PROTOCOL_TLS_CLIENT`) of one
-        connection. Raises TlsError when one is missing or cannot be used."""
+        """Make a context from the present files, for one end (`ssl.PROTOCOL_TLS_SERVER`, `ssl.PROTOCOL_TLS_CLIENT`) of one connection.
+        Raises TlsError if a file is missing or cannot be used."""
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -150,9 +150,9 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """Make credentials for a server that demands a certificate of every client. Raises TlsError if there is nothing to begin with.
+    """Make credentials for a server that demands a certificate from every client. Raises TlsError if the files cannot be used now.
 
-    The files are read again for every connection. While they cannot be used, the last good ones stay in use.
+    They are read again for every connection. If they cannot be used then, the last good ones stay in use.
     """
     first = _configuration(files.read())
     # The stubs do not know that None means "unchanged".
@@ -168,21 +168,21 @@ class _Fetcher:
         self._trouble = ""
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the certificates; None: use the last ones."""
+        """Return the certificates. None tells gRPC to go on with the last ones."""
         try:
-            found = self._files.read()
+            material = self._files.read()
         except TlsError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 _log.error("%s; going on with the certificate from before", error)
             return None
         self._trouble = ""
-        if found == self._last:
+        if material == self._last:
             return None
         if self._last is not None:
             _log.info("new certificates in %s", self._files.folder)
-        self._last = found
-        return _configuration(found)
+        self._last = material
+        return _configuration(material)
 
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
@@ -190,9 +190,9 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
 
 
 def peer_identity(auth_context: Mapping[str, Iterable[Any]]) -> str:
-    """Return the URI in the certificate of the other end of an RPC (`context.auth_context()`); "" if it has not exactly one."""
-    found = [value.decode("utf-8", "replace") for value in auth_context.get("peer_uri", ())]
-    return found[0] if len(found) == 1 else ""
+    """Return the URI in the certificate of the other end of an RPC (`context.auth_context()`). Empty if it has not exactly one."""
+    uris = [value.decode("utf-8", "replace") for value in auth_context.get("peer_uri", ())]
+    return uris[0] if len(uris) == 1 else ""
 
 
 def identities(certificate: Mapping[str, Any]) -> list[str]:
@@ -201,7 +201,7 @@ def identities(certificate: Mapping[str, Any]) -> list[str]:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """Return a TLS handshake in memory; the client's certificate as the server sees it. Raises ssl.SSLError."""
+    """Do a TLS handshake in memory, and return the client's certificate as the server sees it. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     done = [False, False]

@@ -110,7 +110,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
 
     def boundary(self, *, in_step: bool = False) -> None:
         # The collective of an adoption waits for the slowest rank. So due orders come first, and what wakes other threads or is for later
-        # steps follows. But new orders are sent before they are carried out, because this rank may then wait for the others in a collective.
+        # steps follows. But new orders are sent before they are carried out, because this rank may then wait in a collective.
         self._hear()
         if self._told_to_drain:
             self._tell_drain()
