@@ -21,7 +21,6 @@ class ArrayStore:
     ) -> None:
         """
         Args:
-            arrays: by name
             embeddings: tensors that the merge treats as embeddings
             stacks: how many leading axes of a tensor count separate matrices, each merged by itself; default: none
 

@@ -23,9 +23,7 @@ class ExchangedModel:
     ) -> None:
         """
         Args:
-            store: the parameters
             portions: what this process owns of each fragment
-            received: see `Received`
             on_adopt: called with the names of the tensors that were just overwritten
         """
         self.store = store
@@ -53,7 +51,6 @@ class ExchangedModel:
         return values
 
     def adopt(self, fragment: int, ready: Ready) -> None:
-        """Overwrite the fragment."""
         self.store.apply(ready)
         self.store.fill(self.names[fragment])
         if self._on_adopt is not None:

@@ -21,7 +21,6 @@ def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[
 
     Args:
         store: has the parameters, perhaps in a shorter type than float32
-        names: tensors to look at
         slices: the tensor of each piece in `final`, and the piece's place
         final: float32 [sum of sizes]
     """

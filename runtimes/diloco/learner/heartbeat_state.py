@@ -66,7 +66,6 @@ class HeartbeatState:
         self.tell()
 
     def finish(self, reason: str) -> None:
-        """Note that the program wants the job to end."""
         self._finish = reason
         self.tell()
 

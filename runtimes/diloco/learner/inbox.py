@@ -123,7 +123,6 @@ class Inbox:
         return events
 
     def __len__(self) -> int:
-        """How many events wait."""
         with self._changed:
             return len(self._events)
 

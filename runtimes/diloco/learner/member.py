@@ -35,8 +35,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MemberParts:
-    """What a member is made of."""
-
     unit: str
     training: Training
     model: ExchangedModel
@@ -170,9 +168,7 @@ class Member(ABC):
         """Note that a local step is done.
 
         Args:
-            tokens: of the step
             loss: NaN or None if unknown
-            step_seconds: how long it took
             batches: how many of the oldest batches the step settles. None: the program feeds itself
         """
 

@@ -61,7 +61,6 @@ class Outbox:
     ) -> None:
         """
         Args:
-            first: the first message, Hello
             overlap_steps: tau
             now: seconds on a clock that never goes back
             alive: makes the next Alive; called on the sending thread, and must be quick. None: no Alive is sent

@@ -31,7 +31,6 @@ class OverwriteDetector:
         return self._seen < FIRST or self._seen % EVERY == 0
 
     def adopted(self) -> None:
-        """Count an adoption."""
         self._seen += 1
 
     def judge(self, name: str, before: NDArray[np.float32], adopted: NDArray[np.float32], *after: NDArray[np.float32]) -> None:

@@ -35,7 +35,6 @@ def push_chunks(
         staged: values at the step boundary
         base: returns the (version, values) to code against, when the push is coded
         store: rounds as the model does
-        names: tensors of the fragment
         remainders: with INT4_DELTA, what earlier pushes left out is added, and what this one leaves out is kept there
     """
     values = staged.wait()

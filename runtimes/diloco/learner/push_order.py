@@ -52,7 +52,6 @@ class PushOrder[T]:
 
     @property
     def waits(self) -> bool:
-        """Something waits."""
         return bool(self._waiting)
 
     @property

@@ -43,7 +43,6 @@ class PushTimes:
         """The job's last outer step. None until it is known."""
 
     def ends_at(self, t: int) -> None:
-        """Note that outer step `t` is the job's last one."""
         self._last = t
 
     def added(self, t: int) -> None:
@@ -52,7 +51,6 @@ class PushTimes:
         self._answers.append(self._added[t])
 
     def clock(self, t: int) -> None:
-        """Note that the syncer has taken outer step `t`."""
         for step in [step for step in self._added if step + self._overlap_steps < t]:
             added = self._added.pop(step)
             if step + self._overlap_steps + 1 == t:

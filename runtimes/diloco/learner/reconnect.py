@@ -27,7 +27,6 @@ class Attempts:
         """Note that a stream has ended, and return whether to log it. Raises TlsError once TLS has failed for TLS_FAILURE_TIMEOUT.
 
         Args:
-            now: seconds
             welcomed: the syncer had accepted the stream
             refusal: why TLS failed, or ""
         """

@@ -24,8 +24,6 @@ from diloco.protocol.diloco_pb2 import Bye, Chunk
 
 
 class SoloMember(Member):
-    """The member of a unit of one process."""
-
     who = "the program"
 
     def __init__(self, parts: MemberParts) -> None:

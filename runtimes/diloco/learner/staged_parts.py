@@ -59,7 +59,6 @@ class StagedParts:
     ) -> None:
         """
         Args:
-            state: of this process
             parts: parts of the model, each of which is read at one boundary
             receiver: named in messages
             stage_rest: reads the small rest, which comes last. None if it is not wanted

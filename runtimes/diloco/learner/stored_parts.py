@@ -55,7 +55,6 @@ class PartsOfProcess:
         """Begin to write these parts of the model.
 
         Args:
-            state: of this process
             parts: parts of the model, each of which is read at one boundary
             writer: makes the writer; called on the writing thread
             done: called on the writing thread at the end, with the blocks and "", or with () and what went wrong

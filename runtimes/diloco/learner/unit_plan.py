@@ -165,9 +165,7 @@ def plan_boundary(
     model lacks some. Otherwise it moves at most `most` elements, and the rest waits for the next boundary.
 
     Args:
-        state: before the boundary
         events: what came since the last boundary, in order
-        table: of the job
         most: elements to move at most
         reads_ahead: whether to stage fragments for pulls that have not come yet
         readable: the model is that after the last counted step. If it is not, reads and a seed wait

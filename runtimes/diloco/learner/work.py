@@ -94,7 +94,6 @@ class LeasedWork:
         Samples that the program has fetched ahead are not held any more.
 
         Args:
-            batch_size: samples of a batch
             batch_seconds: how long training on one batch takes; 0 if unknown
             batches: how many batches to hold. None: as many as `batch_seconds` suggests
             least: how many batches to hold at least if `batches` is None

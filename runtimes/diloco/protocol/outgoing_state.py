@@ -24,11 +24,9 @@ def part_messages(
     """Yield the messages of part `index` of a state.
 
     Args:
-        index: from 0
         arrays: of the part, empty for the small rest
         payload: the values of `arrays`, float32, one array after the other; or the small rest
         versions: for each fragment the version of its parameters, -1 if there are none
-        layout: of the model
     """
     checksum = zlib.crc32(payload)
     part = StatePart(index=index, arrays=to_message(layout, arrays), versions=versions, bytes=len(payload), checksum=checksum)

@@ -85,5 +85,4 @@ def pieces_from_message(layout: Layout, pieces: Sequence[PieceMessage]) -> list[
 
 
 def elements(arrays: Sequence[PieceArray]) -> int:
-    """Return the number of elements of all arrays together."""
     return sum(array.piece.elements for array in arrays)

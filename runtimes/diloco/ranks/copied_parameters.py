@@ -18,8 +18,6 @@ from diloco.protocol.state_parts import StateError
 
 
 class CopiedParameters:
-    """The copied parameters of one rank."""
-
     def __init__(self, portions: Sequence[Portion]) -> None:
         """`portions`: what the rank owns of each fragment."""
         self._portions = portions

@@ -26,8 +26,6 @@ from diloco.wording import plural
 
 
 class FollowerMember(RankMember[Follower]):
-    """The member of a follower."""
-
     def __init__(
         self, parts: MemberParts, data: DataRank, channel: Follower, incarnations: Incarnations, state: StateOfRank | None
     ) -> None:

@@ -55,12 +55,7 @@ def join_ranks(
     """Meet the other ranks, which all call this, and make this rank's member.
 
     Args:
-        store: this rank's parameters
-        config: of this process
-        layout: of the model
-        fragments: of the model
         hello: the Hello that a unit of one process would send
-        world: the unit's processes
         on_adopt: called with the names of tensors that were just overwritten
         inner: the inner state of this rank. None if it is not known
 

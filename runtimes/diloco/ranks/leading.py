@@ -41,8 +41,6 @@ FIRST_BATCHES = 8
 
 
 class LeaderMember(RankMember[Leader]):
-    """The member of the leader."""
-
     def __init__(
         self,
         parts: MemberParts,
@@ -54,9 +52,6 @@ class LeaderMember(RankMember[Leader]):
     ) -> None:
         """
         Args:
-            parts: of this process
-            data: which part of the unit's batch this rank trains
-            channel: to the other ranks
             incarnations: the syncer's incarnations that this rank's own stream has met
             counting: the ranks whose tokens count, one of all that train the same samples
             inner: the state of all ranks. None if the unit neither gives, stores nor takes any

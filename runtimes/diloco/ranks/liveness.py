@@ -34,7 +34,6 @@ class Silence:
         self._silent[peer] = 0.0
 
     def forget(self, peer: int) -> None:
-        """Forget a peer that left."""
         self._silent.pop(peer, None)
 
     def lost(self, now: float) -> list[int]:
@@ -72,7 +71,6 @@ class Verdict:
             self._lost = Cause(rank, why)
 
     def raised(self, rank: int, why: str) -> None:
-        """Note that the rank's program raised."""
         self._spoken.add(rank)
         if self._raised is None:
             self._raised = Cause(rank, why)

@@ -38,8 +38,6 @@ class _Arrived(NamedTuple):
 
 
 class RankMember[Channel: SideChannel[Any]](Member):
-    """One rank of its unit."""
-
     ends_between_steps = False  # all ranks end at the same local step, which the leader may have set ahead
 
     def __init__(self, parts: MemberParts, data: DataRank, channel: Channel, state: StateOfRank | None) -> None:

@@ -12,8 +12,6 @@ from diloco.contract import Exit
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """The version of a fragment."""
-
     epoch: int
     """The process's number of the syncer's incarnation. A syncer that starts from an older snapshot counts some outer steps again."""
     t: int

@@ -56,10 +56,8 @@ class Schedule:
     def __init__(self, state: UnitState, owners: Sequence[Collection[int]], counting: Sequence[int], plan: Plan) -> None:
         """
         Args:
-            state: of a new unit
             owners: for each fragment the ranks that own a part of it
             counting: the ranks whose tokens count, one of all that train the same samples
-            plan: plans a boundary
         """
         self._state = state
         self._plan = plan

@@ -287,7 +287,6 @@ class CopyOfRanks:
     def __init__(self, unit: StateOfUnit, answers: Sequence[_Answer], others: Callable[[], list[_Answer] | None] = list) -> None:
         """
         Args:
-            unit: of the ranks
             answers: of the ranks that were told to copy
             others: tells the other ranks to copy and returns their answers, or None if it is too early
         """
@@ -351,7 +350,7 @@ class _GatheredRest:
 
 
 def _stored_twice(owned: Sequence[Sequence[Piece]], held: Sequence[Sequence[Piece]]) -> set[str]:
-    """Return the tensors of which the ranks store more elements than they own, which is each element once."""
+    """Return the tensors that the ranks store more elements of than they own. They own each element once."""
     more: Counter[str] = Counter()
     for pieces in held:
         for piece in pieces:

@@ -48,7 +48,6 @@ class Giver:
         """
         Args:
             owned: what this process gives, in the order of the layout
-            stage_rest: see the attribute
             epoch_of: returns the number of an incarnation of the syncer. None if this process has not met it
             now: seconds, to measure short times with
             alone: the unit has no other process

@@ -44,7 +44,6 @@ class ProcessState:
     ) -> None:
         """
         Args:
-            inner: the state of this process
             owned: what it gives, stores and takes, in the order of the layout
             incarnations: the syncer's incarnations that this process has met
             alone: the unit has no other process

@@ -53,8 +53,6 @@ class Taker:
             came: called on other threads when there is something to do at a boundary
             tell: called when `message` has changed
             started: when the process joined, on `now`
-            now: seconds
-            unit: the unit of this process
             stores: the job's units store their states
         """
         self._state = state
@@ -98,7 +96,6 @@ class Taker:
             parameters_seconds: from joining until it had the parameters
             start_seconds: how long the process took to start
             wanted: a donor may have state that is worth taking
-            why: why nothing is wanted
             stored_steps: local steps behind the state that the unit has stored. A donor must have as many. 0 if nothing is known of it
         """
         self._stored_steps = stored_steps

@@ -74,8 +74,6 @@ class JobEnding:
         """
         Args:
             directory: where a program's request is stored
-            job_uid: of the job
-            training: has the budget and the steps
             ending: from `load_ending`
             decided: called in the event loop once a program's request is durable, or could not be written
         """

@@ -67,7 +67,6 @@ class FenceWriter:
             self._task = asyncio.create_task(self._write_wanted(), name="fences")
 
     async def idle(self) -> None:
-        """Wait until nothing is being written."""
         if self._task is not None:
             await self._task
 

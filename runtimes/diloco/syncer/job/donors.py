@@ -122,7 +122,6 @@ class Donors:
             candidates: joined units that contribute
             others: kinds of state of all joined units, for the reason
             t: outer steps taken
-            now: seconds
             awaited: units that trained before this process began may come back
         """
         answered = []

@@ -150,7 +150,6 @@ def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, change
     """Open the tape where it goes on after `state`.
 
     Args:
-        config: of the syncer
         state: what `restore` has returned
         process: random bytes that name this process
         changed: called when the tape's `error` has changed

@@ -26,10 +26,6 @@ class ShutdownGrace:
     ) -> None:
         """
         Args:
-            timeouts: of the syncer
-            peers: the open streams
-            sessions: also those without a stream
-            unit_stats: of all units
             continued_at: when this process took the job over from an earlier one. None if the job is new
             began_finished: the job was over when this process took it over
         """

@@ -36,8 +36,6 @@ class SnapshotSchedule:
     ) -> None:
         """
         Args:
-            snapshots: writes them
-            tape: of the job
             data: returns the state of the job
             core: what the job begins with, or None
             due: a snapshot is due at once

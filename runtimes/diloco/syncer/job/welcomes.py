@@ -8,8 +8,6 @@ from diloco.syncer.streams.peer import Peer
 
 
 class Welcomes:
-    """Makes the messages of one job."""
-
     def __init__(self, steps: int, exchanges: Exchanges, incarnation: bytes) -> None:
         """`steps`: outer steps of the job. `incarnation`: see `JobParts`."""
         self._steps = steps

@@ -55,7 +55,6 @@ class UncommittedLeases:
     """Samples of all leases of the session."""
 
     def add(self, lease: int, start: int, end: int) -> None:
-        """Note a new lease of [start, end)."""
         self.samples += end - start
         self.leases.append((self.samples, lease, start, end))
 
@@ -97,12 +96,7 @@ class Work:
     """
 
     def __init__(self, ledger: Ledger, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
-        """
-        Args:
-            ledger: of the job
-            fragments: how many the model has
-            stored: sessions that go on, a result of `to_json` from the same moment as the ledger. Raises LedgerError for anything else
-        """
+        """`stored`: sessions that go on, a result of `to_json` from the same moment as the ledger. Raises LedgerError for anything else."""
         self.ledger = ledger
         self.note: Notes = unnoted
         self._fragments = fragments

@@ -44,7 +44,6 @@ class EventWriter:
     ) -> None:
         """
         Args:
-            root: folder of the files
             steps: outer steps of the job
             t: the step from which this process goes on; 0 for a new job
             changed: called when `error` has changed

@@ -47,7 +47,6 @@ class History:
         return self._writer.error
 
     def step(self, core: Core, now: float) -> None:
-        """Note that the core has taken an outer step."""
         loss = self._unit_stats.loss()
         if loss is not None:
             self.losses.training.add(core.t, loss)

@@ -72,8 +72,6 @@ class LossCurve:
 
 
 class LossHistory:
-    """Training loss and held-out loss of one job."""
-
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         """Restore `stored`, a result of `to_json`, if it is given. Raises KeyError, TypeError or ValueError for anything else."""
         curves = stored or {}

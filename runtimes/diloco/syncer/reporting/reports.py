@@ -137,7 +137,6 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
 
 
 def _work_refused(refused: Iterable[Mapping[str, int]]) -> int:
-    """Sum up the units' counts by reason."""
     return sum(counts.get(reason.value, 0) for counts in refused for reason in LOST_WORK)
 
 

@@ -172,7 +172,6 @@ class UnitStats:
         return False
 
     def contributed(self, now: float) -> None:
-        """Note that a push was accepted."""
         self.heard_at = now
         if self.lost_at is not None:
             self.recover_seconds = now - self.lost_at
@@ -226,5 +225,4 @@ class UnitStatsTable:
         return sum(losses) / len(losses) if losses else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a snapshot must hold."""
         return {stats.unit: {"attempt": stats.attempt, "refused": dict(stats.refused)} for stats in self.all()}

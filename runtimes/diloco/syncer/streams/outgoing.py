@@ -68,7 +68,6 @@ class _Queued:
         return memoryview(self.version.payload).nbytes if self.delta else self.version.whole.nbytes
 
     def transfer(self) -> tuple[Chunk, Buffer]:
-        """Return header and payload."""
         version = self.version
         header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32)
         header.tokens, header.merged = version.tokens, self.merged
@@ -177,7 +176,6 @@ class Outgoing:
         self._wake.set()
 
     def took(self, chunk: DataChunk) -> None:
-        """Note that a chunk has come from the learner."""
         now = time.monotonic()
         self._receipts.take(len(chunk.data), now, more=not is_last(chunk))
         if self._acknowledges and now >= self._receipts.due_at:

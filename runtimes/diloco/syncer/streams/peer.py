@@ -108,7 +108,6 @@ class Peers:
         return iter(list(self._peers.values()))
 
     def open(self) -> Peer:
-        """Register a new stream."""
         self._opened += 1
         peer = self._peers[self._opened] = Peer(self._opened, self._cutting)
         return peer

@@ -88,7 +88,6 @@ class SendOrder[V: Sized, M]:
         self._pulls[fragment] = (self._next_number(), t, message)
 
     def post(self, message: M) -> None:
-        """Add an ordered message."""
         self._ordered.append((self._next_number(), message))
 
     def clear(self) -> None:

@@ -120,7 +120,6 @@ class SessionRegistry:
     ) -> None:
         """
         Args:
-            job_uid: of the job
             fences: the newest known attempt of each unit
             reconnect_window: how long a session without a stream stays open, seconds
             stored: sessions of the process before this one. Their streams count as broken at `now`
@@ -152,11 +151,9 @@ class SessionRegistry:
 
     @property
     def units(self) -> list[str]:
-        """The units with an open session."""
         return list(self._sessions)
 
     def session(self, unit: str) -> UnitSession | None:
-        """Return the unit's open session, or None."""
         return self._sessions.get(unit)
 
     def of_stream(self, stream: int) -> UnitSession | None:
