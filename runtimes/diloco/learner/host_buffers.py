@@ -25,7 +25,7 @@ class HostBuffers[Buffer]:
         self._largest = 0
         self._takes = 0
         self._unused = 0
-        """The fewest buffers that were free after a take, since the last time that buffers were given up."""
+        """The fewest buffers that were free after a take, within the present LOOK_BACK takes."""
         self._lock = threading.Lock()
 
     def take(self, size: int) -> tuple[int, Buffer]:

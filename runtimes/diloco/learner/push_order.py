@@ -36,7 +36,7 @@ class PushOrder[T]:
     def __init__(self, overlap_steps: int, now: Callable[[], float], dropped: Callable[[T], None]) -> None:
         """
         Args:
-            overlap_steps: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. At most tau + 1 pushes are kept
+            overlap_steps: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over
             now: seconds on a clock that never goes back
             dropped: called for each push that waited and will not be sent
         """
@@ -71,7 +71,8 @@ class PushOrder[T]:
             transfer.over = transfer.over or transfer.fragment == fragment
         self._times.added(t)
         self._waiting.append(Transfer(what, fragment, t))
-        # At most tau + 1 exchanges are open at once, and a push under way counts as one of theirs.
+        # At most tau + 1 exchanges are open at once, and a push under way belongs to one of them. With tau = 0 it may belong to the one
+        # before, which will soon be known to be over; so it does not count.
         most = self._overlap_steps + (self.sending is None or not self._overlap_steps)
         waiting = sorted((transfer for transfer in self._waiting if transfer.fragment is not None), key=_outer_step)
         for transfer in waiting[: max(0, len(waiting) - most)]:

@@ -205,6 +205,6 @@ class Answers:
 
 
 def _settle[T](future: asyncio.Future[T], result: T) -> None:
-    """Set the result, unless the stream has ended meanwhile and its future is cancelled."""
+    """Set the result, unless it is set already, or the future is cancelled because its stream has ended."""
     if not future.done():
         future.set_result(result)

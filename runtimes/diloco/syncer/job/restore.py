@@ -131,7 +131,8 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
 
 
 def remove_states(config: SyncerConfig) -> None:
-    """Remove what units have stored for this job. It begins without parameters, so stored states belong to others. Raises BadState."""
+    """Remove what units have stored for this job. The job begins without parameters, and those states belong to other ones. Raises
+    BadState."""
     checkpoint = config.job.training.checkpoint
     if checkpoint.learners is LearnerStates.NEVER or not checkpoint.uri:
         return

@@ -128,7 +128,7 @@ class EventWriter:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-            # The next file repeats these steps, so that readers forget those of them that have reached this file.
+            # The next file begins at the first of these steps, so that readers forget what of them has reached this file.
             self._begin = points[0].t
             return f"cannot write TensorBoard event files to {self._root}: {error.strerror or error}; training goes on without them"
         self._begin = points[-1].t + 1

@@ -16,7 +16,7 @@ from diloco.protocol.diloco_pb2 import Recovery
 RATE_WINDOW = 15.0
 """Window in which throughput is measured, seconds."""
 _LATE = 2
-"""A value is late after this many times the interval between the last two values, but not within the window."""
+"""A value is late after this many times the interval between the last two values, but never before RATE_WINDOW is over."""
 MOST_LOSS = 1e9
 """Upper bound of a loss's absolute value. No mean over tokens comes near it, and sums of such losses stay finite."""
 LOSS_ALPHA = 0.05
