@@ -33,7 +33,7 @@ class PushTimes:
         self._now = now
         self._added: dict[int, float] = {}
         self._durations: deque[float] = deque(maxlen=REMEMBERED)
-        """Seconds from the begin of a push to its arrival."""
+        """Seconds from when a push began to its arrival."""
         self._lifetimes: deque[float] = deque(maxlen=REMEMBERED)
         """Seconds from the answer to a pull to the end of its exchange."""
         self._answers: deque[float] = deque(maxlen=REMEMBERED + 1)

@@ -179,7 +179,7 @@ def plan_boundary(
                 heard = max(heard, event.t)
             case PullWanted() if event.generation == state.generation:
                 # A newer exchange of the fragment means that the older one is over.
-                others = tuple(x for x in state.waiting if not _is_pull(x, event.fragment))
+                others = tuple(move for move in state.waiting if not _is_pull(move, event.fragment))
                 state = replace(state, waiting=others if event.answered else (*others, event))
                 heard = max(heard, event.t)
             case Leased():
@@ -204,7 +204,7 @@ def plan_boundary(
     state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
     if seed:  # after the adoptions: the unit sends what it has adopted last, and that becomes version 0
         state = replace(state, versions=(0,) * len(state.versions))
-    moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
+    moved = sum(table.sizes[move.fragment] for move in reads) + sum(table.sizes[move.fragment] for move in adoptions)
     ahead = None if state.step == state.planned or not reads_ahead else _ahead(state, table, most, moved)
     repeat = bool(state.quorum) and state.step == state.planned and not state.done
     plan = UnitPlan(state.step, replace(work, quorum=state.quorum), reads, adoptions, ahead, seed, finish, repeat, refused)
@@ -214,8 +214,10 @@ def plan_boundary(
 def _received(state: UnitState, event: Received) -> UnitState:
     """Let the new version replace a waiting one of its fragment. Pulls of its exchange and of older ones are dropped: they are over."""
     adoption = Adoption(event.fragment, event.t, event.tokens)
-    waiting = [x for x in state.waiting if not (_is_pull(x, event.fragment) and isinstance(x, PullWanted) and x.t <= event.t)]
-    place = next((i for i, x in enumerate(waiting) if isinstance(x, Adoption) and x.fragment == event.fragment), len(waiting))
+    waiting = [
+        move for move in state.waiting if not (_is_pull(move, event.fragment) and isinstance(move, PullWanted) and move.t <= event.t)
+    ]
+    place = next((i for i, move in enumerate(waiting) if isinstance(move, Adoption) and move.fragment == event.fragment), len(waiting))
     waiting[place : place + 1] = [adoption]
     return replace(state, waiting=tuple(waiting), t=max(state.t, event.t))
 
@@ -236,7 +238,7 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
         fragment_tokens=nothing,
         quorum=0,
         seed_wanted=event.seed_wanted,
-        waiting=tuple(x for x in state.waiting if isinstance(x, Adoption)),
+        waiting=tuple(move for move in state.waiting if isinstance(move, Adoption)),
         pace=state.pace.restart(state.step, event.t),
     )
 
@@ -279,7 +281,7 @@ def _ahead(state: UnitState, table: Timetable, most: int, moved: int) -> tuple[R
     ahead: list[ReadAhead] = []
     kept = 0
     for fragment, t in state.pace.late(table, state.step).items():
-        busy = any(x.fragment == fragment for x in state.waiting)
+        busy = any(move.fragment == fragment for move in state.waiting)
         size = table.sizes[fragment]
         fits = (not kept or kept + size <= table.most_ahead) and (not moved or moved + size <= most)
         if t > state.steps or busy or not state.fragment_steps[fragment] or not fits:

@@ -27,8 +27,8 @@ MOST_DIMENSIONS: Final = 64
 
 def layout_of(hello: Hello) -> Layout:
     """Return the model's layout. Raises LayoutError."""
-    frozen = (FrozenTensor(x.name, tuple(x.shape), x.digest) for x in hello.frozen)
-    return Layout((TensorSpec(x.name, tuple(x.shape), x.embedding, x.stack_axes) for x in hello.tensors), frozen)
+    frozen = (FrozenTensor(tensor.name, tuple(tensor.shape), tensor.digest) for tensor in hello.frozen)
+    return Layout((TensorSpec(tensor.name, tuple(tensor.shape), tensor.embedding, tensor.stack_axes) for tensor in hello.tensors), frozen)
 
 
 def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMap]:

@@ -2,7 +2,7 @@
 
 Each pod of a job has a directory with its own certificate and the job's authorities (`contract.ENV_TLS_DIR`). The kubelet replaces the
 files with renewed ones. Both ends read them again for every connection, so a new certificate needs no restart. An open connection stays
-open when its certificate expires, because the identity is checked only at its begin.
+open when its certificate expires, because the identity is checked only when it begins.
 
 See docs/decisions/0095-certificates.md.
 """

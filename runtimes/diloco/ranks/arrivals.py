@@ -29,8 +29,8 @@ class ReceivedVersions[V]:
     def adopt(self, fragment: int, version: Version) -> tuple[V | None, Version | None]:
         """Return (the value, the version to tell the leader of now). The value is None if this rank has not told of `version`; the version
         may be None."""
-        told, value = self._told.get(fragment, (None, None))
-        if told != version:
+        known, value = self._told.get(fragment, (None, None))
+        if known != version:
             return None, None
         del self._told[fragment]
         return value, self._promote(fragment)
@@ -81,13 +81,13 @@ class Arrivals:
         """Return (versions that all owners have and can adopt now, each given once; versions that cannot become common)."""
         common: list[tuple[int, Version]] = []
         dropped: list[Dropped] = []
-        for fragment, told in enumerate(self._told):
-            if not told:
+        for fragment, versions in enumerate(self._told):
+            if not versions:
                 continue
-            newest = max(told.values())
-            dropped += [Dropped(rank, fragment, version) for rank, version in told.items() if version < newest]
-            told = self._told[fragment] = {rank: version for rank, version in told.items() if version == newest}
-            if len(told) == len(self._owners[fragment]):
+            newest = max(versions.values())
+            dropped += [Dropped(rank, fragment, version) for rank, version in versions.items() if version < newest]
+            versions = self._told[fragment] = {rank: version for rank, version in versions.items() if version == newest}
+            if len(versions) == len(self._owners[fragment]):
                 common.append((fragment, newest))
-                told.clear()
+                versions.clear()
         return common, dropped

@@ -135,8 +135,8 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         """Send all messages that were said. Each call wakes the channel's thread once, so several messages should go together."""
         with self._saying:
             if self._said:
-                said, self._said = self._said, []
-                self._post(lambda: self._write(said))
+                messages, self._said = self._said, []
+                self._post(lambda: self._write(messages))
 
     def failed(self, error: BaseException | str) -> None:
         """Tell the others that the program ends for this reason, and wait until they know. Does not return if the cause is the loss of

@@ -239,11 +239,11 @@ class LeaderMember(RankMember[Leader]):
         self._events.append(event)  # the plan then orders all ranks to quit with its status
 
     def _hear_ranks(self) -> None:
-        told, self._untranslated = self._untranslated, []
+        reports, self._untranslated = self._untranslated, []
         for rank, message in self._channel.heard():
             match message.WhichOneof("message"):
                 case "told":
-                    told.append((rank, message.told))
+                    reports.append((rank, message.told))
                 case "stepped":
                     stepped = message.stepped
                     self._schedule.stepped(rank, stepped.tokens, stepped.loss)
@@ -252,13 +252,13 @@ class LeaderMember(RankMember[Leader]):
                     self._compare_data(rank, message.reads.data)
                 case "draining":
                     self._schedule.drain()
-        for rank, pending in told:
-            epoch = self._incarnations.known(pending.version.incarnation)
+        for rank, report in reports:
+            epoch = self._incarnations.known(report.version.incarnation)
             if epoch is None:
-                self._untranslated.append((rank, pending))
+                self._untranslated.append((rank, report))
             else:
-                fragment = messages.checked(pending.fragment, len(self._model.names))
-                self._schedule.told(rank, fragment, Version(epoch, pending.version.t))
+                fragment = messages.checked(report.fragment, len(self._model.names))
+                self._schedule.told(rank, fragment, Version(epoch, report.version.t))
         self._count_trained()
 
     def _tell(self, fragment: int, version: Version) -> None:

@@ -79,7 +79,9 @@ def _action(message: ranks_pb2.Order, number: Number, fragments: int) -> Action:
         case "quit":
             return orders.Quit(Exit(message.quit.status), message.quit.message)
         case "take_state":
-            return orders.TakeState(message.take_state.copy, tuple(checked(one, fragments) for one in message.take_state.fragments))
+            return orders.TakeState(
+                message.take_state.copy, tuple(checked(fragment, fragments) for fragment in message.take_state.fragments)
+            )
         case "release":
             return orders.Release(message.release.t, message.release.steps)
         case _:

@@ -41,7 +41,7 @@ class SettledCounts:
             self._check_batches()
         while all(self._said):
             before = min(self._all)
-            of_step = [said.popleft() for said in self._said]
+            of_step = [ahead.popleft() for ahead in self._said]
             for rank, settled in enumerate(of_step):
                 self._all[rank] += settled or 0
             ready.append(min(self._all) - before)
@@ -55,12 +55,12 @@ class SettledCounts:
     def _check_batches(self) -> None:
         """Check the batches as early as possible, because a rank that waits for a batch that the others do not want never ends its step."""
         for place in range(max(map(len, self._said))):
-            said = {rank: ahead[place] for rank, ahead in enumerate(self._said) if place < len(ahead)}
-            first, expected = next(iter(said.items()))
-            if strange := [rank for rank, settled in said.items() if settled != expected]:
+            counts = {rank: ahead[place] for rank, ahead in enumerate(self._said) if place < len(ahead)}
+            first, expected = next(iter(counts.items()))
+            if strange := [rank for rank, settled in counts.items() if settled != expected]:
                 step = self._steps[0] - len(self._said[0]) + place + 1
                 raise LoopError(
-                    f"in local step {step} {_of(first, expected)}, and {', '.join(_of(rank, said[rank]) for rank in strange)}: the ranks "
+                    f"in local step {step} {_of(first, expected)}, and {', '.join(_of(rank, counts[rank]) for rank in strange)}: the ranks "
                     "of a unit train their parts of the same batches, so all call session.step(batches=…) with one number, and none is "
                     "without. A last update of an epoch with fewer micro-batches must be so on all ranks"
                 )

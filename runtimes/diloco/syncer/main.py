@@ -78,8 +78,8 @@ class SyncerServer:
         self.address = f"{config.address.rpartition(':')[0]}:{port}"
         await self._server.start()
         begins = f"begins with {source.name}" if source is not None else "waits for a learner's first parameters"
-        found = f"goes on from outer step {state.core.t}" if state.core else begins
-        _log.info("syncer of job %s on %s %s", config.job.name, self.address, found)
+        how = f"goes on from outer step {state.core.t}" if state.core else begins
+        _log.info("syncer of job %s on %s %s", config.job.name, self.address, how)
 
     async def run(self) -> RunOutcome:
         """Run until the job is complete or `engine.stop` was called, and close everything. Raises what `Engine.run` does."""

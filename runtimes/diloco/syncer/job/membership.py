@@ -35,7 +35,7 @@ LEFT_EARLY = "left its training loop before the job was done"
 
 
 class Membership:
-    """The open sessions of one job, and what their begin and end mean for exchanges and work. `now` is in seconds on one clock."""
+    """The open sessions of one job, and what their start and end mean for exchanges and work. `now` is in seconds on one clock."""
 
     def __init__(
         self,
@@ -180,8 +180,8 @@ class Membership:
             self._starting.begin(self._job.exchanges.opened())
             return
         self._job.exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
-        for stream in peer.unit_streams:
-            stream.seed_asked = True
+        for rank_peer in peer.unit_streams:
+            rank_peer.seed_asked = True
 
     def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
         # A pod of another job says nothing about this job's units.
@@ -366,8 +366,8 @@ class Membership:
         for peer, session in self._job.peers.joined():
             if peer.complete:
                 self._ask_for_seed(peer, session)
-                for stream in peer.unit_streams if self._starting is None else ():
-                    stream.outgoing.urgent(self._welcomes.message(stream, resumed=True, seed_wanted=True))
+                for rank_peer in peer.unit_streams if self._starting is None else ():
+                    rank_peer.outgoing.urgent(self._welcomes.message(rank_peer, resumed=True, seed_wanted=True))
                 return
         if not self._job.peers.joined() and not self._job.peers.joining():
             exchanges.core = None

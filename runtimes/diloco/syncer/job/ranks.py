@@ -90,7 +90,7 @@ class Ranks:
 
 
 def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejected | None:
-    """Refuse a follower that sends what only its leader may send. None if the event is allowed."""
+    """Return why a follower is refused that sends what only its leader may send. None if the event is allowed."""
     if not peer.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
         return None
     what = type(event).__name__.removesuffix("Reported").removesuffix("Requested").removesuffix("Received")

@@ -65,10 +65,10 @@ class Gathering:
         answer = self._open.setdefault(key, _Answer(offer))
         answer.parts[rank] = portion, payload
         # The portions of all ranks cover the fragment exactly once.
-        if sum(owned.size for owned, _ in answer.parts.values()) < portion.fragment.size:
+        if sum(kept.size for kept, _ in answer.parts.values()) < portion.fragment.size:
             return None
         del self._open[key]
-        return WholeAnswer(offer, [answer.parts[each] for each in sorted(answer.parts)])
+        return WholeAnswer(offer, [answer.parts[of_rank] for of_rank in sorted(answer.parts)])
 
     def refused_before(self, rank: int, offer: Offer) -> bool:
         """Note that a portion is refused. True if the answer was refused before for another rank's portion, and so is counted already."""
