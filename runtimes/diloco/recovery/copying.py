@@ -220,7 +220,7 @@ class PeersCopy(Copy):
             call = rpc.take(channel)(wanted)
             with self._lock:
                 self._calls.append(call)
-            # A `_end_calls` before the append has not seen this call.
+            # If `_end_calls` ran before the append, it has not seen this call.
             if self._cancelled.is_set() or self._error is not None:
                 call.cancel()
             before = 0

@@ -1,4 +1,4 @@
-"""A unit stores its inner state at `checkpoint.uri` at each marker, and trains on. If all units die, the job goes on with it.
+"""A unit stores its inner state at `checkpoint.uri` at each marker, and trains on. If all units die, the job goes on with these states.
 
 Each process writes its own pieces. When all have done so, the small rest of all processes is read after one local step, and the manifest
 makes the state visible. While a peer takes this unit's state, storing waits.
