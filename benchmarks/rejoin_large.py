@@ -1,6 +1,6 @@
 """[rejoin-12B] A unit of 12 billion parameters takes the state of a peer over 10 Gbit/s, on virtual time.
 
-What decides is the program's: the giver's share of each step, the queue before its link, and what the taker leaves out because it has
+What decides is the program's: the state_donor's share of each step, the queue before its link, and what the taker leaves out because it has
 adopted newer parameters. The donor's copy to the host, its link and the steps of both are times on a clock. Of the values only the sizes
 exist. `value`: the time of the copy over that of two bare copies and H steps.
 """
@@ -21,10 +21,10 @@ from diloco.protocol.diloco_pb2 import Give, StateWanted
 from diloco.protocol.incoming_state import ArraysCame
 from diloco.protocol.state_parts import PieceArray, cut
 from diloco.recovery.copying import Came, WholeCame
-from diloco.recovery.gift import Gift
-from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.process_copy import ProcessCopy
+from diloco.recovery.state_donor import StateDonor
+from diloco.recovery.state_transfer import StateTransfer
 
 from benchmarks.figure import Figure
 
@@ -87,8 +87,8 @@ class Link:
 
     begun_at = None
 
-    def __init__(self, gift: Gift, clock: Clock, none: Float32Array) -> None:
-        self.gift = gift
+    def __init__(self, transfer: StateTransfer, clock: Clock, none: Float32Array) -> None:
+        self.transfer = transfer
         self.bytes = 0
         self.heard_at = 0.0
         self.over = False
@@ -100,15 +100,15 @@ class Link:
     def carry(self, until: float) -> None:
         """Carry what is staged, until this time."""
         self._free_at = max(self._free_at, self._clock.now)
-        while self._free_at < until and not self.over and self.gift.wait(0):
-            if (part := self.gift.take(0)) is None:
+        while self._free_at < until and not self.over and self.transfer.wait(0):
+            if (part := self.transfer.take(0)) is None:
                 self.over = True
                 self._came.append(WholeCame({}))
                 return
             self._free_at += part.bytes / LINK
             self.heard_at = self._free_at
             self.bytes += part.bytes
-            self.gift.taken(part)
+            self.transfer.taken(part)
             if part.arrays:
                 self._came.append(ArraysCame(part.arrays, part.versions, self._none))
 
@@ -133,16 +133,16 @@ def run(matrices: int, ranks: int) -> dict[str, float]:
     held = [Held(len(fragments)), Held(len(fragments))]
     for one in held:
         one.epoch, one.versions = 0, list(range(len(fragments)))
-    links, copies, states, givers = [], [], [], []
+    links, copies, states, state_donors = [], [], [], []
     for rank, owned in enumerate(deal(layout.tensors, ranks) if ranks > 1 else [wholes(layout.tensors)]):
         donor, taker = Sizes(clock), Sizes(clock)
-        giver = Giver(layout, donor, owned, donor.stage_rest if rank == 0 else None, JOB, {b"now": 0}.get, clock)  # type: ignore[arg-type]
-        giver.allow(Give(unit=UNIT, attempt=1, grant=b"g"))
+        state_donor = StateDonor(layout, donor, owned, donor.stage_rest if rank == 0 else None, JOB, {b"now": 0}.get, clock)  # type: ignore[arg-type]
+        state_donor.allow(Give(unit=UNIT, attempt=1, grant=b"g"))
         wanted = StateWanted(job_uid=JOB, unit=UNIT, attempt=1, grant=b"g", fingerprint=layout.fingerprint, inner_state=donor.kind)
         wanted.incarnation, wanted.rank, wanted.without_rest = b"now", rank, rank != 0
         wanted.versions.extend(held[1].versions)
-        link = Link(giver.begin(wanted, learner_identity(JOB, UNIT, 1)), clock, none)
-        givers.append(giver)
+        link = Link(state_donor.begin(wanted, learner_identity(JOB, UNIT, 1)), clock, none)
+        state_donors.append(state_donor)
         links.append(link)
         states.append(taker)
         copies.append(ProcessCopy(link, taker.put, fragment_of, now=clock))  # type: ignore[arg-type]
@@ -154,9 +154,9 @@ def run(matrices: int, ranks: int) -> dict[str, float]:
         for one in held:  # an outer step for each local one
             one.versions[t % len(fragments)] = t
         t += 1
-        for giver in givers:
+        for state_donor in state_donors:
             clock.now = begins  # the ranks read beside each other
-            giver.at_boundary(held[0], STEP_SECONDS, readable=True)
+            state_donor.at_boundary(held[0], STEP_SECONDS, readable=True)
         clock.now = begins
         for link, copy in zip(links, copies, strict=True):
             was_over = link.over

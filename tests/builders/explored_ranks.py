@@ -1,6 +1,6 @@
 """Units of several ranks that give their states to each other, one event at a time: whoever drives them chooses what comes next.
 
-The machines are those of a real job: both kinds of members, `StateOfUnit`, `StateOfRank`, `PeersOfUnit`, `Taker`, `Giver` and the messages
+The machines are those of a real job: both kinds of members, `StateOfUnit`, `StateOfRank`, `PeersOfUnit`, `Taker`, `StateDonor` and the messages
 of both wires. What is made here lies between them. Where a leader waits for its ranks, these do meanwhile what they have to.
 
 `check` and the events raise `Broken` for an invariant that does not hold.
@@ -28,9 +28,9 @@ from diloco.ranks.orders import OrderError
 from diloco.ranks.ranks_pb2 import FromLeader, StateOrder, StateSaid, ToLeader
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
-from diloco.recovery.gift import Refused
-from diloco.recovery.giving import Giver
 from diloco.recovery.peers import PeersOfUnit
+from diloco.recovery.state_donor import StateDonor
+from diloco.recovery.state_transfer import Refused
 
 RANKS = {"a": 1, "b": 2, "c": 3}
 """Of each unit."""
@@ -77,20 +77,20 @@ class Unit:
             rank.state,
             rank.store.pieces,
             rank.incarnations,
-            self._givers,
+            self._state_donors,
             unit=self.name,
             attempt=self.attempt,
             rank=rank.rank,
         )
 
-    def _givers(self, donor: Donor) -> list[Giver]:
-        giver = self.job.units[donor.unit]
-        if giver.attempt != donor.attempt:
+    def _state_donors(self, donor: Donor) -> list[StateDonor]:
+        state_donor = self.job.units[donor.unit]
+        if state_donor.attempt != donor.attempt:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "another attempt serves there")
         # The syncer's word of the taker comes to all ranks of the donor within the seconds for which they wait for it.
-        for process in giver.processes:
-            process.giver.allow(Give(unit=self.name, attempt=self.attempt, grant=donor.grant))
-        return [process.giver for process in giver.processes]
+        for process in state_donor.processes:
+            process.state_donor.allow(Give(unit=self.name, attempt=self.attempt, grant=donor.grant))
+        return [process.state_donor for process in state_donor.processes]
 
     @property
     def copies(self) -> list[LocalCopy]:

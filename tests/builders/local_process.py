@@ -21,10 +21,10 @@ from diloco.protocol.outgoing_state import part_messages
 from diloco.protocol.state_parts import StateError, cut
 from diloco.protocol.state_values import decode, encode
 from diloco.recovery.copying import Came, CopyFailed, WholeCame
-from diloco.recovery.gift import Gift, Refused
-from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.process_state import ProcessState
+from diloco.recovery.state_donor import StateDonor
+from diloco.recovery.state_transfer import Refused, StateTransfer
 from diloco.snapshots.stored_state import Block, BlockWriter, UnitFolder
 
 JOB = "job"
@@ -33,8 +33,8 @@ JOB = "job"
 class Stream:
     """What one process of a donor gives to one of the taker."""
 
-    def __init__(self, gift: Gift, layout: Layout, fragments: int, *, with_rest: bool) -> None:
-        self.gift = gift
+    def __init__(self, transfer: StateTransfer, layout: Layout, fragments: int, *, with_rest: bool) -> None:
+        self.transfer = transfer
         self._incoming = Incoming(layout, fragments, with_rest=with_rest)
         self._layout = layout
         self._parts = 0
@@ -42,22 +42,22 @@ class Stream:
 
     def next(self) -> ArraysCame | RestCame | EndCame | None:
         """The next part on its way; None: none is staged. Raises StateError."""
-        if self.gift.over:
-            raise StateError(self.gift._why)
-        if not self.gift._queue or not _there(self.gift._queue[0]):
+        if self.transfer.over:
+            raise StateError(self.transfer._why)
+        if not self.transfer._queue or not _there(self.transfer._queue[0]):
             return None
-        part = self.gift._queue.popleft()
+        part = self.transfer._queue.popleft()
         if part is None:
             self.over = True
-            self.gift.end()
-            return EndCame(self.gift._elements)
+            self.transfer.end()
+            return EndCame(self.transfer._elements)
         values = part.staged.wait()
         payload = memoryview(values).cast("B") if part.arrays else memoryview(encode(values))
         came = None
         for message in part_messages(self._parts, part.arrays, payload, part.versions, self._layout):
             came = self._incoming.add(message)
         self._parts += 1
-        self.gift.taken(part)
+        self.transfer.taken(part)
         assert not isinstance(came, EndCame)
         return came
 
@@ -92,7 +92,7 @@ class LocalCopy:
     def cancel(self) -> None:
         self.over = True
         for stream in self.streams:
-            stream.gift.end()
+            stream.transfer.end()
 
     def fail(self, why: str) -> None:
         if not self.over:
@@ -134,7 +134,7 @@ class LocalProcess(ProcessState):
         inner: InnerState,
         owned: Sequence[Piece],
         incarnations: Incarnations,
-        donors: Callable[[Donor], Sequence[Giver]],
+        donors: Callable[[Donor], Sequence[StateDonor]],
         *,
         unit: str = "u",
         attempt: int = 1,
@@ -142,11 +142,11 @@ class LocalProcess(ProcessState):
         uri: str = "memory://nowhere",
         part_elements: int = 50,
     ) -> None:
-        """`donors`: the givers of a donor's processes. `uri`: where this unit stores. `part_elements`: of a stored part, at most."""
+        """`donors`: the state_donors of a donor's processes. `uri`: where this unit stores. `part_elements`: of a stored part, at most."""
         self.inner = inner
         self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
         self.held = Held(len(fragments))
-        self.giver = Giver(layout, inner, owned, None, JOB, incarnations.known, lambda: 0.0, alone=False)
+        self.state_donor = StateDonor(layout, inner, owned, None, JOB, incarnations.known, lambda: 0.0, alone=False)
         self.copies: list[LocalCopy] = []
         self.uri = uri
         self._config: Any = SimpleNamespace(job=SimpleNamespace(uid=JOB), unit=unit, attempt=attempt)
@@ -161,11 +161,11 @@ class LocalProcess(ProcessState):
     def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> Any:
         def open_streams() -> list[Stream]:
             streams = []
-            for number, giver in enumerate(self._donors(donor)):
+            for number, state_donor in enumerate(self._donors(donor)):
                 wanted = self._wanted(donor)
                 wanted.without_rest = wanted.without_rest or number != 0
-                gift = giver.begin(wanted, learner_identity(JOB, wanted.unit, wanted.attempt))
-                streams.append(Stream(gift, self._layout, len(self.held.versions), with_rest=not wanted.without_rest))
+                transfer = state_donor.begin(wanted, learner_identity(JOB, wanted.unit, wanted.attempt))
+                streams.append(Stream(transfer, self._layout, len(self.held.versions), with_rest=not wanted.without_rest))
             return streams
 
         self.copies.append(LocalCopy(open_streams, came))
@@ -175,4 +175,4 @@ class LocalProcess(ProcessState):
         return UnitFolder(self.uri)
 
     def close(self) -> None:
-        self.giver.close()
+        self.state_donor.close()

@@ -45,7 +45,7 @@ from diloco.ranks import state_of_unit
 from diloco.ranks.liveness import Silence
 from diloco.ranks.samples import DataRank
 from diloco.ranks.world import World
-from diloco.recovery import gift, giving, process_copy, taking
+from diloco.recovery import process_copy, state_donor, state_transfer, taking
 from diloco.session.session import Session
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
@@ -173,7 +173,7 @@ def _be_patient() -> None:
     """Give up no rank and no donor for its silence: it may wait for a core, or be held back on purpose. `rank.py` is for tests of that."""
     Silence.__init__.__defaults__ = (PATIENCE,)  # its `limit`
     process_copy.SILENCE_SECONDS = taking.NAME_SECONDS = PATIENCE
-    state_of_unit.ANSWER_SECONDS = giving.GRANT_SECONDS = gift.BOUNDARY_SECONDS = PATIENCE
+    state_of_unit.ANSWER_SECONDS = state_donor.GRANT_SECONDS = state_transfer.BOUNDARY_SECONDS = PATIENCE
 
 
 def main() -> None:

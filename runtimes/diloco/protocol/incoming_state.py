@@ -68,11 +68,6 @@ class Incoming:
         self.bytes = 0
         """Bytes of the parts that are complete."""
 
-    @property
-    def begun(self) -> bool:
-        """The first part has begun."""
-        return self._part is not None or self._parts > 0
-
     def add(self, message: StateMessage | DataChunk) -> ArraysCame | RestCame | EndCame | None:
         """Take the next message. None if it completes nothing. Raises StateError and FramingError for a message that cannot be right."""
         if isinstance(message, DataChunk):

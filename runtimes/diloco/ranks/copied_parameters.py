@@ -52,7 +52,8 @@ class CopiedParameters:
 
     def take(self, fragment: int) -> Float32Array:
         """Take this rank's portion of a complete fragment, float32 [size of the portion]."""
-        return self._values.pop(fragment, np.zeros(self._portions[fragment].size, np.float32))
+        values = self._values.pop(fragment, None)
+        return np.zeros(self._portions[fragment].size, np.float32) if values is None else values
 
     def clear(self) -> None:
         self._values.clear()

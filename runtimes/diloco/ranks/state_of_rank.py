@@ -79,7 +79,7 @@ class StateOfRank:
         self._unpassed = 0
         self._copy = 0
         """Number of the present copy."""
-        self._whole: tuple[Any] | None = None
+        self._whole: WholeCame | None = None
         """(the small rest,) of a copy that is whole and fits. None if there is none. A tuple, because the rest itself may be None."""
         self._rests: deque[StateOrder] = deque()
         self._rest = bytearray()
@@ -122,7 +122,7 @@ class StateOfRank:
             case "copy":
                 self._begin_copy(order.number, order.copy)
             case "give":
-                self._process.giver.allow(order.give)
+                self._process.state_donor.allow(order.give)
             case "passed":
                 self._unpassed -= order.passed.bytes
 
@@ -148,7 +148,7 @@ class StateOfRank:
     def check(self, rest: Any) -> None:
         """Note that the copy is whole, with this small rest. Raises StateError if it does not fit, so that this rank cannot take it."""
         self._own.check(rest)
-        self._whole = (rest,)
+        self._whole = WholeCame(rest)
 
     def adopted(self, fragment: int) -> None:
         """Note that a broadcast has overwritten the fragment. What was copied of it before is older."""
@@ -168,7 +168,7 @@ class StateOfRank:
         whole, self._whole = self._whole, None
         assert whole is not None
         try:
-            self._own.finish(*whole)
+            self._own.finish(whole.rest)
         except StateError as error:
             raise RuntimeError(f"the ranks of this unit differ: the others have taken the state, and this one cannot: {error}") from error
         self._parameters.clear()
@@ -176,7 +176,7 @@ class StateOfRank:
     def follow(self, events: Sequence[InboxEvent], plan: UnitPlan, step_seconds: float, *, readable: bool) -> None:
         """Note what came before this boundary and is done at it, and give to peers. Not called in the leader, whose `Peers` do this."""
         self._process.boundary(events, plan)
-        self._process.giver.at_boundary(self._process.held, step_seconds, readable=readable and not self._own.lent)
+        self._process.state_donor.at_boundary(self._process.held, step_seconds, readable=readable and not self._own.lent)
 
     def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
         """Go on with what the leader has ordered. Storing waits while a peer takes this rank's state.
@@ -187,7 +187,7 @@ class StateOfRank:
         if self._copying is not None:
             self._go_on(self._copying)
         readable = readable and not self._own.lent
-        if self._stored is not None and readable and not self._process.giver.busy:
+        if self._stored is not None and readable and not self._process.state_donor.busy:
             self._stored.at_boundary(step_seconds)
         while self._rests and (readable or local_step > self._rests[0].read.step) and local_step >= self._rests[0].read.step:
             order = self._rests.popleft()

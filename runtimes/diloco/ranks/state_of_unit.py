@@ -84,7 +84,7 @@ class StateOfUnit:
         """This rank's part."""
         self.take: Callable[[TakeState], None] = lambda action: None
         """Orders all ranks, with this one, to take a copy."""
-        process.giver.stage_rest = self.stage_rest
+        process.state_donor.stage_rest = self.stage_rest
         self._process = process
         self._say = say
         # Only for tensors that are stored twice: all pieces of many ranks would take 100 MB, and with every parameter sharded over all
@@ -119,7 +119,7 @@ class StateOfUnit:
         return self._process.inner.lent
 
     def allow(self, give: Give) -> None:
-        self._process.giver.allow(give)
+        self._process.state_donor.allow(give)
         for rank in self._others:
             self._say(rank, StateOrder(give=give))
 

@@ -104,9 +104,9 @@ class PeersOfUnit(Peers):
         if self.awaited:
             self._take(plan, state, restarted=restarted)
             return
-        giver = self._process.giver
-        giver.at_boundary(self._process.held, step_seconds, readable=readable)
-        if readable and not giver.busy and not state.done:
+        state_donor = self._process.state_donor
+        state_donor.at_boundary(self._process.held, step_seconds, readable=readable)
+        if readable and not state_donor.busy and not state.done:
             self._storer.at_boundary(state.step, step_seconds)
         if self._storer.error != self._not_stored:
             self._not_stored = self._storer.error

@@ -18,7 +18,7 @@ from diloco.recovery.copying import Copy, CopyFailed, WholeCame
 from diloco.recovery.held import Held
 
 SILENCE_SECONDS = 30.0
-"""How long nothing may come before the copy fails. A donor that waits for its step boundary says so, see `gift.ALIVE_SECONDS`."""
+"""How long nothing may come before the copy fails. A donor that waits for its step boundary says so, see `state_transfer.ALIVE_SECONDS`."""
 
 type End = WholeCame | CopyFailed
 

@@ -21,9 +21,9 @@ from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Donor, PieceMap, StateWanted
 from diloco.protocol.state_parts import cut, pieces_to_message
 from diloco.recovery.copying import Copy, Found, PeersCopy, StoredCopy, newest
-from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.server import PeerServer
+from diloco.recovery.state_donor import StateDonor
 from diloco.snapshots.stored_state import Block, UnitFolder, folder_of, writer_of
 
 
@@ -52,14 +52,16 @@ class ProcessState:
         self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
         self.held = Held(len(fragments))
         """What this process has adopted."""
-        self.giver = Giver(layout, inner, owned, inner.stage_rest if alone else None, config.job.uid, incarnations.known, alone=alone)
+        self.state_donor = StateDonor(
+            layout, inner, owned, inner.stage_rest if alone else None, config.job.uid, incarnations.known, alone=alone
+        )
         self._config = config
         self._layout = layout
         self._owned = owned
         self._parts = cut(owned)
         self._incarnations = incarnations
         self._rank = rank
-        self._server = PeerServer(self.giver, config.pod_ip, config.tls, Keepalive())
+        self._server = PeerServer(self.state_donor, config.pod_ip, config.tls, Keepalive())
 
     @property
     def address(self) -> str:

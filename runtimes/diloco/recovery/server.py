@@ -17,8 +17,8 @@ from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import StateMessage, StateWanted
 from diloco.protocol.tls import TlsError, TlsFiles, peer_identity, server_credentials
-from diloco.recovery.gift import Refused
-from diloco.recovery.giving import Giver
+from diloco.recovery.state_donor import StateDonor
+from diloco.recovery.state_transfer import Refused
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +31,12 @@ _STOP_SECONDS = 1.0
 class PeerServer:
     """Serves from `__init__` to `close`."""
 
-    def __init__(self, giver: Giver, host: str, tls: TlsFiles, keepalive: Keepalive) -> None:
+    def __init__(self, state_donor: StateDonor, host: str, tls: TlsFiles, keepalive: Keepalive) -> None:
         """Serve on a free port of `host`. "" is a program outside the cluster, which no peer reaches: it does not serve.
 
         If the port cannot be opened, this process logs that and gives its state to no peer.
         """
-        self._giver = giver
+        self._giver = state_donor
         self.address = ""
         """host:port. Empty if it does not serve."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="diloco-peer")
@@ -61,18 +61,18 @@ class PeerServer:
 
     def _take(self, wanted: StateWanted, context: grpc.ServicerContext) -> Iterator[StateMessage | DataChunk]:
         try:
-            gift = self._giver.begin(wanted, peer_identity(context.auth_context()))
+            transfer = self._giver.begin(wanted, peer_identity(context.auth_context()))
         except Refused as refused:
             _log.warning("no state for %s: %s", wanted.unit or "a caller without a name", refused)
             context.abort(refused.code, str(refused))
-        if not context.add_callback(gift.end):  # the call has ended already, and the callback will not run
-            gift.end()
-        _log.info("gives its state to %s, attempt %d", gift.receiver, wanted.attempt)
+        if not context.add_callback(transfer.end):  # the call has ended already, and the callback will not run
+            transfer.end()
+        _log.info("gives its state to %s, attempt %d", transfer.receiver, wanted.attempt)
         with contextlib.ExitStack() as stack:
-            stack.callback(gift.end)
+            stack.callback(transfer.end)
             try:
-                yield from gift.messages()
-                _log.info("%s has the state", gift.receiver)
+                yield from transfer.messages()
+                _log.info("%s has the state", transfer.receiver)
             except Refused as refused:
-                _log.warning("%s gets no state: %s", gift.receiver, refused)
+                _log.warning("%s gets no state: %s", transfer.receiver, refused)
                 context.abort(refused.code, str(refused))

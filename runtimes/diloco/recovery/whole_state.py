@@ -89,10 +89,6 @@ class StateOfProcess:
 
     def __init__(self, process: ProcessState) -> None:
         self._process = process
-        self.allow = process.giver.allow
-        self.stage_rest = process.inner.stage_rest
-        self.begin = process.inner.begin
-        self.finish = process.inner.finish
 
     @property
     def kind(self) -> str:
@@ -102,8 +98,20 @@ class StateOfProcess:
     def lent(self) -> bool:
         return self._process.inner.lent
 
+    def allow(self, give: Give) -> None:
+        self._process.state_donor.allow(give)
+
+    def stage_rest(self) -> StagedRest:
+        return self._process.inner.stage_rest()
+
     def store(self, name: str) -> StoredParts:
         return self._process.store(name)
+
+    def begin(self) -> None:
+        self._process.inner.begin()
+
+    def finish(self, rest: Any) -> None:
+        self._process.inner.finish(rest)
 
     def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> UnitCopy:
         return ProcessCopy(self._process.copy_of_peer(donor, came), self._process.inner.put, self._process.fragment_of)

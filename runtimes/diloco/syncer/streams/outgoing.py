@@ -116,10 +116,6 @@ class Outgoing:
         """Note that the learner has this version already."""
         self._held[fragment] = version
 
-    def held(self, fragment: int) -> int | None:
-        """Return the version that the learner holds once everything is delivered, or None."""
-        return self._held.get(fragment)
-
     def urgent(self, message: ToLearner) -> None:
         """Send `message` as soon as possible."""
         self._urgent.append(message)

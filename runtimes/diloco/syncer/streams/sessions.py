@@ -149,10 +149,6 @@ class SessionRegistry:
         """The newest attempt of each unit that was ever seen."""
         return dict(self._fences)
 
-    @property
-    def units(self) -> list[str]:
-        return list(self._sessions)
-
     def session(self, unit: str) -> UnitSession | None:
         return self._sessions.get(unit)
 

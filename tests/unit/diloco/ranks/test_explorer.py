@@ -123,12 +123,14 @@ def say_a_version_ahead(unit: Unit) -> None:
     """Each rank says that it has adopted what is yet to come."""
     for process in unit.processes:
 
-        def careless(held: Held, step_seconds: float, *, readable: bool, give: Callable[..., None] = process.giver.at_boundary) -> None:
+        def careless(
+            held: Held, step_seconds: float, *, readable: bool, give: Callable[..., None] = process.state_donor.at_boundary
+        ) -> None:
             ahead = Held(len(held.versions))
             ahead.epoch, ahead.versions = held.epoch, [version + 1 for version in held.versions]
             give(ahead, step_seconds, readable=readable)
 
-        process.giver.at_boundary = careless  # type: ignore[method-assign]
+        process.state_donor.at_boundary = careless  # type: ignore[method-assign]
 
 
 def forget_what_is_adopted_meanwhile(unit: Unit) -> None:

@@ -30,7 +30,7 @@ from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.ranks.stream import MOST_BYTES
 from diloco.recovery.copying import CopyFailed, WholeCame
-from diloco.recovery.giving import Giver
+from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.whole_state import UnitCopy
 from diloco.snapshots.stored_state import Block, StoredState, UnitFolder
 
@@ -92,7 +92,7 @@ class Unit:
         incarnations = Incarnations()
         incarnations.number(b"now")
         self.processes = [
-            LocalProcess(LAYOUT, FRAGMENTS, state, owned[rank], incarnations, self._givers, rank=rank, uri=uri)
+            LocalProcess(LAYOUT, FRAGMENTS, state, owned[rank], incarnations, self._state_donors, rank=rank, uri=uri)
             for rank, state in enumerate(self.ranks)
         ]
         for process in self.processes:
@@ -112,9 +112,9 @@ class Unit:
     def parts_of_ranks(self) -> list[StateOfRank]:
         return [self.state.leader, *self.others]
 
-    def _givers(self, donor: Donor) -> list[Giver]:
+    def _state_donors(self, donor: Donor) -> list[StateDonor]:
         assert self.donor is not None
-        return [process.giver for process in self.donor.processes]
+        return [process.state_donor for process in self.donor.processes]
 
     def _say(self, rank: int, order: StateOrder) -> None:
         if not self.silent:
@@ -122,7 +122,7 @@ class Unit:
 
     def boundary(self) -> None:
         for process, part in zip(self.processes, self.parts_of_ranks, strict=True):
-            process.giver.at_boundary(process.held, STEP, readable=True)
+            process.state_donor.at_boundary(process.held, STEP, readable=True)
             part.at_boundary(self.step, STEP, readable=True)
 
     def adopts(self, fragment: int) -> None:
@@ -227,14 +227,14 @@ def test_any_number_of_ranks_takes_what_any_other_one_gives(donors: int, ranks: 
 
 def elements_given(donor: Unit) -> list[int]:
     """By rank of the donor, in all streams."""
-    return [sum(gift._elements for gift, _ in process.giver._gifts) for process in donor.processes]
+    return [sum(transfer._elements for transfer, _ in process.state_donor._transfers) for process in donor.processes]
 
 
 def test_ranks_that_are_sharded_alike_exchange_with_one_process_each() -> None:
     donor, taker = Unit(3), Unit(3).forget()
     copy = taker.copies(donor)
-    assert [[stream.gift._elements for stream in process.copies[-1].streams] for process in taker.processes] == [
-        [sum(piece.elements for piece in owned) if giver == rank else 0 for giver in range(3)]
+    assert [[stream.transfer._elements for stream in process.copies[-1].streams] for process in taker.processes] == [
+        [sum(piece.elements for piece in owned) if state_donor == rank else 0 for state_donor in range(3)]
         for rank, owned in enumerate(deal(LAYOUT.tensors, 3))
     ]
     taker.finishes(copy, donor)

@@ -40,10 +40,10 @@ class Processes:
         self._incarnations = Incarnations()
         self._incarnations.number(b"now")
         self.donors = [self.process("a", rank, owned, value=1.0) for rank, owned in enumerate(deal(LAYOUT.tensors, DONORS))]
-        self.donors[0].giver.stage_rest = self.donors[0].inner.stage_rest
+        self.donors[0].state_donor.stage_rest = self.donors[0].inner.stage_rest
         self.donor = Donor(unit="a", attempt=1, grant=b"g", rank_addresses=[one.address for one in self.donors])
         for one in self.donors:
-            one.giver.allow(Give(unit="b", attempt=1, grant=b"g"))
+            one.state_donor.allow(Give(unit="b", attempt=1, grant=b"g"))
 
     def process(self, unit: str, rank: int, owned: list[Piece], value: float = 0.0, ranks: int = 2) -> ProcessState:
         config = read_learner_config(self._place.of_learner("127.0.0.1:1", unit, POD_IP="127.0.0.1"))
@@ -62,7 +62,7 @@ class Processes:
         def train() -> None:
             while not over.wait(0.01):
                 for one in self.donors:
-                    one.giver.at_boundary(one.held, 0.1, readable=True)
+                    one.state_donor.at_boundary(one.held, 0.1, readable=True)
 
         thread = threading.Thread(target=train)
         thread.start()
@@ -101,7 +101,7 @@ def test_a_process_takes_what_each_process_of_the_donor_owns(processes: Processe
     for arrays in (taker.inner.arrays_of_model, taker.inner.momentum):
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, np.ones_like(array), err_msg=name)
-    assert [set(one.giver._served["b"]) for one in processes.donors] == [{0}] * DONORS
+    assert [set(one.state_donor._served["b"]) for one in processes.donors] == [{0}] * DONORS
 
 
 def test_ranks_of_units_that_are_sharded_alike_ask_one_process_each(processes: Processes) -> None:
@@ -111,13 +111,13 @@ def test_ranks_of_units_that_are_sharded_alike_ask_one_process_each(processes: P
     for taker in takers:
         taker.close()
     assert all(isinstance(end, WholeCame) for end in ends), ends
-    assert [set(one.giver._served["b"]) for one in processes.donors] == [{0}, {1}, {2}]
+    assert [set(one.state_donor._served["b"]) for one in processes.donors] == [{0}, {1}, {2}]
     assert [end.rest for end in ends if isinstance(end, WholeCame)] == [{"steps": 0}, None, None]
 
 
 def test_a_donor_one_of_whose_processes_leaves_gives_no_state(processes: Processes) -> None:
     taker = processes.process("b", 0, wholes(LAYOUT.tensors), ranks=1)
-    processes.donors[2].giver.close()
+    processes.donors[2].state_donor.close()
     with processes.training():
         end = taken(taker, taker.copy_of_peer(processes.donor, lambda: None))
     taker.close()

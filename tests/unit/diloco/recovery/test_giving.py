@@ -24,18 +24,18 @@ from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Give, PieceMap, StateMessage, StateWanted
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.state_parts import StateError, pieces_from_message, pieces_to_message
-from diloco.recovery import gift as gifts
-from diloco.recovery import giving
-from diloco.recovery.gift import Gift, Refused
-from diloco.recovery.giving import Giver
+from diloco.recovery import state_donor
+from diloco.recovery import state_transfer as transfers
 from diloco.recovery.held import Held
+from diloco.recovery.state_donor import StateDonor
+from diloco.recovery.state_transfer import Refused, StateTransfer
 
 ME = learner_identity(JOB_UID, "taker", 2)
 STEP = 0.1
 
 
 class Donor:
-    """A giver with a model of two fragments, at outer step 5, whose clock goes on by 1.1 ms at each look."""
+    """A state_donor with a model of two fragments, at outer step 5, whose clock goes on by 1.1 ms at each look."""
 
     def __init__(self, arrays: dict[str, np.ndarray] | None = None) -> None:
         self.state = MomentumState(arrays or weights(3.0))
@@ -43,7 +43,9 @@ class Donor:
         self.ticks = itertools.count()
         self.epochs = {b"now": 0}
         owned = wholes(self.layout.tensors)
-        self.giver = Giver(self.layout, self.state, owned, self.state.stage_rest, JOB_UID, self.epochs.get, lambda: next(self.ticks) / 900)
+        self.state_donor = StateDonor(
+            self.layout, self.state, owned, self.state.stage_rest, JOB_UID, self.epochs.get, lambda: next(self.ticks) / 900
+        )
         self.held = Held(2)
         self.adopts(5, epoch=0)
 
@@ -65,74 +67,74 @@ class Donor:
         }
         return StateWanted(**(usual | changes))
 
-    def gives(self, **changes: Any) -> Gift:
-        if "taker" not in self.giver._grants:
-            self.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
-        return self.giver.begin(self.wanted(**changes), ME)
+    def gives(self, **changes: Any) -> StateTransfer:
+        if "taker" not in self.state_donor._grants:
+            self.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+        return self.state_donor.begin(self.wanted(**changes), ME)
 
     def boundary(self, *, readable: bool = True) -> None:
-        self.giver.at_boundary(self.held, STEP, readable=readable)
+        self.state_donor.at_boundary(self.held, STEP, readable=readable)
 
 
 def refusal(donor: Donor, code: grpc.StatusCode, why: str, identity: str = ME, **changes: Any) -> None:
     with pytest.raises(Refused, match=why) as refused:
-        donor.giver.begin(donor.wanted(**changes), identity)
+        donor.state_donor.begin(donor.wanted(**changes), identity)
     assert refused.value.code is code
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving, "GRANT_SECONDS", 0.01)
-    monkeypatch.setattr(gifts, "BOUNDARY_SECONDS", 0.04)
-    monkeypatch.setattr(gifts, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(state_donor, "GRANT_SECONDS", 0.01)
+    monkeypatch.setattr(transfers, "BOUNDARY_SECONDS", 0.04)
+    monkeypatch.setattr(transfers, "ALIVE_SECONDS", 0.01)
 
 
 def test_only_whom_the_syncer_named_gets_the_state() -> None:
     donor = Donor()
     denied = grpc.StatusCode.PERMISSION_DENIED
     refusal(donor, denied, "the syncer has not named attempt 2 of unit taker")
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))
     refusal(donor, denied, "the syncer has not named", grant=b"guessed")
     refusal(donor, denied, "the syncer has not named attempt 1", identity=learner_identity(JOB_UID, "taker", 1), attempt=1)
     refusal(donor, denied, "its certificate says", identity=learner_identity(JOB_UID, "other", 2))
     refusal(donor, denied, "its certificate says", job_uid="another")
-    donor.giver.begin(donor.wanted(), ME)
+    donor.state_donor.begin(donor.wanted(), ME)
     refusal(donor, denied, "the syncer has not named")  # a grant is good once
 
 
 def test_a_state_of_another_kind_or_model_is_not_given() -> None:
     donor = Donor()
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))
     refusal(donor, grpc.StatusCode.FAILED_PRECONDITION, "another kind", inner_state="torch AdamW")
     refusal(donor, grpc.StatusCode.FAILED_PRECONDITION, "another model", fingerprint="x")
     refusal(donor, grpc.StatusCode.UNAVAILABLE, "has not met the syncer", incarnation=b"next")
 
 
 def test_the_grant_may_come_after_the_taker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving, "GRANT_SECONDS", 60.0)
+    monkeypatch.setattr(state_donor, "GRANT_SECONDS", 60.0)
     donor = Donor()
-    threading.Timer(0.02, lambda: donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))).start()
-    assert donor.giver.begin(donor.wanted(), ME).receiver == "unit taker"
+    threading.Timer(0.02, lambda: donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))).start()
+    assert donor.state_donor.begin(donor.wanted(), ME).receiver == "unit taker"
 
 
 def test_it_gives_to_one_at_a_time() -> None:
     donor = Donor()
     first = donor.gives()
-    donor.giver.allow(Give(unit="other", attempt=1, grant=b"too"))
+    donor.state_donor.allow(Give(unit="other", attempt=1, grant=b"too"))
     other = {"unit": "other", "attempt": 1, "grant": b"too"}
     identity = learner_identity(JOB_UID, "other", 1)
     refusal(donor, grpc.StatusCode.UNAVAILABLE, "gives its state to unit taker now", identity=identity, **other)
     first.end()
-    donor.giver.begin(donor.wanted(**other), identity)
+    donor.state_donor.begin(donor.wanted(**other), identity)
 
 
 def test_a_grant_that_the_syncer_repeats_on_a_new_stream_is_good_once() -> None:
     donor = Donor()
     donor.gives().end()
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))
     refusal(donor, grpc.StatusCode.PERMISSION_DENIED, "the syncer has not named")
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"anew"))
-    donor.giver.begin(donor.wanted(grant=b"anew"), ME)
+    donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"anew"))
+    donor.state_donor.begin(donor.wanted(grant=b"anew"), ME)
 
 
 def piece_map(donor: Donor, *pieces: Piece) -> PieceMap:
@@ -142,12 +144,12 @@ def piece_map(donor: Donor, *pieces: Piece) -> PieceMap:
 def test_each_rank_of_the_taker_gets_what_it_owns_and_one_of_them_the_small_rest() -> None:
     donor = Donor({"w": np.arange(24, dtype=np.float32).reshape(6, 4)})
     halves = [Piece("w", (0, 0), (3, 4)), Piece("w", (3, 0), (3, 4))]
-    gifts = [donor.gives(pieces=piece_map(donor, half), rank=rank, without_rest=rank != 0) for rank, half in enumerate(halves)]
+    transfers = [donor.gives(pieces=piece_map(donor, half), rank=rank, without_rest=rank != 0) for rank, half in enumerate(halves)]
     refusal(donor, grpc.StatusCode.PERMISSION_DENIED, "the syncer has not named", rank=1, without_rest=True)
     for _ in range(2):
         donor.boundary()
-    for gift, half in zip(gifts, halves, strict=True):
-        messages = list(gift.messages())
+    for transfer, half in zip(transfers, halves, strict=True):
+        messages = list(transfer.messages())
         parts = [one.part for one in messages if not isinstance(one, DataChunk) and one.WhichOneof("message") == "part"]
         pieces = {piece for part in parts for piece in pieces_from_message(donor.layout, [one.piece for one in part.arrays])}
         assert pieces == {half}
@@ -158,64 +160,64 @@ def test_each_rank_of_the_taker_gets_what_it_owns_and_one_of_them_the_small_rest
 
 def test_no_rank_of_a_taker_waits_until_another_one_has_all() -> None:
     donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})  # 16 parts, of which a boundary stages 5
-    gifts = [donor.gives(rank=rank, without_rest=True) for rank in range(2)]
+    transfers = [donor.gives(rank=rank, without_rest=True) for rank in range(2)]
     for staged in ((5, 0), (5, 5), (10, 5), (10, 10)):
         donor.boundary()
-        assert tuple(gift.next for gift in gifts) == staged
+        assert tuple(transfer.next for transfer in transfers) == staged
 
 
 def test_a_rank_that_is_not_the_leader_gives_no_small_rest_and_nothing_to_who_wants_all_of_one_process() -> None:
     donor = Donor()
-    donor.giver.stage_rest = None
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    donor.state_donor.stage_rest = None
+    donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))
     refused = grpc.StatusCode.FAILED_PRECONDITION
     refusal(donor, refused, "the small rest of a unit's state is given by its leader only")
-    donor.giver._alone = False
+    donor.state_donor._alone = False
     refusal(donor, refused, "the taker's version knows of no donors of several ranks", without_rest=True)
 
 
 def test_what_is_no_piece_of_the_model_is_refused() -> None:
     donor = Donor()
-    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    donor.state_donor.allow(Give(unit="taker", attempt=2, grant=b"yes"))
     wrong = PieceMap(pieces=[PieceMessage(tensor=99, start=[0], size=[1])])
     refusal(donor, grpc.StatusCode.INVALID_ARGUMENT, "the peer names tensor 99", pieces=wrong)
 
 
 def test_it_trains_on_until_it_has_adopted_what_the_taker_holds() -> None:
     donor = Donor()
-    gift = donor.gives(versions=[5, 7])
+    transfer = donor.gives(versions=[5, 7])
     donor.boundary()
-    assert gift.next == 0
+    assert transfer.next == 0
     donor.adopts(7)
     donor.boundary()
-    assert gift.next == 2  # one part of this small model, and the rest
+    assert transfer.next == 2  # one part of this small model, and the rest
 
 
 def test_nothing_is_staged_while_a_step_is_not_counted() -> None:
     donor = Donor()
-    gift = donor.gives()
+    transfer = donor.gives()
     donor.boundary(readable=False)
-    assert gift.next == 0
+    assert transfer.next == 0
 
 
 def test_a_boundary_stages_for_a_small_share_of_the_step_and_at_least_one_part() -> None:
     donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})  # 16 parts
-    gift = donor.gives()
+    transfer = donor.gives()
     # The clock goes on by 1.1 ms at each look, and a boundary may take 5 % of 100 ms: the fifth look is at 5.6 ms.
     for boundary, staged in enumerate((5, 10, 15, 17), start=1):
         donor.boundary()
-        assert gift.next == staged, boundary
+        assert transfer.next == staged, boundary
 
 
 def test_a_state_that_will_take_long_gets_twice_the_share_of_a_step() -> None:
     donor = Donor({"w": np.zeros((2048, 1 << 16), np.float32)})  # 512 parts
-    gift = donor.gives()
+    transfer = donor.gives()
     staged = []
     for _ in range(3):
-        before = gift.next
+        before = transfer.next
         # 5 % of a step of 100 ms are five looks at the clock; between two boundaries 100 ms go by.
         donor.boundary()
-        staged.append(gift.next - before)
+        staged.append(transfer.next - before)
         for _ in range(90):
             next(donor.ticks)
     # After the first boundary 5 of 512 parts took 0.1 s: all will take 10.6 s.
@@ -226,40 +228,40 @@ def test_no_more_waits_for_the_link_than_the_bound(monkeypatch: pytest.MonkeyPat
     part = 2 * 4 * (1 << 18)
     monkeypatch.setattr(staged_parts, "QUEUE_BYTES", 2 * part)
     donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})
-    gift = donor.gives()
+    transfer = donor.gives()
     for _ in range(3):
         donor.boundary()
-    assert gift.next == 2
-    taken = gift.take()
+    assert transfer.next == 2
+    taken = transfer.take()
     assert taken is not None
-    gift.taken(taken)
+    transfer.taken(taken)
     donor.boundary()
-    assert gift.next == 3
+    assert transfer.next == 3
 
 
 def test_what_may_wait_doubles_as_long_as_the_link_takes_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     part = 2 * 4 * (1 << 18)
     monkeypatch.setattr(staged_parts, "QUEUE_BYTES", part)
     donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})  # 16 parts, of whose parameters half may wait: 4 parts with their moments
-    gift = donor.gives()
+    transfer = donor.gives()
     staged = []
     for _ in range(5):
-        before = gift.next
+        before = transfer.next
         donor.boundary()
-        staged.append(gift.next - before)
-        while gift.wait(0):
-            taken = gift.take()
+        staged.append(transfer.next - before)
+        while transfer.wait(0):
+            taken = transfer.take()
             assert taken is not None
-            gift.taken(taken)
+            transfer.taken(taken)
     assert staged == [1, 2, 4, 4, 4]
 
 
 def test_each_part_is_of_one_boundary_and_says_what_was_adopted_then() -> None:
     donor = Donor()
-    gift = donor.gives()
+    transfer = donor.gives()
     donor.boundary()
     donor.adopts(9)
-    messages = list(gift.messages())
+    messages = list(transfer.messages())
     parts = [message.part for message in messages if not isinstance(message, DataChunk) and message.WhichOneof("message") == "part"]
     assert [list(part.versions) for part in parts] == [[5, 5], [5, 5]]
     assert [len(part.arrays) for part in parts] == [8, 0]
@@ -269,11 +271,11 @@ def test_each_part_is_of_one_boundary_and_says_what_was_adopted_then() -> None:
 
 def test_a_donor_that_meets_a_restarted_syncer_gives_nothing_of_the_time_before() -> None:
     donor = Donor()
-    gift = donor.gives()
+    transfer = donor.gives()
     donor.adopts(3, epoch=1)
     donor.boundary()
     with pytest.raises(NothingComes, match="the syncer has started again"):
-        gift.take()
+        transfer.take()
 
 
 def test_a_donor_whose_state_cannot_be_read_trains_on() -> None:
@@ -281,16 +283,16 @@ def test_a_donor_whose_state_cannot_be_read_trains_on() -> None:
         raise StateError("the optimizer keeps a riddle")
 
     donor = Donor()
-    donor.giver.stage_rest = broken
-    gift = donor.gives()
+    donor.state_donor.stage_rest = broken
+    transfer = donor.gives()
     donor.boundary()
     with pytest.raises(Refused, match="keeps a riddle"):
-        list(gift.messages())
+        list(transfer.messages())
 
 
 def test_the_time_for_which_it_waited_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gifts, "BOUNDARY_SECONDS", 120.0)
-    monkeypatch.setattr(Gift, "wait", lambda *_: False)
+    monkeypatch.setattr(transfers, "BOUNDARY_SECONDS", 120.0)
+    monkeypatch.setattr(StateTransfer, "wait", lambda *_: False)
     with pytest.raises(Refused, match="no step boundary with news for 120 s"):
         list(Donor().gives(hears_waiting=True).messages())
 
@@ -315,8 +317,8 @@ def test_a_donor_with_long_steps_says_that_it_is_there_and_gives_then() -> None:
 
 def test_a_donor_that_leaves_says_so() -> None:
     donor = Donor()
-    gift = donor.gives()
-    donor.giver.close()
+    transfer = donor.gives()
+    donor.state_donor.close()
     with pytest.raises(NothingComes, match="the donor leaves"):
-        gift.take()
+        transfer.take()
     refusal(donor, grpc.StatusCode.PERMISSION_DENIED, "has not named")

@@ -33,7 +33,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Gift(StagedParts):
+class StateTransfer(StagedParts):
     """Some pieces of this process's state, for one process of a taker."""
 
     def __init__(

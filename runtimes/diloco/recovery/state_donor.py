@@ -21,8 +21,8 @@ from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.protocol.diloco_pb2 import Give, StateWanted
 from diloco.protocol.piece_maps import MOST_RANKS
 from diloco.protocol.state_parts import StateError, pieces_from_message
-from diloco.recovery.gift import Gift, Refused
 from diloco.recovery.held import Held
+from diloco.recovery.state_transfer import Refused, StateTransfer
 
 GRANT_SECONDS = 5.0
 """How long a peer waits here for the syncer's message that names it: the two come over different streams."""
@@ -30,7 +30,7 @@ MOST_GRANTS = 1024
 """Units that may be known as takers. Beyond that the oldest grant is forgotten."""
 
 
-class Giver:
+class StateDonor:
     """The donor's side in one process. The training thread calls `at_boundary`, threads of the connection and the server the rest."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Giver:
         self._grants: dict[str, Give] = {}
         self._served: dict[str, set[int]] = {}
         """For each taker, its ranks that have come with the present grant. Each rank may come once."""
-        self._gifts: list[tuple[Gift, StateWanted]] = []
+        self._transfers: list[tuple[StateTransfer, StateWanted]] = []
         """All are for one taker. The one that waited longest for a boundary comes first."""
         self._epoch = 0
         """The number of the syncer's incarnation that the taker is connected to."""
@@ -83,7 +83,7 @@ class Giver:
                 del self._grants[oldest], self._served[oldest]
             self._changed.notify_all()
 
-    def begin(self, wanted: StateWanted, identity: str) -> Gift:
+    def begin(self, wanted: StateWanted, identity: str) -> StateTransfer:
         """Admit a process of a peer. `identity` is from its certificate. Waits for its grant, GRANT_SECONDS at most. Raises Refused."""
         if wanted.job_uid != self._job_uid or identity != learner_identity(wanted.job_uid, wanted.unit, wanted.attempt):
             raise Refused(
@@ -103,22 +103,22 @@ class Giver:
             epoch = self._epoch_of(wanted.incarnation)
             if epoch is None:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "the donor has not met the syncer since this has started again")
-            self._gifts = [(gift, request) for gift, request in self._gifts if not gift.over]
-            other = next((request for _, request in self._gifts if (request.unit, request.grant) != (wanted.unit, wanted.grant)), None)
+            self._transfers = [(transfer, request) for transfer, request in self._transfers if not transfer.over]
+            other = next((request for _, request in self._transfers if (request.unit, request.grant) != (wanted.unit, wanted.grant)), None)
             if other is not None:
                 raise Refused(grpc.StatusCode.UNAVAILABLE, f"the donor gives its state to unit {other.unit} now")
-            gift = self._gift(wanted)
+            transfer = self._transfer(wanted)
             self._served[wanted.unit].add(wanted.rank)
             self._epoch = epoch
-            self._gifts.append((gift, wanted))
-            return gift
+            self._transfers.append((transfer, wanted))
+            return transfer
 
     def _allows(self, wanted: StateWanted) -> bool:
         give = self._grants.get(wanted.unit)
         named = give is not None and (give.attempt, give.grant) == (wanted.attempt, wanted.grant)
         return named and wanted.rank < MOST_RANKS and wanted.rank not in self._served[wanted.unit]
 
-    def _gift(self, wanted: StateWanted) -> Gift:
+    def _transfer(self, wanted: StateWanted) -> StateTransfer:
         if not wanted.HasField("pieces") and not self._alone:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "the taker's version knows of no donors of several ranks")
         pieces = self._owned
@@ -131,12 +131,12 @@ class Giver:
         if rest is None and not wanted.without_rest:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "the small rest of a unit's state is given by its leader only")
         receiver = f"rank {wanted.rank} of unit {wanted.unit}" if wanted.rank else f"unit {wanted.unit}"
-        return Gift(self._layout, self._state, pieces, receiver, rest, hears_waiting=wanted.hears_waiting)
+        return StateTransfer(self._layout, self._state, pieces, receiver, rest, hears_waiting=wanted.hears_waiting)
 
     @property
     def busy(self) -> bool:
         """A peer is taking this process's state."""
-        return any(not gift.over for gift, _ in self._gifts)
+        return any(not transfer.over for transfer, _ in self._transfers)
 
     def at_boundary(self, held: Held, step_seconds: float, *, readable: bool) -> None:
         """Stage what fits into the time that this boundary may take.
@@ -147,28 +147,28 @@ class Giver:
             readable: the state is that after the last local step that was counted
         """
         with self._changed:
-            gifts = [(gift, wanted) for gift, wanted in self._gifts if not gift.over]
-        if not gifts:
+            transfers = [(transfer, wanted) for transfer, wanted in self._transfers if not transfer.over]
+        if not transfers:
             return
         if self._epoch != held.epoch:
-            for gift, _ in gifts:
-                gift.end("the syncer has started again: the donor's outer steps are not the taker's")
+            for transfer, _ in transfers:
+                transfer.end("the syncer has started again: the donor's outer steps are not the taker's")
             return
-        for gift, wanted in gifts:
+        for transfer, wanted in transfers:
             if not readable or not held.reach(wanted.versions):
                 continue
-            time_is_over = gift.stage(held.versions, step_seconds, self._now)
+            time_is_over = transfer.stage(held.versions, step_seconds, self._now)
             with self._changed:
                 # To the end of the list, so that all processes of the taker get parts in turn.
-                self._gifts = sorted(self._gifts, key=lambda entry: entry[0] is gift)
+                self._transfers = sorted(self._transfers, key=lambda entry: entry[0] is transfer)
             if time_is_over:
                 return
 
     def close(self) -> None:
-        """End all gifts and refuse new ones: this process leaves, and its taker must find another donor."""
+        """End all transfers and refuse new ones: this process leaves, and its taker must find another donor."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            gifts = list(self._gifts)
-        for gift, _ in gifts:
-            gift.end("the donor leaves")
+            transfers = list(self._transfers)
+        for transfer, _ in transfers:
+            transfer.end("the donor leaves")
