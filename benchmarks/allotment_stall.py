@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from builders.allotted_jobs import V5P, SimplePool, World
+from builders.allotted_jobs import V5P, SimpleJob, SimplePool, World
 from builders.nodes import a_tpu_node
 from diloco_operator.allotment.decision import Steps
 from diloco_operator.allotment.flow import Answer, answer
@@ -89,8 +89,12 @@ def settle(world: World, stalls: Stalls) -> None:
             if job.leaving:
                 job.leaving.clear()
                 world.fleet.set_reservations(job.name, job.nodes(), job.shares())
-                stalls.note("register", lambda job=job: world.allotment.update(job.request()))  # type: ignore[misc]
+                stalls.note("register", functools.partial(register, world, job))
         waiting |= refresh(world, stalls)
+
+
+def register(world: World, job: SimpleJob) -> None:
+    world.allotment.update(job.request())
 
 
 def refresh(world: World, stalls: Stalls) -> set[str]:

@@ -119,7 +119,8 @@ class ExchangeRig(ProcessRig):
     ) -> list[subprocess.Popen[bytes]]:
         """Start a unit of `ranks` torch processes. Rank 0 writes the times of its steps. `address` is as for `start_program`; `module` is
         their program, which gets the further arguments."""
-        self._ports_of_ranks.append(port := held_port())
+        port = held_port()
+        self._ports_of_ranks.append(port)
         of_unit = self._of_learner(unit, address or self.address)
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **of_unit}
         command = ["-m", module, str(self.times(unit))]

@@ -66,7 +66,8 @@ class LinkRig(ExchangeRig):
         """The first report that fulfils `condition`. Raises RuntimeError with the logs if none comes in the time that `steps` outer steps
         may take."""
         for _ in range(int(self.workload.timeout(steps) / INTERVAL)):
-            if condition(report := next(reports)):
+            report = next(reports)
+            if condition(report):
                 return report
         raise RuntimeError(f"the syncer does not report what is waited for, at outer step {report.t}\n{self.logs()}")
 

@@ -68,11 +68,13 @@ class ProcessRig:
         last step. Raises RuntimeError with the logs if it takes too long."""
         timeout = self._timeout(1)
         deadline = time.monotonic() + timeout
-        while not all((ends := self.step_ends(unit)) and ends[-1] >= end for unit in units):
+        while True:
+            step_ends = [self.step_ends(unit) for unit in units]
+            if all(ends and ends[-1] >= end for ends in step_ends):
+                return step_ends
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a step takes longer than {timeout:.0f} s\n{self.logs()}")
             time.sleep(0.05)
-        return [self.step_ends(unit) for unit in units]
 
     def logs(self) -> str:
         """The end of every process's log."""

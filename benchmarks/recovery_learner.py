@@ -38,7 +38,9 @@ def main() -> None:
     with given.times.open("w", encoding="ascii", buffering=1) as times, diloco.torch.join(model, optimizer=optimizer) as session:
         for _ in session.batches(lambda numbers: numbers, BATCH):
             deadline = time.monotonic() + given.step_seconds
-            for parameter in parameters if not session.step_count else [parameters[session.step_count % len(parameters)]]:
+            # All in the first step, then one of them in turn.
+            trained = parameters if not session.step_count else [parameters[session.step_count % len(parameters)]]
+            for parameter in trained:
                 parameter.grad = parameter.detach() * 0.01
             optimizer.step()
             optimizer.zero_grad()

@@ -49,7 +49,8 @@ def lost(before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]) 
     versions: dict[int, int] = {}
     wrong = sum(merge not in after for merge in before)
     for fragment, base, t in after:
-        wrong += base != versions.get(fragment, 0)
+        if base != versions.get(fragment, 0):
+            wrong += 1
         versions[fragment] = t
     return wrong
 

@@ -126,7 +126,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     units = size.jobs * UNITS
     runs, shares = [], []
     for _ in range(size.runs):
-        runs.append(made := asyncio.run(make_all(size.jobs)))
+        made = asyncio.run(make_all(size.jobs))
+        runs.append(made)
         shares.append(make_certificates(size.jobs) / made.processor)
     rates = [units * 1000 * made.of_a_pass / made.processor for made in runs]
     value = statistics.median(rates)

@@ -120,4 +120,5 @@ class _Run(Simulation[Learner]):
             place = self.learners[unit].index
             moved = abs(float(after[place]) - float(before[place]))
             self.worst = max(self.worst, abs(moved / share - 1), abs(merged.weights[unit] / reported / share - 1))
-            self.compared += len(expected) > 1
+            if len(expected) > 1:
+                self.compared += 1

@@ -154,7 +154,9 @@ def _default(schema: dict[str, Any]) -> str:
     default = schema.get("default")
     if default is None or isinstance(default, dict):
         return ""
-    return f"`{str(default).lower() if isinstance(default, bool) else default}`" if default != "" else '`""`'
+    if default == "":
+        return '`""`'
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def _columns() -> str:

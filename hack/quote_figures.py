@@ -82,7 +82,8 @@ def number(value: object) -> str:
 def value_of(line: Line, field: str) -> str:
     """The number in a field of the line; "" means `value`. `processor_ms.with.other_threads` is a field in objects."""
     value: object = line
-    for part in field.split(".") if field else ["value"]:
+    parts = field.split(".") if field else ["value"]
+    for part in parts:
         if not isinstance(value, Mapping) or part not in value:
             raise Unquotable(f"the line of {line['figure']} has no field {field}")
         value = value[part]

@@ -185,7 +185,10 @@ def release(options: Options, *, dry_run: bool) -> None:
             (versions.ROOT / file).write_text(changes[file])
     wanted = [part for part in PARTS if part in options.parts]
     for part in wanted:
-        print(f"left out {part}: {lacking[part]}" if part in lacking else f"{'would build' if dry_run else 'builds'} {part}", flush=True)
+        if part in lacking:
+            print(f"left out {part}: {lacking[part]}", flush=True)
+        else:
+            print(f"{'would build' if dry_run else 'builds'} {part}", flush=True)
     if dry_run:
         return
     build(options, [part for part in wanted if part not in lacking])

@@ -84,12 +84,14 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     lines: list[str] = []
     fenced = False
     for line in markdown.split("\n"):
-        fenced ^= bool(_FENCE.match(line))
-        if not fenced:
-            if _ITEM.match(line) and lines and _is_paragraph(lines[-1]):
-                lines.append("")
-            line = _TARGET.sub(lambda match: _linked(match, page.file.src_uri, config["repo_url"]), line)
-        lines.append(line)
+        if _FENCE.match(line):
+            fenced = not fenced
+        if fenced:
+            lines.append(line)
+            continue
+        if _ITEM.match(line) and lines and _is_paragraph(lines[-1]):
+            lines.append("")
+        lines.append(_TARGET.sub(lambda match: _linked(match, page.file.src_uri, config["repo_url"]), line))
     return "\n".join(lines)
 
 

@@ -33,7 +33,10 @@ class Decoder:
             for name, table in zip(("cosines", "sines"), llama.rope_tables(config, config.context), strict=True):
                 self.model.get_buffer(name).copy_(torch.from_numpy(table))
             for name, parameter in self.model.named_parameters():
-                parameter.fill_(1.0) if name.endswith("norm.weight") else parameter.normal_(0.0, 0.02)
+                if name.endswith("norm.weight"):
+                    parameter.fill_(1.0)
+                else:
+                    parameter.normal_(0.0, 0.02)
             self.windows = torch.randint(config.vocabulary, (rows, config.context + 1))
         self.optimizer = make_optimizer(self.model, InnerConfig(RATE))
         self.tokens = rows * config.context

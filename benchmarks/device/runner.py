@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from builders.child_processes import die_with_parent
-from diloco_local.supervisor import descendants, kill_until_none, prctl
+from diloco_local.supervisor import PR_SET_CHILD_SUBREAPER, descendants, kill_until_none, prctl
 
 from benchmarks import ROOT
 
@@ -30,8 +30,6 @@ RESERVE_SECONDS = 5.0
 """Seconds of the whole time that are reserved for killing the last part and writing its lines."""
 LOG_BYTES = 1 << 20
 """Bytes at the end of a log that are kept."""
-_SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,13 @@ class Runner:
 
     def run(self, parts: Iterable[Part]) -> list[str]:
         """Run all parts, and return the names of those that did not end well."""
-        prctl(_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, _end)
         self._out.mkdir(parents=True, exist_ok=True)
         failed = []
-        with (self._out / "results.jsonl").open("a", encoding="utf-8") as self._results:
+        with (self._out / "results.jsonl").open("a", encoding="utf-8") as results:
+            self._results = results
             for part in parts:
                 began = time.monotonic()
                 ended = self._run(part)

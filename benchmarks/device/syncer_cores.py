@@ -129,7 +129,8 @@ def _reports(rig: ExchangeRig) -> Iterator[Report]:
 
 def main(given: Given) -> None:
     path_alone(given)
-    for load in SMALL if given.small else FULL:
+    loads = SMALL if given.small else FULL
+    for load in loads:
         log(f"{load}, {given.left:.0f} s are left")
         with tempfile.TemporaryDirectory() as folder:
             result = in_own_process(under_load, Path(folder), load)

@@ -41,8 +41,12 @@ class _OneRoundLate:
         return late
 
 
+def _two_bits(_: Answer, trained: Float32Array) -> Float32Array:
+    return in_two_bits(trained)
+
+
 _CHANGES: Final[Mapping[str, Callable[[], Change]]] = {
-    "2 bit": lambda: lambda _, trained: in_two_bits(trained),
+    "2 bit": lambda: _two_bits,
     "a round late": _OneRoundLate,
 }
 """By the name that an arm has."""

@@ -115,7 +115,8 @@ class Replica:
 
 def _alone(trial: Trial, corpus: ByteCorpus, device: str) -> ByteLM:
     replica = Replica(trial, corpus, 0, 1, device)
-    for replica.step in range(1, trial.steps + 1):
+    for step in range(1, trial.steps + 1):
+        replica.step = step
         replica.train_once()
     return replica.model
 

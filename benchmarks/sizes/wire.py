@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import numpy as np
 from builders.certificates import JobCertificates
+from builders.child_processes import die_with_parent
 from builders.ports import held_port
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout
@@ -38,7 +39,6 @@ from diloco.protocol.tls import TlsFiles
 
 from benchmarks import ROOT
 from benchmarks.figure import Figure, rounded
-from benchmarks.offspring import die_with_parent
 from benchmarks.wire_syncer import BARE, JOB_UID
 
 LIMIT = 0.8
@@ -139,7 +139,9 @@ def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]
 def measure(*, smoke: bool) -> Iterator[Figure]:
     mebibytes, runs = (2, 2) if smoke else (64, 11)
     with tempfile.TemporaryDirectory() as directory, ends(Path(directory), mebibytes) as (learner, bare):
-        learner.exchange(), bare.exchange()  # warm up
+        # The first exchange of each warms up.
+        learner.exchange()
+        bare.exchange()
         times = [(learner.exchange(), bare.exchange()) for _ in range(runs)]
     ratios = [bare / real for real, bare in times]
     value = median(ratios)

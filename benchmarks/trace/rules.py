@@ -86,13 +86,12 @@ class _Book:
 
     def _displace(self, for_: Present, kind: str) -> bool:
         """Let a unit leave this kind; it is of the job with the most units beyond its minimum. False if there is none."""
-        givers = [
-            (self.units[key] - present.job.min, present.job.created, key)
-            for present in self._givers
-            if present is not for_
-            and self.units[key := present.job.key] > present.job.min
-            and present.held.get(kind, 0) - present.settling.get(kind, 0) > self.leave.get((key, kind), 0)
-        ]
+        givers = []
+        for present in self._givers:
+            job = present.job
+            settled = present.held.get(kind, 0) - present.settling.get(kind, 0)
+            if present is not for_ and self.units[job.key] > job.min and settled > self.leave.get((job.key, kind), 0):
+                givers.append((self.units[job.key] - job.min, job.created, job.key))
         if not givers:
             return False
         self._step(_Step(self.leave, max(givers)[2], kind, -1))

@@ -156,7 +156,8 @@ class _World:
             self._remove(unit)
         del self._runs[run.job.key]
         self._ran.completions[run.job.key] = self._time.now - run.job.created
-        self._ran.tokens += run.job.tokens if self._time.now <= self._week.seconds else 0.0
+        if self._time.now <= self._week.seconds:
+            self._ran.tokens += run.job.tokens
         self._ran.job_seconds += max(0.0, min(self._time.now, self._week.seconds) - run.job.created)
         self._change()
 
@@ -232,7 +233,8 @@ class _World:
             self._ran.moves += len(leaving)
         for key, units in sorted(leaving_units.items()):
             run = self._runs[key]
-            self._ran.below_minimum += len(run.units) < min(run.job.min, len(run.units) + units)
+            if len(run.units) < min(run.job.min, len(run.units) + units):
+                self._ran.below_minimum += 1
             self._set_rate(run)
             self._change()
 

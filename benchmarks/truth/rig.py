@@ -140,7 +140,8 @@ class TruthRig(WideRig):
         state.started_at[state.attempt] = time.monotonic()
         index = self._setting.units.index(unit)
         arguments = ["--variation", str(self._setting.variation), "--seed", str(self._seed + index), "--attempt", str(state.attempt)]
-        arguments += ["--dies-in", str(state.left[0].step)] if state.left else []
+        if state.left:
+            arguments += ["--dies-in", str(state.left[0].step)]
         state.process = self.start_program(
             unit, "benchmarks.truth.learner", *arguments, attempt=state.attempt, step_seconds=self._setting.step_seconds[index]
         )

@@ -84,8 +84,10 @@ class WideArea:
 
     def change(self, loss: float | None, cut: Collection[int] | None) -> None:
         """Change the loss and the regions that are cut off. None leaves the value as it is."""
-        self.loss = self.loss if loss is None else loss
-        self.cut = self.cut if cut is None else frozenset(cut)
+        if loss is not None:
+            self.loss = loss
+        if cut is not None:
+            self.cut = frozenset(cut)
 
     def _stops(self, source: int, destination: int) -> bool:
         return source in self.cut or destination in self.cut

@@ -38,8 +38,9 @@ MARK = "DILOCO_LOCAL_CONTAINER"
 GROUP = 0x80
 """Added to the number of a signal that is for every process of the container."""
 
+PR_SET_CHILD_SUBREAPER = 36
+"""Of prctl(2), as the next one."""
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _RECHECK_SECONDS = 0.005
 _END_SECONDS = 10.0
 """How long to wait for killed processes to end. Only a process that is stuck inside the kernel takes longer; it dies when it leaves the
@@ -205,7 +206,7 @@ def _left() -> list[int]:
 def supervise(connection: socket.socket) -> bool:
     """Start the program that the request names, and serve until it ends or the other side closes the connection. Then kill everything.
     False if a process outlived that."""
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake, waker = os.pipe()
     for end in (wake, waker):
         os.set_blocking(end, False)
@@ -219,8 +220,8 @@ def supervise(connection: socket.socket) -> bool:
     poll.register(wake, select.POLLIN)
     request, signals = _request(connection)
     try:
-        main = request and _start(connection, request)
-        while main and not stop:
+        main = None if request is None else _start(connection, request)
+        while main is not None and not stop:
             for asked in signals:
                 _signal(main, asked)
             signals = b""

@@ -28,7 +28,8 @@ def tree_key(*paths: Path) -> str:
     """A short name for the content of files and folders, without Python's bytecode."""
     digest = hashlib.sha256()
     for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in files:
             if file.is_file() and file.suffix != ".pyc":
                 digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_mode:o}\0".encode())
                 digest.update(file.read_bytes())

@@ -199,7 +199,11 @@ def _torch_packages() -> Path:
     def make(folder: Path) -> None:
         _install("torch", folder)
         for path in _own_files(folder):
-            (shutil.rmtree if (folder / path).is_dir() else os.unlink)(folder / path)
+            own = folder / path
+            if own.is_dir():
+                shutil.rmtree(own)
+            else:
+                own.unlink()
 
     oci.forget("volumes", "torch", keep=_environment_key())
     return cache.made_once(cache.FOLDER / "volumes" / f"torch-{_environment_key()}", make) / SITE_PACKAGES

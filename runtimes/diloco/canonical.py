@@ -107,7 +107,11 @@ def _parts(
         raise LayoutError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {layer_shape}")
     canonical_shape = layer_shape if rule.axes is None else tuple(layer_shape[axis] for axis in rule.axes)
     embedding = is_embedding(parameter) if rule.embedding is None else rule.embedding
-    axes = rule.stack_axes if rule.stack_axes is not None else int(stacks(parameter)) if stacks is not None else 0
+    axes = 0
+    if rule.stack_axes is not None:
+        axes = rule.stack_axes
+    elif stacks is not None:
+        axes = int(stacks(parameter))
     if not 0 <= axes <= len(canonical_shape):
         raise LayoutError(f"parameter {parameter!r}: {axes} leading axes of shape {canonical_shape} cannot count matrices of a stack")
     spec = TensorSpec(rule.name, canonical_shape, embedding, axes)

@@ -244,7 +244,9 @@ _LAST_WORDS = re.compile(r"diloco: exit (\d{1,3})(?:, rank (\d{1,6}))?: (.*)", r
 def parse_last_words(line: str) -> LastWords | None:
     """None if the line is no last words."""
     match = _LAST_WORDS.fullmatch(line)
-    return LastWords(int(match[1]), None if match[2] is None else int(match[2]), match[3]) if match is not None else None
+    if match is None:
+        return None
+    return LastWords(int(match[1]), None if match[2] is None else int(match[2]), match[3])
 
 
 class _Wire(BaseModel):

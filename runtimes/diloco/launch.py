@@ -194,7 +194,10 @@ def launch(command: Sequence[str], environment: Mapping[str, str], processes: in
     ranks: Ranks | None = None
 
     def forward(number: int, _: FrameType | None) -> None:
-        early.append(number) if ranks is None else ranks.signal(number)
+        if ranks is None:
+            early.append(number)
+        else:
+            ranks.signal(number)
 
     # Before the ranks start: a signal that comes while they start is kept in `early`, and none of them misses it.
     for forwarded in _FORWARDED:

@@ -100,7 +100,13 @@ def _size_checks(schema: Mapping[str, Any]) -> list[Check]:
     )
 
     def check(kind: type[Sized], limit: int, least: bool, text: str) -> Check:
-        return lambda v: None if not isinstance(v, kind) or (len(v) >= limit if least else len(v) <= limit) else invalid(v, text)
+        def check_size(value: Any) -> str | None:
+            if not isinstance(value, kind):
+                return None
+            fits = len(value) >= limit if least else len(value) <= limit
+            return None if fits else invalid(value, text)
+
+        return check_size
 
     return [check(kind, schema[name], least, text.format(schema[name])) for name, kind, least, text in sizes if name in schema]
 

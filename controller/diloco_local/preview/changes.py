@@ -204,5 +204,10 @@ def _unknown(what: str, name: str, known: Sequence[str], of: str) -> BadChange:
     near = difflib.get_close_matches(name, known, 1)
     listed = list(dict.fromkeys(known))
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    hint = f"did you mean {near[0]}?" if near else f"the {of} are {', '.join(listed[:_NAMED])}{more}" if listed else f"there are no {of}"
+    if near:
+        hint = f"did you mean {near[0]}?"
+    elif listed:
+        hint = f"the {of} are {', '.join(listed[:_NAMED])}{more}"
+    else:
+        hint = f"there are no {of}"
     return BadChange(f"{what}; {hint}")

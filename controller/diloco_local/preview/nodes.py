@@ -39,7 +39,7 @@ def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) 
         labels_of_kind = entry.on_node(topology=addition.topology, per_host=per_host)
         # The model may have another topology or another number of accelerators: only these labels do not come from it.
         varies = (entry.dialect.topology, entry.dialect.count)
-        labels |= labels_of_kind if model is None else {key: value for key, value in labels_of_kind.items() if key in varies}
+        labels |= {key: value for key, value in labels_of_kind.items() if model is None or key in varies}
     if addition.kind.resource:
         capacity[addition.kind.resource] = str(per_host)
     speed = ((model or {}).get("metadata", {}).get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED)

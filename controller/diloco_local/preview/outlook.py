@@ -203,8 +203,8 @@ def _units(running: Iterable[UnitStatus], pools: Sequence[PoolOutlook], speeds: 
 
 
 def _waits(unit: UnitStatus) -> bool:
-    has = unit.slice and unit.state in _RUNNING
-    return not has and not follows(unit.reason, Follows.NOT_WANTED) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING)
+    runs = unit.slice and unit.state in _RUNNING
+    return not runs and not follows(unit.reason, Follows.NOT_WANTED) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING)
 
 
 def _verdict(job: Obj, spec: Spec, status: Status, placed: int, short: Sequence[str]) -> tuple[Verdict, str]:

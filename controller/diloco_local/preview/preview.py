@@ -120,7 +120,8 @@ def without_spares(jobs: Iterable[Obj]) -> list[Obj]:
 
 def _without(job: Obj) -> Obj:
     spec = job.get("spec")
-    if not isinstance(spec, dict) or not isinstance(pools := spec.get("pools"), list):
+    pools = spec.get("pools") if isinstance(spec, dict) else None
+    if not isinstance(pools, list):
         return job  # it cannot be read, so no operator acts on it
     bare = [{key: value for key, value in pool.items() if key != "spares"} if isinstance(pool, dict) else pool for pool in pools]
     return {**job, "spec": {**spec, "pools": bare}}

@@ -188,7 +188,8 @@ def _longest(job: JobHistory, fault: Fault, when: _Time, affected: _Time) -> Lon
         until = math.inf if when == affected else when.end
         within = [gap for gap in unit.gaps if gap.end > when.start and gap.start < when.end and gap.end <= until]
         meanwhile = [gap.seconds / gap.steps if unheard else gap.seconds for gap in within]
-        meanwhile += _unended_step(unit, when, last_merge) if when == affected else ()
+        if when == affected:
+            meanwhile += _unended_step(unit, when, last_merge)
         if len(usual) >= _FEWEST_STEPS and meanwhile:
             candidates.append(Longest(unit.name, max(meanwhile), median(usual)))
     return max(candidates, key=lambda longest: longest.ratio, default=None)

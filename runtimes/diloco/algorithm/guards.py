@@ -302,7 +302,8 @@ class Guard:
     def _whole_cycle(self, one: Measured, merge: Merge, typical: float) -> str:
         if not merge.far(one, typical):
             return ""
-        far = sum([*self._far.get(one.unit, ()), True][-self._cycle :])
+        cycle = [*self._far.get(one.unit, ()), True][-self._cycle :]
+        far = sum(cycle)
         if 2 * far <= self._cycle:
             return ""
         return (

@@ -247,7 +247,8 @@ class Members:
         self._note_untrained(member)
         present = member.speed
         if present != speed:
-            self._with_speed += speed == 0.0
+            if speed == 0.0:
+                self._with_speed += 1
             self._speeds += present - speed
             self._fastest = max(self._fastest, present)
         if unknown and member.shortest:
@@ -258,7 +259,8 @@ class Members:
         """As `Member.pauses`. Ignored if the unit is not joined."""
         if (member := self._members.get(unit)) is not None:
             member.pauses(until, now)
-            self._look_at = min(self._look_at, member.lost_at) if member.counts else self._look_at
+            if member.counts:
+                self._look_at = min(self._look_at, member.lost_at)
             self._note_untrained(member)
 
     def alive(self, unit: str, now: float) -> None:
@@ -324,9 +326,11 @@ class Members:
     def _compare(self) -> None:
         """Set each unit's `least` by the lower median of the others' shortest steps, see `FASTEST`."""
         known = [m for m in self._members.values() if m.counts and m.shortest]
+        if len(known) < 2:
+            return
         shortest = sorted([m.shortest for m in known])
         middle = (len(shortest) - 2) // 2  # index of the lower median in a list with one value less
-        for m in known if len(known) > 1 else ():
+        for m in known:
             m.least = shortest[middle if m.shortest > shortest[middle] else middle + 1] / FASTEST
 
 

@@ -170,15 +170,15 @@ RULES: Final[Mapping[MergeMethod, Rule]] = {"RDA": rda, "Average": average}
 def _combine(vectors: Sequence[Vector], factors: Sequence[float], out: Array, begin: int) -> float:
     """Combine as `kernels.combine`, with factors that may exceed float32. They do if one gradient is smaller than the others by more than
     float32's range. Factor times gradient does not exceed it."""
-    terms = []
-    for vector, factor in zip(vectors, factors, strict=True):
+    scaled, coefficients = list(vectors), list(factors)
+    for i, factor in enumerate(factors):
         if factor >= _LARGEST_COEFFICIENT:
-            kernels.combine([vector], [1.0], 1.0, alone := np.empty_like(out), begin)
+            values = np.empty_like(out)
+            kernels.combine([vectors[i]], [1.0], 1.0, values, begin)
             whole = np.zeros(begin + out.size, np.float32)  # `combine` reads all vectors from `begin` on
-            whole[begin:] = alone.astype(np.float64) * factor
-            vector, factor = Vector.of_values(whole), 1.0
-        terms.append((vector, factor))
-    return kernels.combine([vector for vector, _ in terms], [factor for _, factor in terms], 1.0, out, begin)
+            whole[begin:] = values.astype(np.float64) * factor
+            scaled[i], coefficients[i] = Vector.of_values(whole), 1.0
+    return kernels.combine(scaled, coefficients, 1.0, out, begin)
 
 
 def norm(x: Array) -> float:

@@ -46,10 +46,10 @@ class Watermark:
     @property
     def reachable(self) -> UnitWork:
         """What will be committed once every waiting contribution is merged."""
-        return min(
-            (max(done, offer.done, key=_order) if (offer := self._offers.get(p)) else done for p, done in enumerate(self._merged)),
-            key=_order,
-        )
+        works = list(self._merged)
+        for p, offer in self._offers.items():
+            works[p] = max(works[p], offer.done, key=_order)
+        return min(works, key=_order)
 
     def merged(self, p: int) -> UnitWork:
         """The session's work when the values were read that fragment `p` merged last."""

@@ -162,7 +162,9 @@ def subfolders(fs: Any, path: str) -> list[str]:
 
 
 def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> Folder:
-    names = [name for name in (inside if inside is not None else subfolders(fs, path)) if generation_of(name) is not None]
+    if inside is None:
+        inside = subfolders(fs, path)
+    names = [name for name in inside if generation_of(name) is not None]
     newest_first = sorted(names, key=lambda name: generation_of(name) or 0, reverse=True)
     finished = [name for name in newest_first if fs.exists(f"{path}/{name}/{MANIFEST_FILE}")]
     return Folder(path, finished, [name for name in newest_first if name not in finished])

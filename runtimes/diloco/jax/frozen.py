@@ -52,7 +52,8 @@ def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
     """Yield the start of each piece, in the parameter's order of axes, and its values on the host."""
     if not isinstance(leaf, jax.Array):
         value = _numbers(np.asarray(leaf))
-        value = value if part.layer is None else value[part.layer]
+        if part.layer is not None:
+            value = value[part.layer]
         yield (0,) * value.ndim, value
         return
     for shard in with_shards(leaf).addressable_shards:

@@ -221,7 +221,8 @@ class UnitStore[Tree](TreeStore[Tree]):
                 inside, start, size = (part.layer - start[0], *inside[1:]), start[1:], size[1:]
             axes = part.axes or tuple(range(len(size)))
             piece = Piece(part.spec.name, tuple(start[axis] for axis in axes), tuple(size[axis] for axis in axes))
-            for rank in range(ranks) if leaf.is_fully_addressable else (int(device.process_index),):
+            holders = range(ranks) if leaf.is_fully_addressable else (int(device.process_index),)
+            for rank in holders:
                 yield rank, piece, device, inside
 
     def _holding(self, piece: Piece) -> Place | None:

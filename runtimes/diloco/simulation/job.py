@@ -140,7 +140,7 @@ class SimulatedJob:
                 timeline.move_to(at)
             self._note_uptime()
             self._advance()
-        else:
+        if self.merged_tokens >= tokens or self._coordinator.done:
             seconds = timeline.now
         timeline.move_to(seconds)
         self._note_uptime()

@@ -189,14 +189,14 @@ class Network:
         if not self._up.is_free(unit) or (answer := answers.begin()) is None:
             return
 
-        def there() -> None:
+        def arrived() -> None:
             answer.what()
-            there = self._timeline.now + path.latency
-            self._timeline.at(there, partial(answers.arrived, answer.begun_at, there))
+            acknowledged_at = self._timeline.now + path.latency
+            self._timeline.at(acknowledged_at, partial(answers.arrived, answer.begun_at, acknowledged_at))
 
         def gone() -> None:
             answers.sending = None
-            self._to_syncer.send(unit, path, self._sizes.fragment, there)
+            self._to_syncer.send(unit, path, self._sizes.fragment, arrived)
             self._send_up(unit, connection)
 
         self._up.send(unit, path.sent(self._sizes.fragment), gone)
@@ -230,7 +230,12 @@ class _Deliveries:
             arrived()
             return
         connection = self._connection.get(unit, 0)
-        self._at(unit, path, bits, queued, lambda: arrived() if self._connection.get(unit, 0) == connection else None)
+
+        def arrived_if_connected() -> None:
+            if self._connection.get(unit, 0) == connection:
+                arrived()
+
+        self._at(unit, path, bits, queued, arrived_if_connected)
 
     def last(self, unit: str, path: Path, arrived: Callable[[], None]) -> None:
         """The unit sends the word that ends its connection. Call this after `forget`."""

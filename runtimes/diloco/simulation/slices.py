@@ -159,8 +159,11 @@ class FleetSlices:
             self._job.timeline.at(when, partial(self._back, [name]))
         self._place()
         spot = [group.name for group in self._groups if group.spot]
-        for together in [spot] if self._reclaims.together and spot else [[name] for name in spot]:
-            self._plan_reclaim(together)
+        if self._reclaims.together and spot:
+            self._plan_reclaim(spot)
+        else:
+            for name in spot:
+                self._plan_reclaim([name])
         for group in self._groups:
             self._plan_slowdown(group.name)
 
@@ -288,4 +291,9 @@ class FleetSlices:
         if due < self._due or self._due <= self._job.timeline.now:
             self._due = due
             if not math.isinf(due):
-                self._job.timeline.at(due, lambda: self._place() if self._due == due else None)
+                self._job.timeline.at(due, partial(self._place_at, due))
+
+    def _place_at(self, due: float) -> None:
+        """Ask the placer again, unless another time was planned since."""
+        if self._due == due:
+            self._place()

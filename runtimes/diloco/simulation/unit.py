@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from numpy.random import Generator
@@ -225,8 +226,7 @@ class SimulatedUnit:
         self._on_leaving.append(then)
         in_step = self._busy is not None and self._busy[0] in (Use.TRAINING, Use.LOST_WORK)
         if in_step and deadline > self._timeline.now:
-            attempt = self._attempt
-            self._timeline.at(deadline, lambda: self._cut() if attempt == self._attempt else None)
+            self._timeline.at(deadline, partial(self._in_attempt, self._attempt, self._cut))
         else:
             self._cut()
 
@@ -438,6 +438,10 @@ class SimulatedUnit:
         """Call `do` at `when`, in seconds, unless this attempt has ended before."""
         if self._slices is None:
             self._timeline.at(when, do)
-            return
-        attempt = self._attempt
-        self._timeline.at(when, lambda: do() if attempt == self._attempt else None)
+        else:
+            self._timeline.at(when, partial(self._in_attempt, self._attempt, do))
+
+    def _in_attempt(self, attempt: int, do: Callable[[], None]) -> None:
+        """Call `do`, unless this attempt has ended."""
+        if attempt == self._attempt:
+            do()

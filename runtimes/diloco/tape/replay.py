@@ -102,7 +102,8 @@ class Replay:
         TapeError for a record that cannot be used."""
         redo: Redo | None = None
         state, training = _read(self.snapshot), None
-        for place in self._places if seed is None else _shuffled(self._places, seed):
+        places = self._places if seed is None else _shuffled(self._places, seed)
+        for place in places:
             if redo is None or place.training != training:
                 redo = Redo(redo.state() if redo is not None else state, place.training)
                 training = place.training

@@ -283,7 +283,8 @@ class TapeWriter:
             if record.result is not None:
                 head["checksum"] = checksum(record.result)
             write_record(file, head, record.gradient)
-            durable |= record.then is not None
+            if record.then is not None:
+                durable = True
         self._sync(durable)
 
     def _sync(self, durable: bool) -> None:

@@ -41,7 +41,8 @@ class Masters:
             # Compared only once, because the comparison waits for the device.
             stored = local(parameter)
             where = some_of(stored)
-            if not bool((now := stored[where]).any()):
+            now = stored[where]
+            if not bool(now.any()):
                 return []  # every new moment equals a parameter of zeros; the next call may know more
             self._keys[name] = [key for key, value in state.items() if isinstance(key, str) and _is_master(value, parameter, now, where)]
         return self._keys.get(name, [])

@@ -232,8 +232,9 @@ class ModuleStore:
                 [x for x in owned if x.tensor in names and self._parameters[self._parts[x.tensor].parameter].dtype == dtype]
                 for owned in replicas.group.owned
             ]
+            sizes = [sum(piece.elements for piece in of_rank) for of_rank in pieces]
             # Every rank knows the sizes of all, so either all leave an empty collective out, or none does.
-            if sum(sizes := [sum(piece.elements for piece in of_rank) for of_rank in pieces]):
+            if sum(sizes):
                 fills.append(_Fill(dtype, sizes, [[self._held[piece.tensor].inner(piece) for piece in of_rank] for of_rank in pieces]))
         return fills
 

@@ -90,6 +90,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> dict[str, NDArray[np.f
             values[name] = np.zeros(shape, np.float32)
         else:
             deviation = 0.02 if name in EMBEDDINGS else 1.0 / math.sqrt(shape[0])
-            deviation *= residual if kind in ("out", "down") else 1.0
+            if kind in ("out", "down"):
+                deviation *= residual
             values[name] = generator.standard_normal(shape, dtype=np.float32) * np.float32(deviation)
     return values

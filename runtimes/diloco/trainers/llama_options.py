@@ -74,8 +74,9 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] | None =
     def source(url: str | None) -> TokenSource | None:
         if url is None:
             return None
-        with_default_cache = TokenSource(url, given.tokenizer, given.token_type, given.column)
-        return with_default_cache if given.cache is None else TokenSource(url, given.tokenizer, given.token_type, given.column, given.cache)
+        if given.cache is None:
+            return TokenSource(url, given.tokenizer, given.token_type, given.column)
+        return TokenSource(url, given.tokenizer, given.token_type, given.column, given.cache)
 
     return LlamaOptions(
         model=model,

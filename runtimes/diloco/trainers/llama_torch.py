@@ -220,7 +220,8 @@ def _train(chosen: LlamaOptions, ranks: Ranks, before_join: Callable[[], None]) 
     log.info("%.1f M parameters", chosen.model.parameters / 1e6)
     optimizer = make_optimizer(model, chosen.inner)
     run: nn.Module = ranks.replicated(model)
-    run = torch.compile(run) if chosen.compile else run  # type: ignore[assignment]
+    if chosen.compile:
+        run = torch.compile(run)  # type: ignore[assignment]
     before_join()
 
     if chosen.alone_steps is None:
