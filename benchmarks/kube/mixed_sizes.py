@@ -30,7 +30,7 @@ LIMIT = 1000.0
 SIZES = (1, 2, 3, 5, 7, 11)
 """Hosts of a unit, from pool to pool."""
 MIXED, QUIET = "mixed", "quiet"
-"""Namespaces."""
+"""Namespaces. The second is also the name of the job in it."""
 EVERY = 2.0
 """Seconds between two edits."""
 
@@ -80,7 +80,7 @@ async def waits(size: Size) -> tuple[list[float], list[float]]:
             async with watching(bench.client, QUIET) as watch, watching(bench.client, MIXED) as mixed:
                 await bench.client.create(names.DILOCO_JOBS, job(QUIET, QUIET, size.quiet_units))
                 await watch.until(lambda: len(watch.added) == size.quiet_units, "the neighbour's pods made")
-                neighbour = Neighbour(bench, watch, size.quiet_units, QUIET)
+                neighbour = Neighbour(bench, watch, QUIET, QUIET, size.quiet_units)
                 await neighbour.begin()
                 calm = [(await neighbour.fail_one()).ms for _ in range(size.failures)]
                 for index in range(size.jobs):

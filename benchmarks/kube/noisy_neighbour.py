@@ -55,8 +55,9 @@ class Wait:
 class Neighbour:
     """Fails one unit of the quiet job after the other, and notes how long each waits."""
 
-    def __init__(self, bench: Rig, watch: PodWatch, units: int, namespace: str = "quiet") -> None:
+    def __init__(self, bench: Rig, watch: PodWatch, job: str, namespace: str, units: int) -> None:
         self._bench = bench
+        self._job = job
         self._namespace = namespace
         self._watch = watch
         self._units = units
@@ -73,7 +74,7 @@ class Neighbour:
         self._turn += 1
         pod = self._current[unit]
         attempt = int(pod["metadata"]["labels"][names.LABEL_ATTEMPT])
-        successor = names.learner_pod_name("quiet", unit, attempt + 1, 0)
+        successor = names.learner_pod_name(self._job, unit, attempt + 1, 0)
         await self._bench.mark([pod], failed)
         begun = time.perf_counter()
         await self._watch.until(lambda: successor in self._watch.added, f"{successor} made")
@@ -98,7 +99,7 @@ async def replacements(size: Size) -> tuple[list[Wait], list[Wait], list[Failure
                     for each in jobs("noisy", "noisy", size.noisy_units):
                         await bench.client.create(names.DILOCO_JOBS, each)
                     await noisy.until(lambda: len(noisy.added) == size.noisy_units, "the noisy jobs' pods made")
-                neighbour = Neighbour(bench, watch, size.quiet_units)
+                neighbour = Neighbour(bench, watch, "quiet", "quiet", size.quiet_units)
                 await neighbour.begin()
                 await asyncio.sleep(size.pause)  # the operator comes to rest
                 calm = [await neighbour.fail_one() for _ in range(size.quiet_failures)]

@@ -187,7 +187,10 @@ async def flooded(size: Size) -> Flood:
         await add_bare_pods(bench, VICTIM, BARE)
         bare_watch = await stack.enter_async_context(watching(bench.client, BARE))
         await stack.enter_async_context(processes("benchmarks.kube.bare_operator", str(bench.plane.kubeconfig), BARE, JOB))
-        neighbours = Neighbour(bench, watch, size.victim_units, VICTIM), Neighbour(bench, bare_watch, size.victim_units, BARE)
+        neighbours = (
+            Neighbour(bench, watch, JOB, VICTIM, size.victim_units),
+            Neighbour(bench, bare_watch, JOB, BARE, size.victim_units),
+        )
         for neighbour in neighbours:
             await neighbour.begin()
         return await stages(bench, operator, neighbours, size)
