@@ -149,9 +149,9 @@ def list_snapshots(
             if job and job_of(fs, folder) != job:
                 continue
             for name in sorted({*folder.snapshots, *folder.unfinished}, reverse=True):
-                count += 1
                 entry = _listed(fs, folder, name, reading if check else None)
                 if not _gone(fs, f"{folder.path}/{name}", entry.state):
+                    count += 1
                     yield entry
     if not count:
         of_job = f" of job {job}" if job else ""

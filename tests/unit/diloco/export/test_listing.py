@@ -165,6 +165,13 @@ def test_what_a_job_replaces_while_it_is_listed_is_left_out(tmp_path: Path) -> N
     assert not list(list_states(str(tmp_path), check=True, reading=lambda: shutil.rmtree(first, ignore_errors=True)))
 
 
+def test_if_all_snapshots_are_removed_while_they_are_listed_there_are_none(tmp_path: Path) -> None:
+    damaged = save_snapshot(tmp_path, 10, a_model())
+    flip_the_last_byte(damaged / TENSORS_FILE)
+    with pytest.raises(ExportError, match="there are no snapshots in"):
+        list(list_snapshots(str(tmp_path), check=True, reading=lambda: shutil.rmtree(damaged, ignore_errors=True)))
+
+
 def test_a_place_without_snapshots_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="there are no snapshots in"):
         listed(tmp_path)
