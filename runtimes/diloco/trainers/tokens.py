@@ -159,7 +159,7 @@ class TokenSource:
 
 def check_vocabulary(url: str, tokens: Tokens, vocabulary: int) -> None:
     """Raise DataError if a token is too large for a model with `vocabulary` tokens. Reads all tokens."""
-    largest = max(int(tokens[at : at + _BLOCK].max()) for at in range(0, len(tokens), _BLOCK))
+    largest = max((int(tokens[at : at + _BLOCK].max()) for at in range(0, len(tokens), _BLOCK)), default=0)
     if largest >= vocabulary:
         raise DataError(
             f"{url} has token {largest}, and the model knows {vocabulary} tokens: set --vocabulary, or take the data's own tokenizer"

@@ -174,6 +174,18 @@ def test_other_data_can_be_held_out(tmp_path: Path) -> None:
     assert (corpus.windows, corpus.held_out_windows, corpus.held_out_tokens) == (24, 2, 8)
 
 
+def test_data_with_less_than_one_window_is_refused_by_its_number_of_tokens(tmp_path: Path) -> None:
+    np.arange(9, dtype="<u2").tofile(tmp_path / "short.bin")
+    np.save(tmp_path / "empty.npy", np.empty(0, np.uint16))
+    short, empty = ["--data", str(tmp_path / "short.bin")], str(tmp_path / "empty.npy")
+    with pytest.raises(ValueError, match="the training text has 0 tokens, and a window of context 4 takes 5"):
+        read(*short, "--held-out-tokens", "8")
+    with pytest.raises(ValueError, match="the training text has 0 tokens"):
+        read("--data", empty)
+    with pytest.raises(ValueError, match="the held-out text has 0 tokens"):
+        read(*short, "--held-out", empty)
+
+
 def test_without_data_the_text_that_every_machine_has_is_trained_on() -> None:
     assert read("--held-out-tokens", "40").held_out_windows == 10
 
