@@ -59,7 +59,7 @@ class Member:
     steps: list[int]
     """Local steps since the adoption of each fragment, as last reported; set to 0 when a broadcast goes out."""
     local_step: int = 0
-    heard: float | None = None
+    last_report_at: float | None = None
     """When its newest metadata came or its last pause ended, in seconds on the core's clock; None before the first metadata."""
     alive_at: float = -math.inf
     """When its process last said that it is alive."""
@@ -73,11 +73,11 @@ class Member:
     """Seconds of its longest recent step, see `FORGETS`."""
     shortest: float = 0.0
     """Seconds of its shortest recent step; 0 if unknown."""
-    least: float = 0.0
-    """The shortest credible step in seconds, judged by the other units, see `FASTEST`; 0 if unknown."""
+    shortest_credible_step: float = 0.0
+    """Seconds, judged by the other units, see `FASTEST`; 0 if unknown."""
     counted_at: float = 0.0
     """When its newest steps were counted."""
-    bunched: float = BUNCHED_STEPS
+    spare_steps: float = BUNCHED_STEPS
     """Steps that it may report now beyond those that there was time for since `counted_at`."""
     paused_until: float = -math.inf
     """When its declared pause must be over."""
@@ -91,9 +91,9 @@ class Member:
     def report(self, metadata: Metadata, now: float) -> int:
         """Take a report, and return how many of its new local steps count: not more than there was time for."""
         new = metadata.local_step - self.local_step
-        if self.heard is None:
+        if self.last_report_at is None:
             new, self.counted_at = min(new, 1), now  # steps from before it joined do not drive the clock
-        self.heard = now
+        self.last_report_at = now
         self.steps = list(metadata.steps)
         if new <= 0:
             return 0
@@ -108,20 +108,20 @@ class Member:
 
     def _countable(self, new: int, now: float) -> int:
         """Return how many of `new` steps count. Otherwise a unit that claims thousands in each report would drive the clock alone."""
-        seconds = max(self.least, self.shortest)
+        seconds = max(self.shortest_credible_step, self.shortest)
         since, self.counted_at = now - self.counted_at, now
         if not seconds:
             return new
-        most = self.bunched + since / seconds
+        most = self.spare_steps + since / seconds
         counted = min(new, int(most))
-        self.bunched = min(BUNCHED_STEPS, most - counted)
+        self.spare_steps = min(BUNCHED_STEPS, most - counted)
         return counted
 
     def pauses(self, until: float, now: float) -> None:
         """Its program takes no steps until `until`. A time in the past ends the pause."""
         # A pause that ends early counts as a sign of work now, or the time of the pause would look like silence.
-        if until <= now < self.paused_until and self.heard is not None:
-            self.heard = now
+        if until <= now < self.paused_until and self.last_report_at is not None:
+            self.last_report_at = now
         self.paused_until = until
 
     @property
@@ -132,12 +132,12 @@ class Member:
     @property
     def speed(self) -> float:
         """Local steps per second, at most what `FASTEST` allows; 0 if unknown."""
-        return 1 / max(self.duration.value, self.least) if self.duration.value else 0.0
+        return 1 / max(self.duration.value, self.shortest_credible_step) if self.duration.value else 0.0
 
     @property
     def expected_at(self) -> float:
         """When its next report is due, at its average speed or at the end of a declared pause. Infinity before the first report."""
-        return math.inf if self.heard is None else max(self.heard + self.step_seconds, self.paused_until)
+        return math.inf if self.last_report_at is None else max(self.last_report_at + self.step_seconds, self.paused_until)
 
     @property
     def overdue_at(self) -> float:
@@ -147,18 +147,18 @@ class Member:
     @property
     def lost_at(self) -> float:
         """When the unit is lost if nothing more is heard from it."""
-        if self.heard is None:
+        if self.last_report_at is None:
             return -math.inf
-        works = max(self.heard, self.paused_until)
+        works = max(self.last_report_at, self.paused_until)
         silence = max(LOST_SECONDS, LOST_STEPS * self.longest)
         return min(works + MOST_LOST_SECONDS, max(works, self.alive_at) + silence)
 
     @property
     def silent_at(self) -> float:
         """When an answer is no longer likely if no report comes before. In a declared pause no report is expected."""
-        if self.heard is None:
+        if self.last_report_at is None:
             return -math.inf
-        return max(self.heard, self.paused_until) + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
+        return max(self.last_report_at, self.paused_until) + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
 
     def answer_deadline(self, launched_at: float) -> float:
         """When to stop waiting for an answer to a pull of `launched_at` if the quorum depends on it. After a missed pull: at once."""
@@ -252,7 +252,7 @@ class Members:
             self._speeds += present - speed
             self._fastest = max(self._fastest, present)
         if unknown and member.shortest:
-            self._sum_up()  # at once, for `Member.least`: before it is known, a unit may save up any number of steps
+            self._sum_up()  # at once, for `Member.shortest_credible_step`: before this is known, a unit may save up any number of steps
         return new
 
     def pauses(self, unit: str, until: float, now: float) -> None:
@@ -324,14 +324,14 @@ class Members:
         self._speeds, self._with_speed, self._fastest = math.fsum(speeds), len(speeds), max(speeds, default=0.0)
 
     def _compare(self) -> None:
-        """Set each unit's `least` by the lower median of the others' shortest steps, see `FASTEST`."""
+        """Set each unit's `shortest_credible_step` by the lower median of the others' shortest steps, see `FASTEST`."""
         known = [m for m in self._members.values() if m.counts and m.shortest]
         if len(known) < 2:
             return
         shortest = sorted([m.shortest for m in known])
         middle = (len(shortest) - 2) // 2  # index of the lower median in a list with one value less
         for m in known:
-            m.least = shortest[middle if m.shortest > shortest[middle] else middle + 1] / FASTEST
+            m.shortest_credible_step = shortest[middle if m.shortest > shortest[middle] else middle + 1] / FASTEST
 
 
 def usable_step_seconds(seconds: float) -> bool:

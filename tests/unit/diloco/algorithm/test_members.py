@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def a_member(heard: float = 100.0, seconds: float = 1.0) -> Member:
+def a_member(last_report_at: float = 100.0, seconds: float = 1.0) -> Member:
     """It has reported one step of so many seconds."""
     member = Member("u", 0, [0])
-    member.report(Metadata(1, (1,), (100,), seconds), heard)
+    member.report(Metadata(1, (1,), (100,), seconds), last_report_at)
     return member
 
 
 def test_a_unit_is_silent_after_three_of_its_longest_steps() -> None:
-    assert a_member(heard=100.0, seconds=10.0).silent_at == 100.0 + 3 * 10.0
+    assert a_member(last_report_at=100.0, seconds=10.0).silent_at == 100.0 + 3 * 10.0
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_time_of_a_step_has_bounds(seconds: float, usable: bool) -> None:
 
 
 def test_a_declared_pause_is_no_silence_where_the_quorum_depends_on_an_answer() -> None:
-    member = a_member(heard=100.0, seconds=1.0)
+    member = a_member(last_report_at=100.0, seconds=1.0)
     member.answer.add(40.0)  # so an answer is waited for 80 s
     assert member.answer_deadline(100.0) == 103.0
     member.pauses(until=150.0, now=101.0)
@@ -39,7 +39,7 @@ def test_a_declared_pause_is_no_silence_where_the_quorum_depends_on_an_answer() 
 
 
 def test_the_last_answers_may_take_as_long_as_a_pause_of_a_shared_machine_however_fast_those_before_were() -> None:
-    member = a_member(heard=100.0, seconds=0.01)
+    member = a_member(last_report_at=100.0, seconds=0.01)
     assert member.last_answer_deadline(100.0) == 130.0, "as for any first answer"
     member.answer.add(0.02)
     assert member.answer_deadline(100.0) == 100.04
@@ -49,26 +49,26 @@ def test_the_last_answers_may_take_as_long_as_a_pause_of_a_shared_machine_howeve
 
 
 def test_a_lost_unit_is_not_waited_for_at_the_end() -> None:
-    assert a_member(heard=100.0).last_answer_deadline(155.0) == 160.0
+    assert a_member(last_report_at=100.0).last_answer_deadline(155.0) == 160.0
 
 
 def test_a_unit_in_a_declared_pause_is_expected_after_it() -> None:
-    member = a_member(heard=100.0, seconds=10.0)
+    member = a_member(last_report_at=100.0, seconds=10.0)
     assert member.expected_at == 110.0
     member.pauses(until=150.0, now=101.0)
     assert member.expected_at == 150.0
 
 
 def test_a_unit_is_lost_a_minute_after_it_was_heard_from_or_four_of_its_longest_steps() -> None:
-    assert a_member(heard=100.0, seconds=1.0).lost_at == 160.0
-    assert a_member(heard=100.0, seconds=50.0).lost_at == 300.0
-    member = a_member(heard=100.0, seconds=1.0)
+    assert a_member(last_report_at=100.0, seconds=1.0).lost_at == 160.0
+    assert a_member(last_report_at=100.0, seconds=50.0).lost_at == 300.0
+    member = a_member(last_report_at=100.0, seconds=1.0)
     member.alive_at = 130.0
     assert member.lost_at == 190.0
 
 
 def test_a_process_that_is_alive_keeps_its_unit_for_an_hour_after_its_last_step_or_pause() -> None:
-    member = a_member(heard=100.0, seconds=1.0)
+    member = a_member(last_report_at=100.0, seconds=1.0)
     member.alive_at = 3690.0
     assert member.lost_at == 3700.0
     member.pauses(until=3650.0, now=200.0)

@@ -365,14 +365,14 @@ def test_a_unit_is_lost_a_minute_after_its_process_was_last_heard_from_and_a_dec
         def seconds_left(of: Callable[[Member], float]) -> float:
             """Return -1 before it is a member that has reported."""
             u = syncer.core.coordinator._members.get("u")
-            return -1.0 if u is None or u.heard is None else of(u)
+            return -1.0 if u is None or u.last_report_at is None else of(u)
 
         def lost_in() -> float:
             return float(syncer.call(seconds_left, lambda u: u.lost_at - time.monotonic()))
 
         until(lambda: 0 < lost_in() <= 60, "the report")
         learner.say(FromLearner(alive=Alive(local_step=1)))
-        until(lambda: syncer.call(seconds_left, lambda u: u.alive_at - u.heard) > 0, "the process to be heard from")
+        until(lambda: syncer.call(seconds_left, lambda u: u.alive_at - u.last_report_at) > 0, "the process to be heard from")
         assert syncer.call(seconds_left, lambda u: u.lost_at - u.alive_at) == pytest.approx(60)
         learner.say(FromLearner(alive=Alive(local_step=1, pause="evaluation", pause_left=600.0)))
         until(lambda: 600 < lost_in() <= 660, "the pause")
