@@ -59,9 +59,9 @@ def countable_steps(outer_steps: int, sync_interval: int) -> float:
 class _Ahead:
     """How far one unit is ahead: its local steps beyond those that the outer steps have allowed for."""
 
-    steps: float
-    """Never below -lenience: a unit that was slow before may not train on for as long while the clock stands still."""
-    over_all: float
+    lead: float
+    """In local steps. Never below -lenience: a unit that was slow before may not train on for as long while the clock stands still."""
+    lead_with_gaps: float
     """The same, but it may go lower after long steps. A unit that evaluates for 300 steps and then trains 300 is not a fast one."""
     spent: int
     """Outer steps so far when the two were counted."""
@@ -90,7 +90,7 @@ class OuterStepBudget:
         """Outer steps so far."""
         self._ahead: dict[str, _Ahead] = {}
         self._most = -self._lenience
-        """Upper bound of the units' present `over_all`; exact above -lenience."""
+        """Upper bound of the units' present `lead_with_gaps`; exact above -lenience."""
 
     def add(self, unit: str, steps: int, counting: int) -> None:
         """The unit has reported `steps` new local steps. `counting`: how many learners count now, at least this one."""
@@ -105,15 +105,15 @@ class OuterStepBudget:
             ahead.gap, ahead.gap_ended = gap, self._spent
         elif 2 * gap >= ahead.gap:  # a step of the same kind: evaluations do not all take equally long
             ahead.gap, ahead.gap_ended = max(gap, ahead.gap), self._spent
-        ahead.steps = min(self._furthest, self._now_ahead(ahead) + steps)
-        ahead.over_all = min(self._furthest, self._over_all(ahead) + steps)
+        ahead.lead = min(self._furthest, self._present_lead(ahead) + steps)
+        ahead.lead_with_gaps = min(self._furthest, self._present_lead_with_gaps(ahead) + steps)
         ahead.spent = self._spent
-        self._most = max(self._most, ahead.over_all)
+        self._most = max(self._most, ahead.lead_with_gaps)
 
     def forget(self, unit: str) -> None:
         """A unit has left. Idempotent."""
         if self._ahead.pop(unit, None) is not None:
-            self._most = max((self._over_all(other) for other in self._ahead.values()), default=-self._lenience)
+            self._most = max((self._present_lead_with_gaps(other) for other in self._ahead.values()), default=-self._lenience)
 
     @property
     def ready(self) -> bool:
@@ -128,7 +128,7 @@ class OuterStepBudget:
     def exhausted(self, unit: str) -> bool:
         """Whether the unit is so far ahead that the clock could not make up for one more step."""
         ahead = self._ahead.get(unit)
-        return ahead is not None and self._now_ahead(ahead) > self._furthest - 1
+        return ahead is not None and self._present_lead(ahead) > self._furthest - 1
 
     def spend(self) -> None:
         """An outer step was taken: subtract its cost."""
@@ -136,9 +136,9 @@ class OuterStepBudget:
         self._spent += 1
         self._most = max(-self._lenience, self._most - MOST_LOCAL_STEPS)
 
-    def _now_ahead(self, ahead: _Ahead) -> float:
-        return max(-self._lenience, ahead.steps - MOST_LOCAL_STEPS * (self._spent - ahead.spent))
+    def _present_lead(self, ahead: _Ahead) -> float:
+        return max(-self._lenience, ahead.lead - MOST_LOCAL_STEPS * (self._spent - ahead.spent))
 
-    def _over_all(self, ahead: _Ahead) -> float:
+    def _present_lead_with_gaps(self, ahead: _Ahead) -> float:
         least = max(self._lenience, GAPS_BEHIND * MOST_LOCAL_STEPS * ahead.gap)
-        return max(-least, ahead.over_all - MOST_LOCAL_STEPS * (self._spent - ahead.spent))
+        return max(-least, ahead.lead_with_gaps - MOST_LOCAL_STEPS * (self._spent - ahead.spent))
