@@ -148,7 +148,7 @@ class SimulatedJob:
 
     # --- what units say -----------------------------------------------------------------------------------------------
 
-    def wanted(self, unit: SimulatedUnit) -> None:
+    def connected(self, unit: SimulatedUnit) -> None:
         """The unit's process has begun: connect it, and send it the parameters."""
         network = self._network
 

@@ -21,7 +21,7 @@ from diloco.simulation.path import SEGMENT_BITS, Path
 from diloco.simulation.timeline import Timeline
 from diloco.syncer.streams.send_order import SendOrder
 
-type Heard = Callable[[], None]
+type Arrived = Callable[[], None]
 """Called when the other end has the message."""
 
 
@@ -41,17 +41,17 @@ class _Version:
 
     size: float
     """Bits."""
-    arrived: Heard
+    arrived: Arrived
 
 
 @dataclass(slots=True)
 class _Connection:
     path: Path
-    answers: PushOrder[Heard]
-    broadcasts: SendOrder[_Version, Heard] = field(default_factory=SendOrder)
+    answers: PushOrder[Arrived]
+    broadcasts: SendOrder[_Version, Arrived] = field(default_factory=SendOrder)
     to_copy: set[int] = field(default_factory=set)
     """Fragments that the unit has no value of yet."""
-    copied: Heard = lambda: None
+    copied: Arrived = lambda: None
     """Called once the unit has all fragments."""
 
 
@@ -84,7 +84,7 @@ class Network:
 
     def connect(self, unit: str, path: Path) -> None:
         """The unit's process begins: connect it to the syncer by this path."""
-        answers: PushOrder[Heard] = PushOrder(self._overlap_steps, lambda: self._timeline.now, lambda _: None)
+        answers: PushOrder[Arrived] = PushOrder(self._overlap_steps, lambda: self._timeline.now, lambda _: None)
         self._connections[unit] = _Connection(path, answers)
         for link in (self._up, self._down):
             link.limit(unit, path.rate, local=path.local)
@@ -100,19 +100,19 @@ class Network:
 
     # --- words --------------------------------------------------------------------------------------------------------
 
-    def tell_syncer(self, unit: str, heard: Callable[[], None]) -> None:
-        """The unit sends a word; `heard` is called when the syncer has it."""
+    def tell_syncer(self, unit: str, arrived: Arrived) -> None:
+        """The unit sends a word; `arrived` is called when the syncer has it."""
         connection = self._connections[unit]
         queued = self._up.queue_seconds(unit, connection.path, more=connection.answers.waits)
-        self._to_syncer.send(unit, connection.path, SEGMENT_BITS, heard, queued)
+        self._to_syncer.send(unit, connection.path, SEGMENT_BITS, arrived, queued)
 
-    def tell_unit(self, unit: str, heard: Callable[[], None]) -> None:
-        """The syncer sends a word; `heard` is called when the unit has it."""
+    def tell_unit(self, unit: str, arrived: Arrived) -> None:
+        """The syncer sends a word; `arrived` is called when the unit has it."""
         if (connection := self._connections.get(unit)) is not None:
             queued = self._down.queue_seconds(unit, connection.path, more=connection.broadcasts.has_version)
-            self._to_units.send(unit, connection.path, SEGMENT_BITS, heard, queued)
+            self._to_units.send(unit, connection.path, SEGMENT_BITS, arrived, queued)
 
-    def pull(self, unit: str, fragment: int, t: int, heard: Callable[[], None]) -> None:
+    def pull(self, unit: str, fragment: int, t: int, arrived: Arrived) -> None:
         """Ask the unit for a fragment at outer step t, after the newest version of the fragment has been sent to it."""
         if (connection := self._connections.get(unit)) is None:
             return
@@ -120,7 +120,7 @@ class Network:
         def asked() -> None:
             connection.answers.clock(t)
             self._cut_short(unit, connection)
-            heard()
+            arrived()
 
         connection.broadcasts.pull(fragment, t, self._overlap_steps, asked)
         self._tell_pulls(unit, connection)
@@ -132,20 +132,20 @@ class Network:
 
     # --- fragments ----------------------------------------------------------------------------------------------------
 
-    def answer(self, unit: str, fragment: int, t: int, arrived: Heard) -> None:
+    def answer(self, unit: str, fragment: int, t: int, arrived: Arrived) -> None:
         """Send an answer to the pull of outer step t when its turn comes."""
         connection = self._connections[unit]
         connection.answers.push(fragment, t, arrived)
         self._cut_short(unit, connection)
         self._send_up(unit, connection)
 
-    def broadcast(self, unit: str, fragment: int, t: int, arrived: Heard) -> None:
+    def broadcast(self, unit: str, fragment: int, t: int, arrived: Arrived) -> None:
         """Send version t of the fragment when its turn comes."""
         if (connection := self._connections.get(unit)) is not None:
             self._add(unit, connection, fragment, t, arrived, whole=False)
             self._send_down(unit, connection)
 
-    def copy(self, unit: str, versions: Sequence[int], done: Heard) -> None:
+    def copy(self, unit: str, versions: Sequence[int], done: Arrived) -> None:
         """Send the whole value of each fragment, in these versions or newer ones. `done` is called when all have arrived."""
         if (connection := self._connections.get(unit)) is None:
             return
@@ -154,7 +154,7 @@ class Network:
             self._add(unit, connection, fragment, version, lambda: None, whole=True)
         self._send_down(unit, connection)
 
-    def _add(self, unit: str, connection: _Connection, fragment: int, t: int, arrived: Heard, *, whole: bool) -> None:
+    def _add(self, unit: str, connection: _Connection, fragment: int, t: int, arrived: Arrived, *, whole: bool) -> None:
         """Queue a version, as a delta if it fits, unless the unit must get it `whole`."""
 
         def come() -> None:

@@ -60,8 +60,8 @@ class Hardware:
 class Syncer(Protocol):
     """What a unit reports to the syncer."""
 
-    def wanted(self, unit: SimulatedUnit) -> None:
-        """The unit wants the parameters. Call its `received` when it has them."""
+    def connected(self, unit: SimulatedUnit) -> None:
+        """The unit's process has begun, and asks for the parameters. Call the unit's `received` when it has them."""
         ...
 
     def joined(self, unit: SimulatedUnit) -> None:
@@ -130,7 +130,7 @@ class SimulatedUnit:
         """When the unit first began to train, in seconds; None before."""
         self.failures = 0
         self._slices = slices
-        self._out_since: float | None = None
+        self._slice_wanted_since: float | None = None
         """Since when the unit has waited for a slice without that being booked; None if it has slices, or wants none."""
         self._attempt = 0
         """Number of the unit's process. What an earlier process had planned does not happen."""
@@ -238,7 +238,7 @@ class SimulatedUnit:
     def place(self, hardware: Hardware) -> None:
         """The unit gets slices, and starts on them."""
         self.book()
-        self._out_since = None
+        self._slice_wanted_since = None
         self.hardware, self.present = hardware, hardware.slices
         seconds = hardware.down_seconds - (0.0 if self._failed_last else hardware.detect_seconds)
         self._spend(Use.RECOVERY, seconds, self._join)
@@ -246,7 +246,7 @@ class SimulatedUnit:
     def wait(self, *, wanted: bool) -> None:
         """The unit has no slices. `wanted`: the job wants it to have some."""
         self.book()
-        self._out_since = self._timeline.now if wanted else None
+        self._slice_wanted_since = self._timeline.now if wanted else None
 
     def _cut(self, *, failed: bool = False) -> None:
         """End what the unit does now, and its process."""
@@ -293,7 +293,7 @@ class SimulatedUnit:
     def _join(self) -> None:
         self._busy = None
         self._asked_at, self._connected = self._timeline.now, True
-        self._syncer.wanted(self)
+        self._syncer.connected(self)
 
     def _next_step(self) -> None:
         hardware = self.hardware
@@ -404,9 +404,9 @@ class SimulatedUnit:
         if self._asked_at is not None:
             self._book_copy()
             self._asked_at = now
-        if self._out_since is not None:
-            self.accounts.add(Use.RECOVERY, 0, self.hardware.slices, now - self._out_since)
-            self._out_since = now
+        if self._slice_wanted_since is not None:
+            self.accounts.add(Use.RECOVERY, 0, self.hardware.slices, now - self._slice_wanted_since)
+            self._slice_wanted_since = now
 
     def _restarted(self) -> None:
         self._take_back()  # slices that have come back meanwhile take part in the new start

@@ -35,7 +35,7 @@ class Heard:
         self.answers: list[tuple[int, int]] = []
         self.bases: list[int] = []
 
-    def wanted(self, unit: SimulatedUnit) -> None:
+    def connected(self, unit: SimulatedUnit) -> None:
         unit.received([0, 0])
 
     def joined(self, unit: SimulatedUnit) -> None:
