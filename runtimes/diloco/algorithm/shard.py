@@ -102,7 +102,9 @@ class Shard:
         payloads = {codec.payload_bytes(self.coding, fragment.size) for fragment in self.fragments}
         self.memory = SpareMemory(arrays | payloads)
         """Memory for arrays and payloads of fragments."""
-        self._rooms = {self.memory.room(size) for size in arrays}, {self.memory.room(size) for size in payloads}
+        self._array_pieces = {self.memory.piece_size(size) for size in arrays}
+        """Sizes of the pieces of memory that arrays fit into."""
+        self._payload_pieces = {self.memory.piece_size(size) for size in payloads}
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -299,10 +301,13 @@ class Shard:
 
     def _keep_memory(self, units: int) -> None:
         """Keep memory for exchanges with `units` contributions each, and for one more payload of each unit that is on its way."""
-        arrays, payloads = self._rooms
-        for room in arrays | payloads:  # in FLOAT32 payloads are as large as arrays
-            of_payloads = (_EXCHANGES_IN_FLIGHT + 1) * units + _PAYLOADS_OF_A_MERGE if room in payloads else 0
-            self.memory.keep(room, of_payloads + (_ARRAYS_OF_A_MERGE if room in arrays else 0))
+        for size in self._array_pieces | self._payload_pieces:  # in FLOAT32 payloads are as large as arrays
+            limit = 0
+            if size in self._array_pieces:
+                limit += _ARRAYS_OF_A_MERGE
+            if size in self._payload_pieces:
+                limit += (_EXCHANGES_IN_FLIGHT + 1) * units + _PAYLOADS_OF_A_MERGE
+            self.memory.keep(size, limit)
 
     def _seeded_values(self) -> list[Array]:
         if self._values is None:

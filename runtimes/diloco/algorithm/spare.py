@@ -38,13 +38,13 @@ class SpareMemory:
         self._spare: dict[int, list[Bytes]] = {size: [] for size in reversed(kept)}
         self._limits: dict[int, int] = {}
 
-    def room(self, size: int) -> int:
-        """Return the bytes of the smallest piece with room for `size`; 0 if all are too small or much too large."""
-        room = next((piece for piece in self._spare if piece >= size), 0)
-        return room if room < _MUCH_SMALLER * size else 0
+    def piece_size(self, size: int) -> int:
+        """Return the bytes of the smallest piece that `size` bytes fit into; 0 if all are too small or much too large."""
+        smallest = next((piece for piece in self._spare if piece >= size), 0)
+        return smallest if smallest < _MUCH_SMALLER * size else 0
 
     def keep(self, size: int, limit: int) -> None:
-        """From now on keep at most `limit` spare pieces of this size, which must be a result of `room`."""
+        """From now on keep at most `limit` spare pieces of this size, which must be a result of `piece_size`."""
         self._limits[size] = limit
         del self._spare[size][limit:]
 
@@ -54,11 +54,11 @@ class SpareMemory:
 
     def take(self, size: int) -> Bytes:
         """Return `size` bytes of any content."""
-        room = self.room(size)
+        piece_size = self.piece_size(size)
         try:
-            whole = self._spare[room].pop()
+            whole = self._spare[piece_size].pop()
         except (KeyError, IndexError):
-            whole = np.empty(room or size, np.uint8)
+            whole = np.empty(piece_size or size, np.uint8)
         return np.asarray(_Lent(whole, self._back))[:size]
 
     def _back(self, whole: Bytes) -> None:

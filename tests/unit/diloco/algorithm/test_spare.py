@@ -78,7 +78,7 @@ def test_what_is_much_smaller_or_larger_than_the_sizes_is_not_kept() -> None:
 
 def test_each_size_has_pieces_that_are_not_too_large_for_it_and_no_two_sizes_of_a_kind() -> None:
     memory = SpareMemory((800, 400, 390, 130, 100))
-    assert {size: memory.room(size) for size in (800, 400, 390, 130, 100)} == {800: 800, 400: 400, 390: 400, 130: 130, 100: 130}
+    assert {size: memory.piece_size(size) for size in (800, 400, 390, 130, 100)} == {800: 800, 400: 400, 390: 400, 130: 130, 100: 130}
 
 
 def test_memory_comes_back_from_any_thread() -> None:
