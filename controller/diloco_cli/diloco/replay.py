@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from diloco.tape.places import find_tape
 from diloco.tape.records import TapeError
-from diloco.tape.replay import Replay, Taken
+from diloco.tape.replay import RepeatedMerge, Replay
 from diloco.wording import plural
 
 from diloco_cli.cluster import CommandError
@@ -39,28 +39,28 @@ def replay(path: Path, snapshot: Path | None, orders: int) -> None:
     """
     try:
         job = Replay(find_tape(path), snapshot)
-        taken = list(job.take())
+        merges = list(job.repeat())
         digest = job.digest
-        differing = {merge.commit.t for merge in taken if merge.found != merge.recorded}
+        differing = {merge.commit.t for merge in merges if merge.found != merge.recorded}
         for seed in range(1, orders):
-            differing |= {merge.commit.t for merge in job.take(seed) if merge.found != merge.recorded}
+            differing |= {merge.commit.t for merge in job.repeat(seed) if merge.found != merge.recorded}
             if job.digest != digest:
                 raise CommandError(f"order {seed} ends with other parameters than the order of the tape: {job.digest}, not {digest}")
     except TapeError as error:
         raise CommandError(str(error)) from error
-    for line in table(HEADER, map(_row, taken)):
+    for line in table(HEADER, map(_row, merges)):
         click.echo(line)
     click.echo()
     in_orders = f", in {plural(orders, 'order')}" if orders > 1 else ""
-    click.echo(f"{plural(len(taken), 'merge')} after {job.snapshot.name}{in_orders}: parameters and momenta {digest}")
+    click.echo(f"{plural(len(merges), 'merge')} after {job.snapshot.name}{in_orders}: parameters and momenta {digest}")
     if differing:
         click.echo(f"other bytes than on the tape at outer steps {', '.join(map(str, sorted(differing)))}", err=True)
         raise click.exceptions.Exit(EXIT_DIFFERS)
     click.echo("all as the syncer had them")
 
 
-def _row(one: Taken) -> tuple[str, ...]:
-    commit = one.commit
+def _row(merge: RepeatedMerge) -> tuple[str, ...]:
+    commit = merge.commit
     cosine = "-" if commit.cosine is None else f"{commit.cosine:.3f}"
-    same = "" if one.found == one.recorded else f"differs: {one.recorded}"
-    return str(commit.t), str(commit.fragment), str(commit.base), ", ".join(commit.given), cosine, one.found, same
+    same = "" if merge.found == merge.recorded else f"differs: {merge.recorded}"
+    return str(commit.t), str(commit.fragment), str(commit.base), ", ".join(commit.given), cosine, merge.found, same

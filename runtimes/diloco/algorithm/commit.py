@@ -33,7 +33,7 @@ UNUSABLE = "Unusable"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class MergedContribution:
     """One contribution that was merged."""
 
     weight: float
@@ -55,7 +55,7 @@ class Commit:
     fragment: int
     base: int
     """The fragment's version before."""
-    given: Mapping[str, Given]
+    given: Mapping[str, MergedContribution]
     """By unit, sorted."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Why an answer does not count, by unit."""
@@ -95,7 +95,7 @@ class Commit:
             int(stored["fragment"]),
             int(stored["base"]),
             {
-                str(unit): Given(
+                str(unit): MergedContribution(
                     float(given["weight"]), int(given["steps"]), int(given["tokens"]), float(given["norm"]), Marks(**given["marks"])
                 )
                 for unit, given in stored["given"].items()
@@ -110,7 +110,9 @@ class Commit:
 def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
     """Return the record of a closed exchange's merge. `cosine`: see `merge.Merged`; NaN becomes None."""
     given = {
-        unit: Given(contribution.weight, contribution.steps, contribution.measured.tokens, contribution.measured.norm, contribution.marks)
+        unit: MergedContribution(
+            contribution.weight, contribution.steps, contribution.measured.tokens, contribution.measured.norm, contribution.marks
+        )
         for unit, contribution in sorted(exchange.contributions.items())
     }
     refused = {unit: str(exchange.refused[unit].reason) for unit in sorted(exchange.refused)}
@@ -144,7 +146,7 @@ class Redo:
         """Whether the state holds this merge already."""
         return 0 <= commit.fragment < len(self._shard.versions) and commit.t <= self._shard.versions[commit.fragment]
 
-    def take(self, commit: Commit, gradient: Array) -> Array:
+    def repeat(self, commit: Commit, gradient: Array) -> Array:
         """Repeat one merge. Returns the fragment's value, read-only. Raises StateError if the merge does not follow on this state.
         `gradient`: the merged outer gradient, read-only."""
         p = commit.fragment

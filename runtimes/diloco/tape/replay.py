@@ -23,7 +23,7 @@ from diloco.tape.records import Record, RecordFile, TapeError, checksum, read_re
 from diloco.tape.segments import FORMAT, SEGMENT, Segment, segments
 
 
-def about(training: Training, job_uid: str, incarnation: bytes) -> dict[str, Any]:
+def segment_head(training: Training, job_uid: str, incarnation: bytes) -> dict[str, Any]:
     """The content of each segment's first record: all that is needed to repeat the segment's merges."""
     optimizer = training.outer_optimizer
     return {
@@ -67,7 +67,7 @@ def gradient_of(record: Record) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RepeatedMerge:
     """One merge that was repeated."""
 
     commit: Commit
@@ -97,7 +97,7 @@ class Replay:
         self._places = list(_merges(chain_from(segments(folder), self._first)))
         self.digest = ""
 
-    def take(self, seed: int | None = None) -> Iterator[Taken]:
+    def repeat(self, seed: int | None = None) -> Iterator[RepeatedMerge]:
         """Repeat the merges in the order of the tape. With `seed`, use another order, which keeps the order within each fragment. Raises
         TapeError for a record that cannot be used."""
         redo: Redo | None = None
@@ -113,10 +113,10 @@ class Replay:
                 # Some merges were on their way when the snapshot was taken, so it may contain this one already.
                 if redo.covers(commit):
                     continue
-                value = redo.take(commit, gradient_of(record))
+                value = redo.repeat(commit, gradient_of(record))
             except (StateError, KeyError, TypeError, ValueError) as error:
-                raise TapeError(f"the record at offset {place.offset} of {place.path} cannot be taken again: {error}") from error
-            yield Taken(commit, record.head["checksum"], checksum(memoryview(value)))
+                raise TapeError(f"the record at offset {place.offset} of {place.path} cannot be repeated: {error}") from error
+            yield RepeatedMerge(commit, record.head["checksum"], checksum(memoryview(value)))
         self.digest = _digest(redo.state() if redo is not None else state)
 
 

@@ -81,7 +81,7 @@ class TapeWriter:
     def __init__(
         self,
         folder: Path,
-        about: Head,
+        segment_head: Head,
         *,
         segment: int,
         next_number: int,
@@ -92,7 +92,7 @@ class TapeWriter:
         """Begins the first segment of this process.
 
         Args:
-            about: the content of each segment's first record.
+            segment_head: the content of each segment's first record.
             segment: number of the first segment.
             next_number: number of the first record.
             based: the records follow on a state that is on the volume, so merges need not wait for a snapshot.
@@ -100,7 +100,7 @@ class TapeWriter:
             most_history: bytes at which a file of the history is full.
         """
         self._folder = folder
-        self._about = dict(about)
+        self._segment_head = dict(segment_head)
         self._segment = segment
         self._next = next_number
         self._based = based
@@ -227,7 +227,7 @@ class TapeWriter:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _begin_segment(self) -> None:
-        self._put(_Waiting(SEGMENT, {"format": FORMAT, "segment": self._segment, **self._about}))
+        self._put(_Waiting(SEGMENT, {"format": FORMAT, "segment": self._segment, **self._segment_head}))
 
     def _put(self, waiting: _Waiting) -> None:
         waiting.number, self._next = self._next, self._next + 1

@@ -130,8 +130,8 @@ def take_older_parameters(patch: pytest.MonkeyPatch) -> None:
 
 
 def redo_at_another_rate(patch: pytest.MonkeyPatch) -> None:
-    take = Redo.take
-    patch.setattr(Redo, "take", lambda self, commit, gradient: take(self, commit, gradient * 2))
+    repeat = Redo.repeat
+    patch.setattr(Redo, "repeat", lambda self, commit, gradient: repeat(self, commit, gradient * 2))
 
 
 @pytest.mark.parametrize(

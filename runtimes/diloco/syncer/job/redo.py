@@ -124,7 +124,7 @@ class _Redone:
             raise StateError("a merge before the segment's first record")
         if self._redo.covers(commit):
             return
-        value = self._redo.take(commit, gradient_of(record))
+        value = self._redo.repeat(commit, gradient_of(record))
         if checksum(memoryview(value)) != head["checksum"]:
             raise StateError(f"the merge of outer step {commit.t} gives other values than it gave then")
         stored.work.redo_merge(commit)

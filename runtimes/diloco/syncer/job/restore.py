@@ -33,7 +33,7 @@ from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.sessions import StoredSessions
 from diloco.tape.records import TapeError
-from diloco.tape.replay import about
+from diloco.tape.replay import segment_head
 from diloco.tape.segments import FOLDER, heads
 from diloco.tape.writer import Position, TapeWriter
 
@@ -158,7 +158,7 @@ def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, change
     start, job = state.tape, config.job
     return TapeWriter(
         config.state_dir / FOLDER,
-        about(job.training, job.uid, start.incarnation or process),
+        segment_head(job.training, job.uid, start.incarnation or process),
         segment=start.segment,
         next_number=start.next,
         based=start.incarnation is not None,

@@ -12,7 +12,7 @@ import pytest
 from builders.core import InlineCore, a_push, a_seeded_core, metadata
 from builders.sequences import Sequence, Tape
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.commit import Commit, Given, Redo, commit_of
+from diloco.algorithm.commit import Commit, MergedContribution, Redo, commit_of
 from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Close, Pull
 from diloco.algorithm.events import Marks, Offer, Tick
@@ -53,7 +53,7 @@ def test_records_of_random_jobs_give_the_same_bytes_again() -> None:
         for number, tape in enumerate(job.tapes):
             redo = Redo(begun(job, tape), job.training)
             for commit, gradient in tape.commits:
-                redo.take(Commit.from_json(json.loads(json.dumps(commit.to_json()))), gradient)
+                redo.repeat(Commit.from_json(json.loads(json.dumps(commit.to_json()))), gradient)
             again, live = redo.state(), ended(job, number)
             assert arrays(again) == arrays(live)
             assert again.versions == live.versions
@@ -144,8 +144,8 @@ def test_a_record_says_who_gave_what_and_who_missed_it() -> None:
     assert (commit.base, commit.missed, dict(commit.refused)) == (0, ("w",), {})
     # tokens^2 / steps, and the anchor is 0: the outer gradients are -1 and -3 in all five places.
     assert dict(commit.given) == {
-        "u": Given(10_000.0, 1, 100, math.sqrt(5.0), Marks("u/1/1", 8, 80, 2, 7)),
-        "v": Given(40_000.0, 1, 200, math.sqrt(45.0), Marks("v/1/1", 8, 80, 2, 7)),
+        "u": MergedContribution(10_000.0, 1, 100, math.sqrt(5.0), Marks("u/1/1", 8, 80, 2, 7)),
+        "v": MergedContribution(40_000.0, 1, 200, math.sqrt(45.0), Marks("v/1/1", 8, 80, 2, 7)),
     }
     assert commit.cosine == pytest.approx(1.0)
     assert gradient.tolist() == pytest.approx([-(1 * 1 + 4 * 3) / 5] * 5)
@@ -157,9 +157,9 @@ def test_a_merge_that_does_not_follow_on_the_state_is_refused() -> None:
     before = core.state()
     commit, gradient = a_merge(core)
     redo = Redo(before, core.training)
-    redo.take(commit, gradient)
+    redo.repeat(commit, gradient)
     assert redo.covers(commit)
     with pytest.raises(StateError, match=f"is about version 0 of fragment {commit.fragment}; the state has version {commit.t}"):
-        redo.take(commit, gradient)
+        redo.repeat(commit, gradient)
     with pytest.raises(StateError, match="which this model has not"):
-        Redo(before, core.training).take(commit, gradient[:2])
+        Redo(before, core.training).repeat(commit, gradient[:2])
