@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.own_mesh import without_mesh
 from diloco.learner.overwrite_detector import OverwriteDetector
 
 SAMPLE = 4096
@@ -39,7 +39,7 @@ class _Sample:
 class Adoptions:
     """Watches the leaves of one tree. It never waits for the devices."""
 
-    @beside_the_mesh
+    @without_mesh
     def __init__(self, leaves: Collection[jax.Array]) -> None:
         """Compiles `_some` for leaves of these shapes and types, so that no step has to wait for it."""
         for leaf in {(x.shape, str(x.dtype), x.sharding): x for x in leaves}.values():
@@ -48,7 +48,7 @@ class Adoptions:
         self._open: list[_Sample] = []
         self._done: deque[_Sample] = deque()
 
-    @beside_the_mesh
+    @without_mesh
     def adopted(self, before: Mapping[str, jax.Array], adopted: Mapping[str, jax.Array]) -> None:
         """Leaves were overwritten. Watch the largest of them. `before` and `adopted`: old and new leaves, by path."""
         if self._overwrites.looks and adopted:
@@ -59,7 +59,7 @@ class Adoptions:
             self._open.append(sample)
         self._overwrites.adopted()
 
-    @beside_the_mesh
+    @without_mesh
     def stepped(self, leaves: Mapping[str, jax.Array]) -> None:
         """Check the leaves that a step of the program gave back. Raises LoopError if several adoptions in a row had no effect on them."""
         for sample in self._open:

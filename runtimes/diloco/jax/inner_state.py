@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from diloco.algorithm.pieces import Piece
-from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.own_mesh import without_mesh
 from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, cut, rectangle
 from diloco.jax.shards import with_shards
 from diloco.jax.store import TreeStore
@@ -104,7 +104,7 @@ class TreeState[State]:
     def held(self) -> Sequence[Piece]:
         return self._store.pieces()
 
-    @beside_the_mesh
+    @without_mesh
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
         """Compile what `stage` and `stage_rest` run for these parts. A state that cannot be copied raises only when a peer asks for it."""
         # Now, not at the first copy: compiling would hold up a step of this unit while a peer waits.
@@ -132,7 +132,7 @@ class TreeState[State]:
                 arrays.append(PieceArray(piece, name, self._leaf(index).dtype.name))
         return arrays
 
-    @beside_the_mesh
+    @without_mesh
     def stage(self, arrays: Sequence[PieceArray]) -> StagedRectangles:
         staged = []
         for array in arrays:
@@ -165,11 +165,11 @@ class TreeState[State]:
         self._new[index][place.where] = place.native(values)
         self._elements[index] += array.piece.elements
 
-    @beside_the_mesh
+    @without_mesh
     def check(self, rest: Any) -> None:
         self._checked(rest)
 
-    @beside_the_mesh
+    @without_mesh
     def finish(self, rest: Any) -> None:
         leaves = self._checked(rest)
         for of_parameter in self._shaped.values():
@@ -212,7 +212,7 @@ class TreeState[State]:
                 values[part.parameter][1][place.where] = place.native(value)
         self._store.replace({path: _placed(value, leaf) for path, (leaf, value) in values.items()})
 
-    @beside_the_mesh
+    @without_mesh
     def _keep_rest(self) -> dict[str, Any]:
         """Copy the small rest, because the next step may change or donate it."""
         leaves = self._leaves()

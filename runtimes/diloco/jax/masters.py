@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.own_mesh import without_mesh
 
 type _Path = tuple[Any, ...]
 
@@ -25,21 +25,21 @@ class Masters:
     """The masters in one optimizer's state. Their names differ between optimizers, so they are found by structure and values: a part of the
     state has float32 arrays at the paths of parameters of a shorter type, with their shapes, and all equal them when rounded."""
 
-    @beside_the_mesh
+    @without_mesh
     def __init__(self, params: object, opt_state: object) -> None:
         """Find the masters in the state that the program made. Waits for the device, once."""
         self._places = _places(params, opt_state)
         self._looks = 0
         self._keep(params, opt_state)
 
-    @beside_the_mesh
+    @without_mesh
     def look_again(self, params: object, opt_state: object) -> None:
         """Check the candidates again after a step of the program. In the first steps this waits for the device, if there are candidates."""
         if self._places and self._looks < LOOKED_AT:
             self._looks += 1
             self._keep(params, opt_state)
 
-    @beside_the_mesh
+    @without_mesh
     def follow[State](self, paths: Collection[str], params: object, opt_state: State) -> State:
         """Return the state with its masters overwritten, for the parameters at `paths`, which were just overwritten."""
         if not self._places:

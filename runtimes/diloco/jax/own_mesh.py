@@ -17,7 +17,7 @@ import numpy as np
 _NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 
-def beside_the_mesh[**P, R](call: Callable[P, R]) -> Callable[P, R]:
+def without_mesh[**P, R](call: Callable[P, R]) -> Callable[P, R]:
     """Wrap `call` so that it runs without a mesh in its context, on any thread."""
 
     @functools.wraps(call)

@@ -13,8 +13,8 @@ from diloco.environment import integer, required
 from diloco.ranks.samples import DataRank
 from diloco.ranks.world import World
 
-_HEARTBEAT_SECONDS = 30
-"""Timeout of JAX's own heartbeats. It may be long, because the session notices the loss of a process within 5 s."""
+_HEARTBEAT_TIMEOUT = 30
+"""Of JAX's own heartbeats, in seconds. It may be long, because the session notices the loss of a process within 5 s."""
 
 
 def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 300) -> None:
@@ -33,7 +33,7 @@ def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 3
         integer(environment, "JAX_PROCESS_ID", None, 0),
         cluster_detection_method="deactivate",
         initialization_timeout=timeout,
-        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT,
     )
 
 

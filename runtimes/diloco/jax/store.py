@@ -18,7 +18,7 @@ from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
-from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.own_mesh import without_mesh
 from diloco.jax.rectangles import RUNTIME_ZERO, StagedRectangles, cast, cut, parted, rectangle, same
 from diloco.jax.shards import with_shards
 from diloco.learner.leave import LoopError
@@ -36,7 +36,7 @@ class TreeStore[Tree]:
     then exchanged by itself, and the layout equals that of a framework that keeps layers apart.
     """
 
-    @beside_the_mesh
+    @without_mesh
     def __init__(
         self,
         params: Tree,
@@ -107,7 +107,7 @@ class TreeStore[Tree]:
         for ready in self._applied:
             self._put(ready)
 
-    @beside_the_mesh
+    @without_mesh
     def hand_out(self) -> Tree:
         """Give the program the current tree, to compute the next one from."""
         if self._handed_out:
@@ -123,7 +123,7 @@ class TreeStore[Tree]:
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
-    @beside_the_mesh
+    @without_mesh
     def take_back(self, params: Tree) -> None:
         """Take the program's tree after a step on the one that it was handed out, and overwrite it with what was applied meanwhile.
 
@@ -200,13 +200,13 @@ class TreeStore[Tree]:
         """Replace leaves, by path. Only before the tree is handed out."""
         self._leaves |= leaves
 
-    @beside_the_mesh
+    @without_mesh
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Compile what `stage` and `apply` run for these groups."""
         for names in groups:
             self._updated(self.prepare(names, self.stage(names).wait()))
 
-    @beside_the_mesh
+    @without_mesh
     def stage(self, names: Sequence[str]) -> StagedLeaves:
         """Keep the present values of the named tensors, as copies on the device, so that the program may donate the leaves. The host waits
         neither for the copies nor for a step that still computes the values."""
@@ -215,12 +215,12 @@ class TreeStore[Tree]:
         staged = [(place, cut(self._leaves[place.part.parameter], place)) for place in places]
         return StagedLeaves(self._to_host.submit(StagedRectangles(staged).wait))
 
-    @beside_the_mesh
+    @without_mesh
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Bring `values`, float32 [sum of sizes], to the devices with the types and placement of the leaves."""
         return Ready(tuple(names), tuple(self._native(part, value) for part, value in self._cut(names, values)))
 
-    @beside_the_mesh
+    @without_mesh
     def apply(self, ready: Ready) -> None:
         """Put the new values into the tree that is handed out next. While the program holds the tree, the values wait: the program may have
         donated the leaves, and the tree that it gives back is computed from the older values."""
@@ -231,11 +231,11 @@ class TreeStore[Tree]:
             self._applied = [x for x in self._applied if x.names != ready.names]
         self._applied.append(ready)
 
-    @beside_the_mesh
+    @without_mesh
     def fill(self, names: Sequence[str]) -> None:
         """Does nothing: `apply` has reached all devices of this process."""
 
-    @beside_the_mesh
+    @without_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """Return `values` rounded to the leaves' types; `values` itself if all leaves are float32."""
         parts = self._applied_parts(names, values)
@@ -243,14 +243,14 @@ class TreeStore[Tree]:
             return values
         return np.concatenate([cast(self._in_its_type(part, value), np.dtype(np.float32)).reshape(-1) for part, value in parts])
 
-    @beside_the_mesh
+    @without_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
         """Copy the named tensors to host memory, float32 in canonical shape, for use outside of a job. Waits for the devices. Raises
         KeyError for an unknown name."""
         values = self.stage(names).wait()
         return {part.spec.name: value for part, value in self._cut(names, values)}
 
-    @beside_the_mesh
+    @without_mesh
     def write(self, values: Mapping[str, Float32Array]) -> None:
         """Overwrite the named tensors with values in canonical shape, for use outside of a job. Raises KeyError for an unknown name,
         ValueError for another shape."""

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.own_mesh import without_mesh
 from diloco.jax.shards import with_shards
 from diloco.learner.leave import LoopError
 
@@ -26,7 +26,7 @@ class FrozenLeaves:
     """The frozen leaves of one tree, as they joined. A leaf that is the same array as at the last check costs nothing. For a new array the
     values are summed, on its device."""
 
-    @beside_the_mesh
+    @without_mesh
     def __init__(self, leaves: Callable[[], Mapping[str, Any]]) -> None:
         """`leaves` returns the program's present frozen leaves, by path."""
         self._leaves = leaves
@@ -36,7 +36,7 @@ class FrozenLeaves:
             if _has_numbers(leaf) and not _is_deleted(leaf):
                 self._remember(path, leaf, _sum(leaf))
 
-    @beside_the_mesh
+    @without_mesh
     def check(self) -> None:
         """Raise LoopError, with the paths, if leaves have other values than in `join`."""
         changed = []

@@ -23,7 +23,7 @@ from diloco.algorithm.ownership import divide
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Canonical, Part
 from diloco.jax.frozen import frozen_tensors
-from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.own_mesh import without_mesh
 from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, copied, parted, rectangle, same
 from diloco.jax.store import TreeStore
 from diloco.learner.store import Float32Array, Ready
@@ -53,7 +53,7 @@ class UnitStore[Tree](TreeStore[Tree]):
     """A `TreeStore` in a unit of several processes of `jax.distributed`, over arrays that are sharded over all of them, or over local
     arrays that are equal in all. Every process makes a store for the same tree, and all must call `frozen` and `fill` in the same order."""
 
-    @beside_the_mesh
+    @without_mesh
     def __init__(
         self,
         params: Tree,
@@ -91,7 +91,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         first = {device.process_index: device for device in reversed(jax.devices())}
         self._mesh = jax.sharding.Mesh(np.array([first[rank] for rank in range(ranks)]), ("rank",))
 
-    @beside_the_mesh
+    @without_mesh
     def take_back(self, params: Tree) -> None:
         """As `TreeStore.take_back`. Also raises ValueError if the devices or the sharding of a leaf have changed."""
         every = dict(zip(self._paths, jax.tree_util.tree_leaves(params), strict=True))
@@ -130,18 +130,18 @@ class UnitStore[Tree](TreeStore[Tree]):
         totals = [sum(int(x) for x in column) & MASK for column in every.view(np.uint64).T]
         return [FrozenTensor(tensor.name, tensor.shape, total) for tensor, total in zip(own, totals, strict=True)]
 
-    @beside_the_mesh
+    @without_mesh
     def stage(self, names: Sequence[str]) -> StagedRectangles:  # type: ignore[override]
         """Keep the present values of this process's pieces of the named tensors, as copies on the devices. The host does not wait."""
         places = self._places(names)
         return StagedRectangles([(place.rectangle, [copied(self._shard(place), place.start, place.rectangle.size)]) for place in places])
 
-    @beside_the_mesh
+    @without_mesh
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Bring `values`, float32 [sum of sizes], to each device that has them, in the types of the leaves."""
         return Ready(tuple(names), tuple((place, self._on_devices(place, value)) for place, value in self._slices(names, values)))
 
-    @beside_the_mesh
+    @without_mesh
     def fill(self, names: Sequence[str]) -> None:
         """Get the pieces of the named tensors that this process holds and others own, in one collective for each type of leaves. The host
         does not wait."""
@@ -155,7 +155,7 @@ class UnitStore[Tree](TreeStore[Tree]):
             if sum(sizes):
                 self._exchange(pieces, max(sizes), dtype)
 
-    @beside_the_mesh
+    @without_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
         """As `TreeStore.read`. Also raises ValueError for a tensor that is spread over processes."""
         if apart := [name for name in names if not self._leaves[self._parts[name].parameter].is_fully_addressable]:
@@ -163,7 +163,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         values = TreeStore.stage(self, names).wait()
         return {part.spec.name: value for part, value in self._cut(names, values)}
 
-    @beside_the_mesh
+    @without_mesh
     def write(self, values: Mapping[str, Float32Array]) -> None:
         """As `TreeStore.write`. Every process must call this with the same values."""
         targets = []
