@@ -129,7 +129,7 @@ class Container:
         """
         if self._configured is None or not (self._process and self._process.running):
             return None
-        argv = _here([translate(word, self._mounts, self._context.addresses.resolve) for word in words])
+        argv = _with_this_interpreter([translate(word, self._mounts, self._context.addresses.resolve) for word in words])
         return replace(self._configured, argv=tuple(argv), cwd=self._context.working_directory / (self._configured.cwd or ""))
 
     def _update_state(self, **changes: Any) -> None:
@@ -209,7 +209,9 @@ class Container:
         memory_kills = out_of_memory_kills()
         directory = self._context.working_directory / (configured.cwd or "")
         try:
-            process = await self._context.supervisor.spawn(_here(configured.argv), env=configured.env, cwd=directory, log=output)
+            process = await self._context.supervisor.spawn(
+                _with_this_interpreter(configured.argv), env=configured.env, cwd=directory, log=output
+            )
         except StartFailed as error:
             now = self._context.now()
             message = f'failed to start container: exec: "{configured.argv[0]}": {error}'
@@ -324,7 +326,7 @@ def _decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in (data or {}).items()}
 
 
-def _here(argv: Sequence[str]) -> list[str]:
+def _with_this_interpreter(argv: Sequence[str]) -> list[str]:
     """Put this interpreter in the place of the image's."""
     program, *arguments = argv
     return [sys.executable if program in ("python", "python3") else program, *arguments]

@@ -197,7 +197,7 @@ def _living() -> list[int]:
     return [process.pid for process in descendants(os.getpid()) if process.alive]
 
 
-def _left() -> list[int]:
+def _living_after_reaping() -> list[int]:
     """Like `_living`, after reaping: a dead parent that is not reaped keeps its children from being adopted, and so hides them."""
     _collect()
     return _living()
@@ -236,9 +236,9 @@ def supervise(connection: socket.socket) -> bool:
     except (BrokenPipeError, ConnectionResetError):
         pass  # the command has ended: the same as a closed connection
     except BaseException:
-        kill_until_none(_left)
+        kill_until_none(_living_after_reaping)
         raise
-    return kill_until_none(_left)
+    return kill_until_none(_living_after_reaping)
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any] | None, bytes]:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import NoReturn
 
 import click
-from diloco_local.preview.changes import Asked, BadChange, changes_of
+from diloco_local.preview.changes import BadChange, ChangeOptions, changes_of
 from diloco_local.preview.cluster import PreviewFailed
 from diloco_local.preview.contents import Contents, NodesNotReadable, of_cluster, of_fleet
 from diloco_local.preview.difference import difference, unfit
@@ -72,7 +72,7 @@ def plan(
       2  bad input, or there can be no plan
     """
     _check_usage(target, files, fleet, syncer)
-    asked = Asked(without, add, drain)
+    options = ChangeOptions(without, add, drain)
     manifests, _, problems = check(files)
     if problems:
         refuse(*map(str, problems))
@@ -83,7 +83,7 @@ def plan(
     contents, namespace = _contents(target, fleet, now)
     jobs = [_in_namespace(manifest, namespace) for manifest in manifests]
     try:
-        changes = changes_of(asked, contents.nodes, [*contents.jobs, *jobs])
+        changes = changes_of(options, contents.nodes, [*contents.jobs, *jobs])
         outcome = preview(contents, jobs, changes, now)
     except (BadChange, PreviewFailed) as error:
         refuse(str(error))
@@ -91,7 +91,7 @@ def plan(
         refuse(f"the API server would refuse a job: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes))
     keys = {(job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs}
     keys = keys or {job.key for job in outcome.planned if fleet or not target.namespace or job.namespace == namespace}
-    page = Page(keys, asked.words, (*contents.notes, *_idle([*contents.jobs, *jobs], keys)), fleet or "")
+    page = Page(keys, options.words, (*contents.notes, *_idle([*contents.jobs, *jobs], keys)), fleet or "")
     before = outcome.now if outcome.changed is None else (*outcome.now, *outcome.planned)
     lacking = unfit(before, outcome.planned if outcome.changed is None else outcome.changed, keys)
     if output == "json":

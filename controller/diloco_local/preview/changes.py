@@ -30,7 +30,7 @@ class BadChange(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChangeOptions:
     """The values of the options --without, --add and --drain, as given."""
 
     without: tuple[str, ...] = ()
@@ -62,22 +62,22 @@ class Changes:
         return bool(self.removed or self.drained or self.added)
 
 
-def changes_of(asked: Asked, nodes: Sequence[Obj], jobs: Sequence[Obj]) -> Changes:
+def changes_of(options: ChangeOptions, nodes: Sequence[Obj], jobs: Sequence[Obj]) -> Changes:
     """Read the options. They may name pools of these jobs. Raises `BadChange`."""
     pools = _pools(jobs)
     node_names = [node["metadata"]["name"] for node in nodes]
-    removed = sorted({name for pool in asked.without for name in _nodes_of(pool, nodes, pools)})
-    for name in asked.drain:
+    removed = sorted({name for pool in options.without for name in _nodes_of(pool, nodes, pools)})
+    for name in options.drain:
         if name not in node_names:
             raise _unknown(f"--drain {name}: there is no node of this name", name, node_names, "nodes")
         if name in removed:
             raise BadChange(f"--drain {name}: the node goes with --without already; leave out one of the two")
     added: list[Obj] = []
-    for text in asked.add:
+    for text in options.add:
         # The nodes of earlier --add too: two additions of one kind would otherwise make the same names.
         taken = {node["metadata"]["name"] for node in (*nodes, *added)}
         added += new_nodes(_addition(text, nodes, pools), nodes, taken)
-    return Changes(tuple(removed), tuple(dict.fromkeys(asked.drain)), tuple(added))
+    return Changes(tuple(removed), tuple(dict.fromkeys(options.drain)), tuple(added))
 
 
 def _pools(jobs: Iterable[Obj]) -> dict[str, list[Pool]]:

@@ -34,7 +34,7 @@ def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) 
     model, entry = _model(addition.kind, nodes)
     per_host = addition.per_host or _devices(model, addition.kind) or (addition.kind.host_sizes[-1] if addition.kind.host_sizes else 0)
     hosts = max(1, chip_count(addition.topology) // per_host) if addition.topology else 1
-    labels, taints, capacity = _as(model, addition.kind)
+    labels, taints, capacity = _template_of(model, addition.kind)
     if entry is not None:
         labels_of_kind = entry.on_node(topology=addition.topology, per_host=per_host)
         # The model may have another topology or another number of accelerators: only these labels do not come from it.
@@ -90,7 +90,7 @@ def _devices(model: Obj | None, kind: Accelerator) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _as(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:
+def _template_of(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:
     """Labels, taints and capacity of new nodes: the model's, without those that are this node's alone."""
     if model is None:
         return {}, [{"key": key, "value": "present", "effect": "NoSchedule"} for key in kind.taints[:1]], {}

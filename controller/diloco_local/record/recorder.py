@@ -48,7 +48,8 @@ class _Syncer:
 
 @dataclass(slots=True)
 class _Job:
-    said: tuple[str, int, float | None] | None = None
+    last_state: tuple[str, int, float | None] | None = None
+    """State, outer step and held-out loss in the line that was last written for the job."""
     units: dict[str, PhaseBegan] = field(default_factory=dict)
     """The line that was last written for each unit."""
     trained: set[str] = field(default_factory=set)
@@ -101,10 +102,10 @@ class Recorder:
 
     @staticmethod
     def _changes(job: _Job, name: str, state: str, status: Status, at: float) -> Iterator[Line]:
-        shown = (state, status.progress.steps, status.progress.held_out_loss)
-        if shown != job.said:
-            job.said = shown
-            yield JobSeen(at=at, job=name, state=shown[0], steps=shown[1], held_out_loss=shown[2])
+        steps, held_out_loss = status.progress.steps, status.progress.held_out_loss
+        if (state, steps, held_out_loss) != job.last_state:
+            job.last_state = (state, steps, held_out_loss)
+            yield JobSeen(at=at, job=name, state=state, steps=steps, held_out_loss=held_out_loss)
         for unit in status.units:
             began = PhaseBegan(
                 at=at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
-from diloco_local.preview.changes import Asked, BadChange, Changes, changes_of
+from diloco_local.preview.changes import BadChange, ChangeOptions, Changes, changes_of
 from diloco_local.preview.contents import ready
 from diloco_operator.api import names
 from diloco_operator.fleet import Shape
@@ -17,7 +17,7 @@ JOBS = [a_manifest("lm", pools=[tpu_pool("fast", topology="2x2x2"), gpu_pool("sl
 
 
 def changes(*, jobs: list[Obj] | None = None, **asked: str) -> Changes:
-    return changes_of(Asked(**{option: (value,) for option, value in asked.items()}), FLEET, JOBS if jobs is None else jobs)
+    return changes_of(ChangeOptions(**{option: (value,) for option, value in asked.items()}), FLEET, JOBS if jobs is None else jobs)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_pool_of_a_job_is_the_nodes_that_it_can_use() -> None:
 
 def test_node_pools_of_other_clouds_have_names_too() -> None:
     node = a_node("n1", labels={"karpenter.sh/nodepool": "burst"})
-    assert changes_of(Asked(without=("burst",)), [node], ()).removed == ("n1",)
+    assert changes_of(ChangeOptions(without=("burst",)), [node], ()).removed == ("n1",)
 
 
 def test_slices_that_come_are_whole_node_pools_like_those_that_are_there() -> None:
@@ -58,7 +58,7 @@ def test_hosts_that_come_have_labels_and_taints_of_those_that_are_there_and_not_
         {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"},
     ]
     model = a_gpu_node("gpu-0", gpus=4, labels={"zone": "z1"}, taints=taints, cordoned=True)
-    [added] = changes_of(Asked(add=("h100=1",)), [model], ()).added
+    [added] = changes_of(ChangeOptions(add=("h100=1",)), [model], ()).added
     assert added["metadata"]["labels"]["zone"] == "z1"
     assert added["metadata"]["labels"][names.NODE_HOSTNAME] == "added-h100-0"
     assert added["spec"] == {"taints": taints[:1]}
@@ -66,14 +66,14 @@ def test_hosts_that_come_have_labels_and_taints_of_those_that_are_there_and_not_
 
 
 def test_hosts_of_a_kind_that_is_not_there_are_as_the_catalogue_says() -> None:
-    [added] = changes_of(Asked(add=("h200=1x8",)), FLEET, ()).added
+    [added] = changes_of(ChangeOptions(add=("h200=1x8",)), FLEET, ()).added
     free = an_inventory(ready(added, 0.0)).free(Shape("nvidia-h200-141gb", "", 8))
     assert [slice_.name for slice_ in free] == ["added-h200-0"]
 
 
 def test_a_topology_with_hosts_of_two_sizes_gets_those_that_a_job_asks_for() -> None:
     def chips(*jobs: Obj) -> set[str]:
-        added = changes_of(Asked(add=("v6e=1x2x4",)), (), jobs).added
+        added = changes_of(ChangeOptions(add=("v6e=1x2x4",)), (), jobs).added
         return {node["status"]["capacity"]["google.com/tpu"] for node in added}
 
     assert chips() == {"4"}
@@ -82,7 +82,7 @@ def test_a_topology_with_hosts_of_two_sizes_gets_those_that_a_job_asks_for() -> 
 
 def test_names_that_are_taken_are_left_alone() -> None:
     there = a_gpu_node("added-h100-0")
-    assert [node["metadata"]["name"] for node in changes_of(Asked(add=("h100=1", "h100=1")), [there], ()).added] == [
+    assert [node["metadata"]["name"] for node in changes_of(ChangeOptions(add=("h100=1", "h100=1")), [there], ()).added] == [
         "added-h100-1",
         "added-h100-2",
     ]
@@ -91,17 +91,17 @@ def test_names_that_are_taken_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Asked(add=("slow=2x2x2",)), "nvidia-h100-80gb has no topologies; write slow=COUNT"),
-        (Asked(add=("fast=2",)), "tpu-v5p has no slice without a topology; it has 2x2x1, "),
-        (Asked(add=("fast=0x2x2x2",)), "write POOL=COUNTxTOPOLOGY"),
-        (Asked(add=("both=1",)), "pools of this name ask for nvidia-h100-80gb and for tpu-v5p; write the kind instead"),
-        (Asked(add=("a100=1",)), "--add a100=1: a100 may be nvidia-a100-40gb or nvidia-a100-80gb; write one of these"),
-        (Asked(drain=("gpu-7",)), "there is no node of this name; did you mean gpu-"),
-        (Asked(without=("h100",), drain=("gpu-0",)), "the node goes with --without already"),
-        (Asked(without=("npu",)), "there is no node pool, pool of a job or accelerator of this name"),
+        (ChangeOptions(add=("slow=2x2x2",)), "nvidia-h100-80gb has no topologies; write slow=COUNT"),
+        (ChangeOptions(add=("fast=2",)), "tpu-v5p has no slice without a topology; it has 2x2x1, "),
+        (ChangeOptions(add=("fast=0x2x2x2",)), "write POOL=COUNTxTOPOLOGY"),
+        (ChangeOptions(add=("both=1",)), "pools of this name ask for nvidia-h100-80gb and for tpu-v5p; write the kind instead"),
+        (ChangeOptions(add=("a100=1",)), "--add a100=1: a100 may be nvidia-a100-40gb or nvidia-a100-80gb; write one of these"),
+        (ChangeOptions(drain=("gpu-7",)), "there is no node of this name; did you mean gpu-"),
+        (ChangeOptions(without=("h100",), drain=("gpu-0",)), "the node goes with --without already"),
+        (ChangeOptions(without=("npu",)), "there is no node pool, pool of a job or accelerator of this name"),
     ],
 )
-def test_what_cannot_be_done_says_what_can(asked: Asked, said: str) -> None:
+def test_what_cannot_be_done_says_what_can(asked: ChangeOptions, said: str) -> None:
     other = a_manifest("other", pools=[tpu_pool("both"), gpu_pool("x")])
     third = a_manifest("third", pools=[gpu_pool("both")])
     with pytest.raises(BadChange) as raised:
@@ -110,4 +110,4 @@ def test_what_cannot_be_done_says_what_can(asked: Asked, said: str) -> None:
 
 
 def test_a_node_of_two_names_is_drained_once() -> None:
-    assert changes_of(Asked(drain=("gpu-0", "gpu-0")), [a_tpu_node("tpu-0"), *H100], ()).drained == ("gpu-0",)
+    assert changes_of(ChangeOptions(drain=("gpu-0", "gpu-0")), [a_tpu_node("tpu-0"), *H100], ()).drained == ("gpu-0",)

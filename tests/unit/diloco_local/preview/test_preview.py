@@ -11,7 +11,7 @@ from builders.fake_cluster import NS, FakeCluster, wall_clock
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_cli.commands.plan_text import Page, plan_text
-from diloco_local.preview.changes import Asked, changes_of
+from diloco_local.preview.changes import ChangeOptions, changes_of
 from diloco_local.preview.contents import Contents, NodesNotReadable, of_cluster
 from diloco_local.preview.difference import Move, difference, unfit
 from diloco_local.preview.outlook import JobOutlook, Verdict
@@ -45,7 +45,7 @@ def a_job(name: str, *, min: int = 1, max: int = 1, **spec: object) -> Obj:
 
 def planned(copy: tuple[Contents, float], *jobs: Obj, **asked: tuple[str, ...]) -> Preview:
     contents, now = copy
-    return preview(contents, jobs, changes_of(Asked(**asked), contents.nodes, [*contents.jobs, *jobs]), now)
+    return preview(contents, jobs, changes_of(ChangeOptions(**asked), contents.nodes, [*contents.jobs, *jobs]), now)
 
 
 def places(jobs: tuple[JobOutlook, ...]) -> dict[str, list[str]]:
