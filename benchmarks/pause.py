@@ -6,7 +6,6 @@ the size of the model. `pause-writes` is how often fragments are overwritten in 
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from benchmarks.exchange_rig import Workload
 from benchmarks.figure import Figure
 from benchmarks.fixed_step_learner import paused
 from benchmarks.link_rig import LinkRig, unit_of
+from benchmarks.process_rig import memory_bytes
 
 PAUSED, OTHERS = "u-0", ("u-1", "u-2")
 
@@ -29,13 +29,6 @@ class Size:
 
 FULL = Size(Workload(mebibytes=24, step_seconds=0.05), rounds=10)
 SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
-
-
-def memory(pid: int, what: str) -> int:
-    """`VmRSS` or `VmHWM` of a process, in bytes."""
-    match = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
-    assert match is not None
-    return int(match[1]) << 10
 
 
 def measured(directory: Path, size: Size) -> tuple[float, int, int]:
@@ -54,9 +47,9 @@ def measured(directory: Path, size: Size) -> tuple[float, int, int]:
         rig.report(reports, lambda report: report.t >= began + 2, 2)
         steps = len(rig.lines(PAUSED))
         Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
-        before = memory(process.pid, "VmRSS")
+        before = memory_bytes(process.pid, "VmRSS")
         rig.report(reports, lambda report: report.t >= began + size.rounds * interval, size.rounds * interval)
-        extra = memory(process.pid, "VmHWM") - before
+        extra = memory_bytes(process.pid, "VmHWM") - before
         assert len(rig.lines(PAUSED)) == steps, "the program has not paused"
         rig.pause_file(PAUSED).unlink()
         rig.report(reports, lambda report: len(rig.lines(PAUSED)) >= steps + interval, interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -104,6 +105,13 @@ class ProcessRig:
     def _entering(self, _name: str) -> Callable[[], None]:
         """The `preexec_fn` of the process of this name."""
         return die_with_parent
+
+
+def memory_bytes(pid: int, field: str) -> int:
+    """Memory of a process, by a field of proc(5): `VmRSS` is what is resident now, `VmHWM` the most so far."""
+    match = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) << 10
 
 
 def durations(step_ends: Sequence[float], start: float, end: float) -> list[float]:

@@ -21,7 +21,7 @@ from typing import Final
 from builders.child_processes import Launcher
 
 from benchmarks import ROOT
-from benchmarks.device.part import Given, log, run, say
+from benchmarks.device.part import PartOptions, log, print_result, run
 from benchmarks.device.script import STEPS
 from benchmarks.exchange_rig import ExchangeRig, Workload
 
@@ -46,7 +46,7 @@ JOIN_SECONDS: Final = 30.0
 """If two ranks on a card have not taken their steps after this time, their backend cannot do it."""
 
 
-def kinds(given: Given, launcher: Launcher, module: str, chosen: Sequence[str]) -> None:
+def kinds(given: PartOptions, launcher: Launcher, module: str, chosen: Sequence[str]) -> None:
     """Check programs of one process. They print their own lines. Raises RuntimeError if the outcome of one is not good."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_MEM_FRACTION": JAX_SHARE}
     if given.device == "cpu":
@@ -57,7 +57,7 @@ def kinds(given: Given, launcher: Launcher, module: str, chosen: Sequence[str]) 
         raise RuntimeError(f"{module} {' '.join(chosen)} ended with {status}")
 
 
-def ranks(given: Given, wrap: str) -> None:
+def ranks(given: PartOptions, wrap: str) -> None:
     """Check a unit of two processes, with the first backend that can do it. Raises RuntimeError if none can, or if steps differ."""
     for backend in BACKENDS[given.device]:
         with tempfile.TemporaryDirectory() as folder, ExchangeRig(Path(folder) / "job", Workload(1, 0.0), TRAINING) as rig:
@@ -65,16 +65,16 @@ def ranks(given: Given, wrap: str) -> None:
                 equal, adopted = steps_of_ranks(given, rig, wrap, backend)
             except (RuntimeError, ValueError) as error:
                 log(f"{wrap} with {backend}: {error}")
-                say(f"torch {wrap}", math.nan, "steps equal before the first adoption", backend=backend, error=str(error)[-500:])
+                print_result(f"torch {wrap}", math.nan, "steps equal before the first adoption", backend=backend, error=str(error)[-500:])
                 continue
-        say(f"torch {wrap}", equal, f"of {adopted} steps before the first adoption equal", backend=backend, ranks=RANKS)
+        print_result(f"torch {wrap}", equal, f"of {adopted} steps before the first adoption equal", backend=backend, ranks=RANKS)
         if equal < adopted:
             raise RuntimeError(f"{wrap} with {backend}: {adopted - equal} steps differ from those without a session")
         return
     raise RuntimeError(f"{wrap}: no backend can do it")
 
 
-def steps_of_ranks(given: Given, rig: ExchangeRig, wrap: str, backend: str) -> tuple[int, int]:
+def steps_of_ranks(given: PartOptions, rig: ExchangeRig, wrap: str, backend: str) -> tuple[int, int]:
     """(steps that are equal on all ranks, steps before the first adoption)."""
     rig.start_syncer()
     arguments = ("--wrap", wrap, "--backend", backend, "--device", given.device)
@@ -94,7 +94,7 @@ def steps_of_ranks(given: Given, rig: ExchangeRig, wrap: str, backend: str) -> t
     return sum(all(of_rank[step][0] == "1" for of_rank in noted) for step in range(compared)), compared
 
 
-def main(given: Given) -> None:
+def main(given: PartOptions) -> None:
     launcher = Launcher()
     of_one_process = SMALL_PROGRAMS if given.small else PROGRAMS
     work = [

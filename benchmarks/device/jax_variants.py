@@ -24,7 +24,7 @@ from diloco.jax.inner_state import TreeState
 from diloco.jax.masters import Masters
 
 from benchmarks.device.outcome import Outcome, look_at_each
-from benchmarks.device.part import say
+from benchmarks.device.part import print_result
 from benchmarks.device.script import ADOPTED_AT, BATCH, EQUAL, QUIET, READS, STEPS, adopted, comes_before, read, seeds
 
 WIDTH, LAYERS, ROWS = 256, 6, 64
@@ -144,7 +144,9 @@ def outcome(kind: str, device: str) -> Outcome:
         waits_seen=None,
     )
     longest = 1000 * max(in_job.boundaries[step - 1] for step in QUIET)
-    say(f"jax {kind}: boundary", longest, "ms, the longest that moves nothing", step_on_device_ms=round(1000 * in_job.device_seconds, 2))
+    print_result(
+        f"jax {kind}: boundary", longest, "ms, the longest that moves nothing", step_on_device_ms=round(1000 * in_job.device_seconds, 2)
+    )
     return outcome_
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.device.part import PACK, Given, run, say
+from benchmarks.device.part import PACK, PartOptions, print_result, run
 from benchmarks.law.law import DATA_PARALLEL, Law, Scale
 from benchmarks.law.losses import Losses, trainers
 from benchmarks.law.train import trained
@@ -42,7 +42,7 @@ def tell(known: Mapping[Trial, float]) -> None:
         for arm, trial in sorted(best.items(), key=lambda pair: pair[0].units):
             if arm == DATA_PARALLEL:
                 continue
-            say(
+            print_result(
                 f"gap M={arm.units}",
                 100 * (known[trial] / known[base] - 1),
                 "% of the loss of one program",
@@ -57,7 +57,7 @@ def tell(known: Mapping[Trial, float]) -> None:
             )
 
 
-def main(given: Given) -> None:
+def main(given: PartOptions) -> None:
     # A small run begins anew each time.
     file = given.out / NAME if given.small else PACK / NAME
     if given.small:
@@ -82,7 +82,7 @@ def main(given: Given) -> None:
 
 def _end(losses: Losses, file: Path, out: Path) -> None:
     tell(losses.known)
-    say("trials", len(losses.known), "trained to the end, in all runs", file=NAME)
+    print_result("trials", len(losses.known), "trained to the end, in all runs", file=NAME)
     if file.parent != out and file.exists():
         shutil.copy(file, out / NAME)
     sys.stdout.flush()

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.device.part import say
+from benchmarks.device.part import print_result
 from benchmarks.device.script import EQUAL
 
 
@@ -37,8 +37,8 @@ class Outcome:
         counted = self.waits_seen is None or self.waits_seen > 0
         return self.equal == EQUAL and self.staged and self.adopted and counted and not self.waits
 
-    def say(self) -> None:
-        say(
+    def print(self) -> None:
+        print_result(
             self.program, self.equal, f"steps of {EQUAL} equal", repeats=self.repeats, staged_equal=self.staged, adopted_equal=self.adopted,
             waits_in_quiet_steps=self.waits, waits_of_adoption=self.waits_of_adoption, waits_seen=self.waits_seen,
         )  # fmt: skip
@@ -54,10 +54,10 @@ def look_at_each(framework: str, kinds: Iterable[str], outcome: Callable[[str, s
     for kind in given.kinds:
         try:
             checked = outcome(kind, given.device)
-            checked.say()
+            checked.print()
             good = good and checked.good
         except Exception as error:  # noqa: BLE001 - the line says it, and the next kind begins
             traceback.print_exc()
-            say(f"{framework} {kind}", math.nan, f"steps of {EQUAL} equal", error=f"{type(error).__name__}: {error}"[:500])
+            print_result(f"{framework} {kind}", math.nan, f"steps of {EQUAL} equal", error=f"{type(error).__name__}: {error}"[:500])
             good = False
     return 0 if good else 1

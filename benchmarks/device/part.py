@@ -19,7 +19,7 @@ PACK: Final = ROOT / ".device"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PartOptions:
     """Arguments of a part."""
 
     device: str
@@ -40,7 +40,7 @@ class Given:
         return self.seconds - (time.monotonic() - self.began)
 
 
-def say(figure: str, value: float, unit: str, **details: object) -> None:
+def print_result(figure: str, value: float, unit: str, **details: object) -> None:
     """Print a result as one JSON line. The runner adds part, machine, versions and commit."""
     number = value if math.isfinite(value) else None
     sys.stdout.write(json.dumps({"figure": figure, "value": number, "unit": unit, **details}) + "\n")
@@ -52,11 +52,11 @@ def log(text: str) -> None:
     sys.stderr.flush()
 
 
-def run(part: Callable[[Given], None], arguments: list[str] | None = None) -> None:
+def run(part: Callable[[PartOptions], None], arguments: list[str] | None = None) -> None:
     """Read the command line, and run a part."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)
-    part(Given(given.device, given.seconds, given.out))
+    part(PartOptions(given.device, given.seconds, given.out))

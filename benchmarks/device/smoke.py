@@ -23,7 +23,7 @@ from builders.jobs import JobBuilder, Obj, gpu_pool, template
 from builders.nodes import a_fleet_gpu_node, a_fleet_node
 from diloco.trainers.llama import SIZES, LlamaConfig
 
-from benchmarks.device.part import Given, log, run, say
+from benchmarks.device.part import PartOptions, log, print_result, run
 
 STEPS, KILL_AT = 60, 20
 H = 12
@@ -39,7 +39,7 @@ EXACT, OF_A_PEER = "tokens exact", "the state of "
 MIB = 1 << 20
 
 
-def job(given: Given, folder: Path) -> Obj:
+def job(given: PartOptions, folder: Path) -> Obj:
     """The job. Writes the model's shape into `folder`, where the learners read it."""
     config = folder / "config.json"
     config.write_text(json.dumps((SMALL if given.small else FULL).to_transformers()))
@@ -98,7 +98,7 @@ class MemoryOfCard:
         return max((size for step, size in self.samples if first <= step <= last), default=0)
 
 
-def lines_of_up(given: Given, folder: Path) -> Iterator[dict[str, Any]]:
+def lines_of_up(given: PartOptions, folder: Path) -> Iterator[dict[str, Any]]:
     """Run the job, and yield the lines of `diloco up -o json`."""
     nodes = [a_fleet_node("cpu-0", cpu=32, memory="64Gi", pods=110), *(a_fleet_gpu_node(f"gpu-{index}") for index in range(4))]
     (folder / "job.yaml").write_text(yaml.safe_dump(job(given, folder)))
@@ -128,7 +128,7 @@ def steps_of(record: Path) -> list[float]:
     return [float(line.get("loss", math.nan)) for line in lines if line["type"] == "step" and "seconds" in line]
 
 
-def main(given: Given) -> None:
+def main(given: PartOptions) -> None:
     memory = MemoryOfCard(given.device)
     with tempfile.TemporaryDirectory() as name:
         result: dict[str, Any] = {}
@@ -143,19 +143,21 @@ def main(given: Given) -> None:
     (effect,) = result["faults"]["effects"]
     killed = next(unit for unit in ended["units"] if unit["name"] == KILLED)
     progress = ended["progress"]
-    say("outer-steps", progress["step"], f"of {STEPS}", state=ended["state"], units=len(ended["units"]), tokens=progress["tokens"])
-    say(
+    print_result("outer-steps", progress["step"], f"of {STEPS}", state=ended["state"], units=len(ended["units"]), tokens=progress["tokens"])
+    print_result(
         "recovery", effect["backSeconds"], "s until the killed unit trained again", began_with=killed["beganWith"], killed_at=effect["step"]
     )
-    say("tokens-exact", float(effect["tokens"].startswith(EXACT)), "1: each sample once", said=effect["tokens"])
+    print_result("tokens-exact", float(effect["tokens"].startswith(EXACT)), "1: each sample once", said=effect["tokens"])
     finite = [loss for loss in losses if math.isfinite(loss)]
     # Losses of the JAX unit come a step later, so its first step has none.
     bad = max(0, len(losses) - len(finite) - 1)
     ends = {"first": finite[0], "last": finite[-1], "held_out": progress["heldOutLoss"]}
-    say("losses-not-finite", bad, "local steps", steps=len(losses), **{name: round(loss, 4) for name, loss in ends.items()})
+    print_result("losses-not-finite", bad, "local steps", steps=len(losses), **{name: round(loss, 4) for name, loss in ends.items()})
     if before := memory.most(2, effect["step"]):
         after = memory.most(effect["step"] + 1, STEPS)
-        say("device-memory", after / before, "the most after the kill ÷ the most before it", mebibytes=[before // MIB, after // MIB])
+        print_result(
+            "device-memory", after / before, "the most after the kill ÷ the most before it", mebibytes=[before // MIB, after // MIB]
+        )
     if progress["step"] != STEPS or not effect["tokens"].startswith(EXACT) or bad or not killed["beganWith"].startswith(OF_A_PEER):
         raise SystemExit("the job did not go as it should")
 

@@ -21,7 +21,7 @@ from diloco.protocol.diloco_pb2 import UnitReport
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.device.decoders import Decoder
-from benchmarks.device.part import Given, log, run, say
+from benchmarks.device.part import PartOptions, log, print_result, run
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import percentile
 from benchmarks.rejoin import TAKER, first_contribution
@@ -60,7 +60,7 @@ class Times:
 class Pair:
     """Two equal models: one joins the job, one trains apart."""
 
-    def __init__(self, shape: str, given: Given, rows: int) -> None:
+    def __init__(self, shape: str, given: PartOptions, rows: int) -> None:
         self.shape, self.device, self.rows = shape, given.device, rows
         self.joined, self.apart = Decoder(shape, given.device, rows), Decoder(shape, given.device, rows)
 
@@ -126,7 +126,7 @@ def _copies(member: InJob) -> float:
     return copying / 1e6 / seconds
 
 
-def rows_for(given: Given, shape: str) -> int:
+def rows_for(given: PartOptions, shape: str) -> int:
     """The number of rows with which a step takes about STEP_SECONDS."""
     if given.small:
         return 2
@@ -140,7 +140,7 @@ def rows_for(given: Given, shape: str) -> int:
 
 def tell(shape: str, compression: str, pair: Pair, times: Times) -> None:
     with_job, without = ({"median": median(seconds), "p99": percentile(seconds, 0.99)} for seconds in (times.with_job, times.without))
-    say(
+    print_result(
         f"step-tax {shape} {compression}",
         with_job["median"] / without["median"],
         "median step with the job ÷ without",
@@ -176,7 +176,7 @@ def taken_state(rig: ExchangeRig, member: InJob, pair: Pair) -> None:
     phases = {
         phase: round(getattr(recovery, f"{phase}_seconds"), 2) for phase in ("start", "parameters", "donor", "wait", "copy", "first_step")
     }
-    say(
+    print_result(
         f"rejoin {pair.shape}",
         time.monotonic() - began,
         "s to the first contribution",
@@ -185,7 +185,7 @@ def taken_state(rig: ExchangeRig, member: InJob, pair: Pair) -> None:
         **phases,
     )
     longest = max(during) / max(before)
-    say(
+    print_result(
         f"donor-tax {pair.shape}",
         longest,
         "longest step of the donor ÷ its longest before",
@@ -193,7 +193,7 @@ def taken_state(rig: ExchangeRig, member: InJob, pair: Pair) -> None:
     )
 
 
-def train(given: Given, shape: str, compression: str, pair: Pair, *, blocks: int, steps: int, rejoin: bool) -> None:
+def train(given: PartOptions, shape: str, compression: str, pair: Pair, *, blocks: int, steps: int, rejoin: bool) -> None:
     training = {"fragments": H, "sync_interval": H, "overlap_steps": 2, "compression": compression}
     with tempfile.TemporaryDirectory() as folder, ExchangeRig(Path(folder) / "job", Workload(0, 0.0), training) as rig:
         rig.start_syncer()
@@ -206,7 +206,7 @@ def train(given: Given, shape: str, compression: str, pair: Pair, *, blocks: int
         member.session._member.abandon(None)  # the syncer is killed next, so Bye is not waited for
 
 
-def main(given: Given) -> None:
+def main(given: PartOptions) -> None:
     torch.set_num_threads(1)
     shape = "small" if given.small else "124M"
     pair = Pair(shape, given, rows_for(given, shape))

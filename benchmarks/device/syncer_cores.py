@@ -20,7 +20,7 @@ from builders.wire import watch
 from diloco.contract import Training
 from diloco.protocol.diloco_pb2 import Report, WatchRequest
 
-from benchmarks.device.part import Given, log, run, say
+from benchmarks.device.part import PartOptions, log, print_result, run
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import percentile
 from benchmarks.sizes import engine
@@ -46,13 +46,13 @@ FULL = (Load(64, 8, 0.02), Load(64, 64, 0.02), Load(1024, 8, 0.1), Load(1024, 64
 SMALL = (Load(1, 2, 0.05),)
 
 
-def path_alone(given: Given) -> None:
+def path_alone(given: PartOptions) -> None:
     """Measure [engine] on two threads, as that benchmark does, and on all cores."""
     side, exchanges, runs = (64, 2, 1) if given.small else (2048, 6, 3)
     path = engine.Path(side, Training(steps=100, fragments=engine.FRAGMENTS, compression=COMPRESSION))
     for threads in dict.fromkeys((engine.CORES, os.cpu_count() or engine.CORES)):
         rates = [path.rate(exchanges, threads) for _ in range(runs)]
-        say("engine", median(rates), "GiB of float32 a second", threads=threads, compression=COMPRESSION, runs=runs)
+        print_result("engine", median(rates), "GiB of float32 a second", threads=threads, compression=COMPRESSION, runs=runs)
 
 
 async def _learn(rig: ExchangeRig, first: int, count: int, folder: Path) -> None:
@@ -77,7 +77,7 @@ def _stop(folder: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadResult:
     join_seconds: float
     merges: float
     """Merges per second, each with the contributions of all learners."""
@@ -87,7 +87,7 @@ class Found:
     """The part of each lag in which the loop's thread could have run but had no core, milliseconds."""
 
 
-def under_load(folder: Path, load: Load) -> Found:
+def under_load(folder: Path, load: Load) -> LoadResult:
     """Train with the learners of this load, and measure their syncer. This forks, so it must run in a process that has not used gRPC."""
     training = {"compression": COMPRESSION, "quorum": load.learners}
     with ExchangeRig(folder / "job", Workload(load.mebibytes, load.step_seconds), training) as rig:
@@ -114,7 +114,7 @@ def under_load(folder: Path, load: Load) -> Found:
         ticks = [[float(field) for field in line.split()] for line in lags.read_text(encoding="ascii").splitlines()[:-1]]
     ticks_of_training = [(1000 * lag, 1000 * waited) for due, lag, waited in ticks if joined <= due <= ended]
     seconds = last.clock - first_report.clock
-    return Found(
+    return LoadResult(
         joined - began,
         (last.contributions - first_report.contributions) / load.learners / seconds,
         [lag for lag, _ in ticks_of_training],
@@ -127,7 +127,7 @@ def _reports(rig: ExchangeRig) -> Iterator[Report]:
         yield from watch(channel)(WatchRequest(interval_seconds=0.2))
 
 
-def main(given: Given) -> None:
+def main(given: PartOptions) -> None:
     path_alone(given)
     loads = SMALL if given.small else FULL
     for load in loads:
@@ -135,10 +135,10 @@ def main(given: Given) -> None:
         with tempfile.TemporaryDirectory() as folder:
             result = in_own_process(under_load, Path(folder), load)
         details = {"mebibytes": load.mebibytes, "learners": load.learners, "compression": COMPRESSION, "cores": os.cpu_count()}
-        say("merges", result.merges, "fragments a second, each from all learners", **details)
+        print_result("merges", result.merges, "fragments a second, each from all learners", **details)
         own = [max(0.0, lag - waited) for lag, waited in zip(result.lags, result.waits, strict=True)]
         more = {"p50": percentile(result.lags, 0.5), "longest": max(result.lags), "without_waiting": percentile(own, 0.99)}
-        say(
+        print_result(
             "loop-lag",
             percentile(result.lags, 0.99),
             "ms, p99",
@@ -146,7 +146,7 @@ def main(given: Given) -> None:
             **{name: round(ms, 2) for name, ms in more.items()},
             **details,
         )
-        say("joins", result.join_seconds, "s until all learners hold the model", **details)
+        print_result("joins", result.join_seconds, "s until all learners hold the model", **details)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ SMOKE = Size(runs=1, warm_up_steps=4, seconds=2.0, steps=2 * SYNC_INTERVAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunResult:
     """Results of one run of a system."""
 
     tokens_of_alone: float
@@ -87,7 +87,7 @@ def alone_rate(folder: Path, size: Size) -> float:
         return rate(group.steps_until(group.units, end), start, end)
 
 
-def seen(folder: Path, size: Size, make: Make, alone: float) -> Seen:
+def measured_run(folder: Path, size: Size, make: Make, alone: float) -> RunResult:
     """Measure one run of a system. `alone`: tokens per second without an exchange."""
     with Loopback() as loopback, make(folder, loopback, LEARNERS, ENDLESS) as group:
         settled(group, size)
@@ -108,7 +108,7 @@ def seen(folder: Path, size: Size, make: Make, alone: float) -> Seen:
             time.sleep(0.02)
     tokens = rate(all_ends, start, killed)
     kilobytes = (sent_at_kill - sent_before) / 1e3 / (tokens / TOKENS * (killed - start))
-    return Seen(tokens / alone, kilobytes, longest / usual, before / usual, longest, at - relaunched)
+    return RunResult(tokens / alone, kilobytes, longest / usual, before / usual, longest, at - relaunched)
 
 
 def held_out_loss(folder: Path, size: Size, make: Make) -> float:
@@ -118,21 +118,21 @@ def held_out_loss(folder: Path, size: Size, make: Make) -> float:
         return group.loss()
 
 
-def medians(runs: Sequence[Seen]) -> dict[str, float]:
+def medians(runs: Sequence[RunResult]) -> dict[str, float]:
     """The median of each field."""
-    return {field.name: round(median(getattr(run, field.name) for run in runs), 4) for field in fields(Seen)}
+    return {field.name: round(median(getattr(run, field.name) for run in runs), 4) for field in fields(RunResult)}
 
 
 def compared(size: Size, peers: Mapping[str, Make], version: str) -> Iterator[Figure]:
     """Run ours and the peers in turns. A peer's figure is our survivors' longest step after the kill, in medians, ÷ the peer's."""
     systems: dict[str, Make] = {OURS: Ours, **peers}
-    runs: dict[str, list[Seen]] = {system: [] for system in systems}
+    runs: dict[str, list[RunResult]] = {system: [] for system in systems}
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         for run in range(size.runs):
             alone = alone_rate(folder / f"alone-{run}", size)
             for system, make in systems.items():
-                runs[system].append(seen(folder / f"{system}-{run}", size, make, alone))
+                runs[system].append(measured_run(folder / f"{system}-{run}", size, make, alone))
         losses = {system: held_out_loss(folder / f"{system}-loss", size, make) for system, make in systems.items()}
     by_system = {system: {**medians(each), "held_out_loss": round(losses[system], 4)} for system, each in runs.items()}
     for name in peers:

@@ -7,7 +7,6 @@ learners two contributions as they come on the wire. The learners hold no model 
 from __future__ import annotations
 
 import asyncio
-import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from diloco.snapshots.store import generation_of
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
 from benchmarks.fixed_step_learner import shapes
+from benchmarks.process_rig import memory_bytes
 from benchmarks.sizes.light_learners import light_learners
 from benchmarks.sizes.own_process import in_own_process
 
@@ -56,24 +56,17 @@ def must_hold(size: Size, training: Training) -> int:
     return 4 * copies * layout.size + 2 * size.learners * payload_bytes(coding, max(fragment.size for fragment in fragments))
 
 
-def peak(pid: int) -> int:
-    """The largest resident set of a process so far, in bytes."""
-    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
-    assert match is not None
-    return int(match[1]) << 10
-
-
 async def peak_while_training(rig: ExchangeRig, size: Size) -> tuple[int, int]:
     """(peak when all learners have joined, peak when the snapshots are written), in bytes."""
     syncer = rig.start_syncer()
     async with light_learners(rig, size.learners):
-        joined = peak(syncer.pid)
+        joined = memory_bytes(syncer.pid, "VmHWM")
         deadline = time.monotonic() + size.workload.timeout(10 * size.every_steps * (size.snapshots + 1))
         while max((generation_of(path.name) or 0 for path in rig.snapshots()), default=0) <= size.snapshots:
             if time.monotonic() > deadline or syncer.poll() is not None:
                 raise RuntimeError(f"no {size.snapshots} snapshots came after that of the seed\n{rig.logs()}")
             await asyncio.sleep(0.5)
-        return joined, peak(syncer.pid)
+        return joined, memory_bytes(syncer.pid, "VmHWM")
 
 
 def peaks(size: Size, compression: str) -> tuple[int, int, int]:

@@ -9,19 +9,19 @@ from diloco_cli.plots import COLOURS, Axis, Bars, Line, Marks, Plot, picture
 
 from benchmarks.evidence.table4 import ideal
 from benchmarks.truth.scavenged import UNITS, Row
-from benchmarks.truth.simulated import Seen
+from benchmarks.truth.simulated import JobResult
 
 _WIDTH = 0.36
 _HOUR = 3600.0
 
 
-def plot_truth(predicted: Mapping[str, Seen], measured: Mapping[str, Seen]) -> Element:
+def plot_truth(predicted: Mapping[str, JobResult], measured: Mapping[str, JobResult]) -> Element:
     """Draw goodput, merges, and the units in each merge, of all settings."""
-    pairs = {name: (predicted[name], seen) for name, seen in measured.items()}
+    pairs = {name: (predicted[name], result) for name, result in measured.items()}
     return picture(
-        _panel("Goodput", "%", pairs, lambda seen: seen.goodput),
-        _panel("Merges", "a second", pairs, lambda seen: seen.merges_per_hour / _HOUR),
-        _panel("Units in each merge", "units", pairs, lambda seen: seen.units_in_each_merge),
+        _panel("Goodput", "%", pairs, lambda result: result.goodput),
+        _panel("Merges", "a second", pairs, lambda result: result.merges_per_hour / _HOUR),
+        _panel("Units in each merge", "units", pairs, lambda result: result.units_in_each_merge),
     )
 
 
@@ -35,7 +35,7 @@ def plot_scavenged(rows: Sequence[Row]) -> Element:
     return picture(Plot("Others come for half of the work, and go", x, y, [law, measured]))
 
 
-def _panel(title: str, unit: str, pairs: Mapping[str, tuple[Seen, Seen]], of: Callable[[Seen], float]) -> Plot:
+def _panel(title: str, unit: str, pairs: Mapping[str, tuple[JobResult, JobResult]], of: Callable[[JobResult], float]) -> Plot:
     value_pairs = [(of(predicted), of(measured)) for predicted, measured in pairs.values()]
     bars = [
         Bars(name, [(place, pair[index]) for place, pair in enumerate(value_pairs)], colour, shift=(index - 0.5) * _WIDTH, width=_WIDTH)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from benchmarks.truth.rig import TruthRig
 from benchmarks.truth.scavenged import FULL, simulated_times
 from benchmarks.truth.settings import CALIBRATION, SEED, SETTINGS, Setting
-from benchmarks.truth.simulated import Calibration, Seen, simulate
+from benchmarks.truth.simulated import Calibration, JobResult, simulate
 from benchmarks.wan.network import WideNetwork
 
 FILE: Final = Path(__file__).with_name("predictions.json")
@@ -29,7 +29,7 @@ class Predictions:
     calibration: Calibration
     load: float
     """Load of the machine during the calibration."""
-    settings: Mapping[str, Seen]
+    settings: Mapping[str, JobResult]
     """Name of a setting -> its prediction."""
     scavenged: Mapping[float, float]
     """Extra compute -> time relative to that without."""
@@ -38,14 +38,14 @@ class Predictions:
         return {
             "calibration": {name: round(value, 4) for name, value in asdict(self.calibration).items()},
             "load": round(self.load, 1),
-            "settings": {name: seen_as_json(seen) for name, seen in self.settings.items()},
+            "settings": {name: result_as_json(result) for name, result in self.settings.items()},
             "scavenged": {f"{extra:g}": round(time, 3) for extra, time in self.scavenged.items()},
         }
 
 
-def seen_as_json(seen: Seen) -> dict[str, float]:
+def result_as_json(result: JobResult) -> dict[str, float]:
     """The values of a job, rounded."""
-    return {name: round(value, 2) for name, value in asdict(seen).items()}
+    return {name: round(value, 2) for name, value in asdict(result).items()}
 
 
 def from_json(found: Mapping[str, Any]) -> Predictions:
@@ -53,7 +53,7 @@ def from_json(found: Mapping[str, Any]) -> Predictions:
     return Predictions(
         Calibration(**found["calibration"]),
         found["load"],
-        {name: Seen(**seen) for name, seen in found["settings"].items()},
+        {name: JobResult(**result) for name, result in found["settings"].items()},
         {float(extra): time for extra, time in found["scavenged"].items()},
     )
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks.exchange_rig import Workload
 from benchmarks.truth.settings import SETTLED, Failure, Setting, tape
-from benchmarks.truth.simulated import Seen
+from benchmarks.truth.simulated import JobResult
 from benchmarks.wan.network import WideNetwork
 from benchmarks.wan.rig import Reported, WideRig
 
@@ -52,7 +52,7 @@ class _Unit:
 class Measured:
     """Measurements of a real job."""
 
-    seen: Seen
+    result: JobResult
     start_seconds: float
     """Mean time from the start of a unit's process to its first step, for processes that started in the window."""
     overhead_seconds: float
@@ -109,13 +109,13 @@ class TruthRig(WideRig):
         merges = after.merges - before.merges
         merged = sum(after.contributions.values()) - sum(before.contributions.values())
         starts = [seconds for unit in self._setting.units for at, seconds in _starts(self._of[unit].started_at, steps[unit]) if at >= begin]
-        seen = Seen(
+        result = JobResult(
             100 * trained / (len(steps) * (end - begin)),
             merges * _HOUR / (after.at - before.at),
             merged / merges if merges else 0.0,
             sum(begin <= at <= end for at in self._fired),
         )
-        return Measured(seen, mean(starts) if starts else 0.0, mean(longer), os.getloadavg()[0])
+        return Measured(result, mean(starts) if starts else 0.0, mean(longer), os.getloadavg()[0])
 
     def _tend(self) -> None:
         """Start units again whose time has come. Raises RuntimeError if a process has ended that should not."""

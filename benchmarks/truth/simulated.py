@@ -37,7 +37,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class JobResult:
     """Results of a job in its window, real or simulated."""
 
     goodput: float
@@ -90,10 +90,10 @@ class TapedSlices:
         unit.place(replace(unit.hardware, down_seconds=failure.out_seconds + self._start_seconds))
 
 
-def simulate(setting: Setting, calibration: Calibration, seed: int) -> Seen:
+def simulate(setting: Setting, calibration: Calibration, seed: int) -> JobResult:
     """The simulator's results for the window, with the failures of `seed`. They are means over several seeds of all else."""
     runs = [_once(setting, calibration, seed, number) for number in range(_SEEDS)]
-    return Seen(
+    return JobResult(
         mean(run.goodput for run in runs),
         mean(run.merges_per_hour for run in runs),
         mean(run.units_in_each_merge for run in runs),
@@ -101,7 +101,7 @@ def simulate(setting: Setting, calibration: Calibration, seed: int) -> Seen:
     )
 
 
-def _once(setting: Setting, calibration: Calibration, seed: int, number: int) -> Seen:
+def _once(setting: Setting, calibration: Calibration, seed: int, number: int) -> JobResult:
     training = Training.model_validate({"steps": 10**9, "checkpoint": Checkpoint(every_steps=10**9), **setting.training})
     job = SimulatedJob(training, (), default_rng([seed, number]), sizes=_sizes(setting, training), syncer_bandwidth=_of_syncer(setting))
     job.slices = slices = TapedSlices(job, tape(setting, seed), calibration.start_seconds)
@@ -114,7 +114,7 @@ def _once(setting: Setting, calibration: Calibration, seed: int, number: int) ->
     trained = before.accounts.by_use[Use.TRAINING]
     after = job.run(begin + setting.seconds)
     merges = after.merges - before.merges
-    return Seen(
+    return JobResult(
         100 * (after.accounts.by_use[Use.TRAINING] - trained) / (len(setting.units) * setting.seconds),
         merges * _HOUR / setting.seconds,
         (_all(after) - _all(before)) / merges if merges else 0.0,

@@ -20,10 +20,10 @@ from benchmarks.figure import Figure
 from benchmarks.plots import plot
 from benchmarks.truth import scavenged
 from benchmarks.truth.chart import plot_scavenged, plot_truth
-from benchmarks.truth.predictions import FILE, calibrated, from_json, predicted, seen_as_json
+from benchmarks.truth.predictions import FILE, calibrated, from_json, predicted, result_as_json
 from benchmarks.truth.rig import Measured, TruthRig
 from benchmarks.truth.settings import CALIBRATION, SEED, SETTINGS, Setting
-from benchmarks.truth.simulated import Seen
+from benchmarks.truth.simulated import JobResult
 from benchmarks.wan.network import WideNetwork
 
 LIMIT: Final = 3.0
@@ -39,14 +39,14 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         own, load = calibrated(_smaller(CALIBRATION) if smoke else CALIBRATION)
         today = predicted(own, load)
         measurements = {setting.name: _run(folder, setting) for setting in settings}
-        seen = {name: measured.seen for name, measured in measurements.items()}
-        errors = {name: points(committed.settings[name], each) for name, each in seen.items()}
-        plot("simulator-truth", partial(plot_truth, committed.settings, seen), smoke=smoke)
+        results = {name: measured.result for name, measured in measurements.items()}
+        errors = {name: points(committed.settings[name], each) for name, each in results.items()}
+        plot("simulator-truth", partial(plot_truth, committed.settings, results), smoke=smoke)
         details: dict[str, Any] = {
             "errors": {name: rounded(each) for name, each in errors.items()},
-            "errors_with_times_of_today": {name: rounded(points(today.settings[name], each)) for name, each in seen.items()},
-            "measured": {name: seen_as_json(each) for name, each in seen.items()},
-            "predicted": {name: seen_as_json(committed.settings[name]) for name in seen},
+            "errors_with_times_of_today": {name: rounded(points(today.settings[name], each)) for name, each in results.items()},
+            "measured": {name: result_as_json(each) for name, each in results.items()},
+            "predicted": {name: result_as_json(committed.settings[name]) for name in results},
             "start_seconds": {"predicted": round(committed.calibration.start_seconds, 2), "today": round(own.start_seconds, 2)},
             "load": {"predicted": committed.load, **{name: round(each.load, 1) for name, each in measurements.items()}},
             "failed": sorted(f"{name} {what}" for name, each in errors.items() for what, error in each.items() if abs(error) > LIMIT),
@@ -66,7 +66,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     yield Figure("scavenged-units", error, "relative error, largest", scavenged.LIMIT, error <= scavenged.LIMIT, len(rows), of_law)
 
 
-def points(predicted: Seen, measured: Seen) -> Mapping[str, float]:
+def points(predicted: JobResult, measured: JobResult) -> Mapping[str, float]:
     """Predicted minus measured: goodput in points, and merges per hour in percent of the measured ones."""
     return {
         "goodput": predicted.goodput - measured.goodput,

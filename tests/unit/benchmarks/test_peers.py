@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import environment, jobset
-from benchmarks.peers.comparison import Seen, gap, medians, rate
+from benchmarks.peers.comparison import RunResult, gap, medians, rate
 from benchmarks.peers.loopback import sent_bytes
 from benchmarks.peers.setting import TOKENS, contribution
 from benchmarks.peers.systems import noted_at
@@ -50,7 +50,7 @@ def test_the_gap_is_that_of_the_survivor_that_was_delayed_most() -> None:
 
 
 def test_the_median_of_the_runs_is_taken_of_each_field() -> None:
-    runs = [Seen(0.9, 3.0, 1.0, 1.0, 0.1, 5.0), Seen(0.8, 1.0, 9.0, 1.0, 0.9, 7.0), Seen(0.7, 2.0, 2.0, 1.0, 0.2, 6.0)]
+    runs = [RunResult(0.9, 3.0, 1.0, 1.0, 0.1, 5.0), RunResult(0.8, 1.0, 9.0, 1.0, 0.9, 7.0), RunResult(0.7, 2.0, 2.0, 1.0, 0.2, 6.0)]
     found = medians(runs)
     assert (found["tokens_of_alone"], found["kilobytes"], found["longest"], found["back_seconds"]) == (0.8, 2.0, 2.0, 6.0)
 

@@ -11,7 +11,7 @@ from benchmarks.evidence.table4 import ideal
 from benchmarks.truth.predictions import FILE, from_json
 from benchmarks.truth.scavenged import Row, Size, rows_of, simulated_times, worst
 from benchmarks.truth.settings import CALIBRATION, SETTINGS, SETTLED, Setting, tape
-from benchmarks.truth.simulated import Calibration, Seen, simulate
+from benchmarks.truth.simulated import Calibration, JobResult, simulate
 from benchmarks.truth.truth import points
 
 FREE = Calibration(start_seconds=0.0, overhead_seconds=0.0)
@@ -61,7 +61,7 @@ def test_the_twin_loses_the_time_of_its_failures() -> None:
 
 
 def test_what_was_predicted_too_much_is_positive() -> None:
-    predicted, measured = Seen(90.0, 10_300.0, 4.0, 3), Seen(88.5, 10_000.0, 4.0, 3)
+    predicted, measured = JobResult(90.0, 10_300.0, 4.0, 3), JobResult(88.5, 10_000.0, 4.0, 3)
     assert points(predicted, measured) == {"goodput": pytest.approx(1.5), "merges_per_hour": pytest.approx(3.0)}
     assert points(predicted, replace(measured, merges_per_hour=0.0))["merges_per_hour"] == math.inf
 
