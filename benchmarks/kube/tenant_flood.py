@@ -30,6 +30,7 @@ from builders.operator_process import DEFAULT, OperatorReplica
 from diloco.contract import TLS_IDENTITY_FILE, TLS_ROOTS_FILE
 from diloco_operator.api import names
 from diloco_operator.api.names import OPERATOR_LEASE
+from diloco_operator.kube.client import Resource
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.operator.write_limit import PER_SECOND
 
@@ -38,7 +39,6 @@ from benchmarks.figure import Figure, percentile, rounded
 from benchmarks.kube.bare_operator import add_bare_pods
 from benchmarks.kube.noisy_neighbour import Neighbour
 from benchmarks.kube.rig import Rig, job, rig, running, watching
-from benchmarks.kube.tenant import tenant
 
 LIMIT = 2.0
 LAG_LIMIT = 250.0
@@ -52,6 +52,12 @@ CROWD = "many"
 """Namespace of the jobs that wait for hardware."""
 FEW_SEATS = ("--max-requests-inflight=100", "--max-mutating-requests-inflight=50")
 """Options of the API server for at most 150 requests at once. A tenant with one of 246 shares then has one seat."""
+_ROLES = Resource("rbac.authorization.k8s.io", "v1", "Role", "roles")
+_ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
+_LEVELS = Resource("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations", namespaced=False)
+_FLOWS = Resource("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", namespaced=False)
+_BEFORE_OTHERS = 500
+"""Precedence of the FlowSchema. The built-in schemas for ServiceAccounts have 9000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,38 @@ class Flood:
     """Time in which the jobs that wait for hardware were created."""
     left: float = 0.0
     """Jobs that were still in the operator's queue at the end."""
+
+
+async def tenant(bench: Rig, namespace: str) -> Path:
+    """Return the kubeconfig of a user who may only create jobs in the namespace, and whom the API server serves one request at a time.
+
+    It is the namespace's default ServiceAccount, with one share of the API server's seats and no borrowed ones.
+    """
+    name = f"tenant-{namespace}"
+    account = {"name": "default", "namespace": namespace}
+    create = bench.client.create
+    rules = [{"apiGroups": [names.DILOCO_JOBS.group], "resources": [names.DILOCO_JOBS.plural], "verbs": ["create"]}]
+    await create(_ROLES, {"metadata": {"name": name, "namespace": namespace}, "rules": rules})
+    binding = {
+        "metadata": {"name": name, "namespace": namespace},
+        "roleRef": {"apiGroup": _ROLES.group, "kind": _ROLES.kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", **account}],
+    }
+    await create(_ROLE_BINDINGS, binding)
+    queuing = {"queues": 1, "handSize": 1, "queueLengthLimit": 1000}
+    limited = {
+        "nominalConcurrencyShares": 1,
+        "lendablePercent": 0,
+        "borrowingLimitPercent": 0,
+        "limitResponse": {"type": "Queue", "queuing": queuing},
+    }
+    await create(_LEVELS, {"metadata": {"name": name}, "spec": {"type": "Limited", "limited": limited}})
+    requests = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"]}]
+    rule = {"subjects": [{"kind": "ServiceAccount", "serviceAccount": account}], "resourceRules": requests}
+    schema = {"priorityLevelConfiguration": {"name": name}, "matchingPrecedence": _BEFORE_OTHERS, "rules": [rule]}
+    await create(_FLOWS, {"metadata": {"name": name}, "spec": schema})
+    token = await asyncio.to_thread(bench.plane.token, namespace, account["name"])
+    return bench.plane.kubeconfig_for(token, name)
 
 
 async def jobs_made(kubeconfig: Path, count: int) -> float:

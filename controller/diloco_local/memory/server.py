@@ -16,6 +16,7 @@ from diloco_operator.kube.client import (
     Cause,
     Conflict,
     Forbidden,
+    Invalid,
     NotFound,
     Obj,
     Resource,
@@ -25,7 +26,6 @@ from diloco_operator.kube.client import (
 from diloco_local.memory.builtin import NAMESPACES, builtin_kinds
 from diloco_local.memory.collector import Collector, stamp
 from diloco_local.memory.crds import DEFINITIONS, established, kinds_of
-from diloco_local.memory.errors import conflict, invalid, modified, not_found
 from diloco_local.memory.kinds import Kind
 from diloco_local.memory.meta import metadata_causes
 from diloco_local.memory.store import Store, Table
@@ -87,7 +87,7 @@ class Server:
     def existing(self, kind: Kind, namespace: str, name: str) -> Obj:
         obj = self.table(kind).get(namespace if kind.resource.namespaced else "", name)
         if obj is None:
-            raise not_found(kind, name)
+            raise _not_found(kind, name)
         return obj
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Server:
             raise Unavailable(500, "InternalServerError", "resourceVersion should not be set on objects to be created")
         if not meta.get("name"):
             if not meta.get("generateName"):
-                raise invalid(kind, "", [Cause("metadata.name", "Required value: name or generateName is required")])
+                raise _invalid(kind, "", [Cause("metadata.name", "Required value: name or generateName is required")])
             meta["name"] = self._generated(self.table(kind), meta.get("namespace", ""), meta["generateName"])
         # These fields are the server's. A manifest that was saved from a cluster would otherwise bring its deletion with it.
         for name in ("selfLink", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
@@ -142,7 +142,7 @@ class Server:
         if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
             raise self._uid_conflict(kind, meta["uid"], old["metadata"])
         if not kind.unconditional_update and not meta.get("resourceVersion"):
-            raise invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
+            raise _invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
         return self.update(kind, new, old, subresource)
 
     def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str) -> None:
@@ -153,12 +153,12 @@ class Server:
     def bind(self, kind: Kind, old: Obj, node: str) -> Obj:
         name, spec = old["metadata"]["name"], old["spec"]
         if "deletionTimestamp" in old["metadata"]:
-            raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host")
+            raise _conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host")
         # A second scheduler must not move a pod that a kubelet has started.
         if spec.get("nodeName"):
-            raise conflict(kind, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+            raise _conflict(kind, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):
-            raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates")
+            raise _conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates")
         meta = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
         status = self._with_condition(old, "PodScheduled")
         return self.store.put(self.table(kind), {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status})
@@ -195,7 +195,7 @@ class Server:
             # its checks.
             raise BadRequest(400, "BadRequest", f"{kind.resource.kind} {name!r} cannot be decoded: {error}") from error
         if causes:
-            raise invalid(kind, name, causes)
+            raise _invalid(kind, name, causes)
         return obj
 
     def _check_namespace(self, kind: Kind, meta: Obj) -> None:
@@ -215,11 +215,11 @@ class Server:
 
     def _check_preconditions(self, kind: Kind, meta: Obj, live: Obj) -> None:
         if meta.get("resourceVersion") and meta["resourceVersion"] != live["resourceVersion"]:
-            raise modified(kind, live["name"])
+            raise _modified(kind, live["name"])
 
     def _uid_conflict(self, kind: Kind, wanted: str, live: Obj) -> Conflict:
         failed = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {live['uid']}"
-        return conflict(kind, live["name"], failed)
+        return _conflict(kind, live["name"], failed)
 
     def _generated(self, table: Table, namespace: str, base: str) -> str:
         while True:
@@ -251,7 +251,7 @@ def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str
     changed = [name for name in _IMMUTABLE_METADATA if meta.get(name) not in (None, "", live.get(name))]
     if changed:
         causes = [Cause(f"metadata.{name}", f"Invalid value: {show(meta[name])}: field is immutable") for name in changed]
-        raise invalid(kind, live["name"], causes)
+        raise _invalid(kind, live["name"], causes)
 
 
 def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
@@ -273,3 +273,24 @@ def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
 def _spec_changed(kind: Kind, new: Obj, old: Obj) -> bool:
     apart = {"metadata", "status"} if kind.status else {"metadata"}
     return any(new.get(key) != old.get(key) for key in (new.keys() | old.keys()) - apart)
+
+
+# --- error answers, in Kubernetes' words -------------------------------------------------------------------------------
+def _not_found(kind: Kind, name: str) -> NotFound:
+    return NotFound(404, "NotFound", f'{kind.title} "{name}" not found')
+
+
+def _conflict(kind: Kind, name: str, why: str) -> Conflict:
+    return Conflict(409, "Conflict", f'Operation cannot be fulfilled on {kind.title} "{name}": {why}')
+
+
+def _modified(kind: Kind, name: str) -> Conflict:
+    return _conflict(kind, name, "the object has been modified; please apply your changes to the latest version and try again")
+
+
+def _invalid(kind: Kind, name: str, causes: list[Cause]) -> Invalid:
+    resource = kind.resource
+    what = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    listed = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes]
+    text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
+    return Invalid(422, "Invalid", f'{what} "{name}" is invalid: {text}', causes)
