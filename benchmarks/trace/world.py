@@ -103,7 +103,7 @@ class _World:
         self._week = week
         self._rule = rule
         self._time = Timeline()
-        self._there = [True] * len(week.slices)
+        self._available = [True] * len(week.slices)
         self._units: list[_Unit | None] = [None] * len(week.slices)
         self._runs: dict[str, _Run] = {}
         """The oldest first."""
@@ -128,7 +128,7 @@ class _World:
         self._change()
 
     def _vanish(self, slice_: int) -> None:
-        self._there[slice_] = False
+        self._available[slice_] = False
         unit = self._units[slice_]
         if unit is not None:
             lost = EXCHANGE / 2 * self._speed(unit) if unit.trains and unit.job.rate else 0.0
@@ -138,7 +138,7 @@ class _World:
         self._change()
 
     def _return(self, slice_: int) -> None:
-        self._there[slice_] = True
+        self._available[slice_] = True
         self._change()
 
     def _begin(self, unit: _Unit) -> None:
@@ -205,8 +205,8 @@ class _World:
 
     def _scene(self) -> Scene:
         free: dict[str, int] = {}
-        for slice_, there, unit in zip(self._week.slices, self._there, self._units, strict=True):
-            if there and unit is None:
+        for slice_, available, unit in zip(self._week.slices, self._available, self._units, strict=True):
+            if available and unit is None:
                 free[slice_.kind] = free.get(slice_.kind, 0) + 1
         return Scene(free, tuple(map(self._present, self._runs.values())))
 
@@ -252,4 +252,4 @@ class _World:
             run.admitted = True
 
     def _free(self, index: int) -> bool:
-        return self._there[index] and self._units[index] is None
+        return self._available[index] and self._units[index] is None

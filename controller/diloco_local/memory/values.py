@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import re
 from collections.abc import Callable, Mapping, Sized
 from datetime import datetime
@@ -80,14 +81,20 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 def _bound_checks(schema: Mapping[str, Any]) -> list[Check]:
     checks: list[Check] = []
     if (low := schema.get("minimum")) is not None:
-        strict = bool(schema.get("exclusiveMinimum"))
-        text = f"must be greater than {'' if strict else 'or equal to '}{low}"
-        checks.append(lambda v: None if not is_number(v) or v > low or (v == low and not strict) else invalid(v, text))
+        if schema.get("exclusiveMinimum"):
+            checks.append(_number_check(operator.gt, low, f"must be greater than {low}"))
+        else:
+            checks.append(_number_check(operator.ge, low, f"must be greater than or equal to {low}"))
     if (high := schema.get("maximum")) is not None:
-        strict_high = bool(schema.get("exclusiveMaximum"))
-        text_high = f"must be less than {'' if strict_high else 'or equal to '}{high}"
-        checks.append(lambda v: None if not is_number(v) or v < high or (v == high and not strict_high) else invalid(v, text_high))
+        if schema.get("exclusiveMaximum"):
+            checks.append(_number_check(operator.lt, high, f"must be less than {high}"))
+        else:
+            checks.append(_number_check(operator.le, high, f"must be less than or equal to {high}"))
     return checks
+
+
+def _number_check(fits: Callable[[Any, Any], bool], bound: Any, text: str) -> Check:
+    return lambda v: None if not is_number(v) or fits(v, bound) else invalid(v, text)
 
 
 def _size_checks(schema: Mapping[str, Any]) -> list[Check]:

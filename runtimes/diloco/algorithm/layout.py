@@ -120,14 +120,14 @@ class Layout:
         return differences
 
 
-def _frozen_difference(name: str, mine: FrozenTensor | None, theirs: FrozenTensor | None) -> list[str]:
-    if mine is None:
+def _frozen_difference(name: str, own: FrozenTensor | None, of_job: FrozenTensor | None) -> list[str]:
+    if own is None:
         return [f"frozen tensor {name}: missing here"]
-    if theirs is None:
+    if of_job is None:
         return [f"frozen tensor {name}: not in the job"]
-    if mine.shape != theirs.shape:
-        return [f"frozen tensor {name}: shape {_shape(mine)} here, {_shape(theirs)} in the job"]
-    if mine.digest != theirs.digest:
+    if own.shape != of_job.shape:
+        return [f"frozen tensor {name}: shape {_shape(own)} here, {_shape(of_job)} in the job"]
+    if own.digest != of_job.digest:
         return [f"frozen tensor {name}: other values than in the job; every unit must load the same ones"]
     return []
 

@@ -121,14 +121,14 @@ def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[],
     )
 
 
-def _check_file(fs: Any, path: str, file: str, said: Written, reading: Callable[[], None] | None) -> None:
+def _check_file(fs: Any, path: str, file: str, expected: Written, reading: Callable[[], None] | None) -> None:
     """Raise Unusable unless a file has this size and this checksum. If `reading` is None, the file is not read and only its size is
     checked."""
-    compare_size(file, file_size(fs, path, file), said.bytes)
+    compare_size(file, file_size(fs, path, file), expected.bytes)
     if reading is not None:
         try:
             with fs.open(f"{path}/{file}", "rb") as opened:
-                compare_checksum(file, checksum(opened, reading), said)
+                compare_checksum(file, checksum(opened, reading), expected)
         except FileNotFoundError as error:
             raise Unusable(f"{file} is missing") from error
 

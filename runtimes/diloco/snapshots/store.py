@@ -301,16 +301,16 @@ def tensors_of(manifest: Mapping[str, Any]) -> Written:
     return Written(manifest["bytes"], manifest["sha256"])
 
 
-def compare_size(file: str, size: int, said: int) -> None:
+def compare_size(file: str, size: int, expected: int) -> None:
     """Raise `Unusable` if a file has not the size that its manifest says."""
-    if size != said:
-        raise Unusable(f"{file} has {size} bytes, its manifest says {said}: truncated or overwritten")
+    if size != expected:
+        raise Unusable(f"{file} has {size} bytes, its manifest says {expected}: truncated or overwritten")
 
 
-def compare_checksum(file: str, found: Written, said: Written) -> None:
+def compare_checksum(file: str, written: Written, expected: Written) -> None:
     """Raise `Unusable` if a file has not the size and checksum that its manifest says."""
-    compare_size(file, found.bytes, said.bytes)
-    if found.sha256 != said.sha256:
+    compare_size(file, written.bytes, expected.bytes)
+    if written.sha256 != expected.sha256:
         raise Unusable(f"{file} does not have the checksum of its manifest: its bytes have changed")
 
 
