@@ -103,7 +103,8 @@ class Decisions:
         """For each fragment, the round of its last adoption."""
         self._now = 0.0
         for stream, unit in enumerate(self._units):
-            assert isinstance(self._sessions.join(JoinRequest("job", unit, 1, unit.encode()), stream), Accepted)
+            answer = self._sessions.join(JoinRequest("job", unit, 1, unit.encode()), stream)
+            assert isinstance(answer, Accepted)
             self._driver.take(Joined(0.0, unit))
 
     @property

@@ -37,7 +37,7 @@ def paused(pause: Path) -> Path:
 def shapes(mebibytes: float) -> dict[str, tuple[int, int]]:
     """Shapes for `mebibytes` of float32 parameters, in tensors of nearly equal size."""
     rows, more = divmod(int(mebibytes * (1 << 20)) // 4 // COLUMNS, TENSORS)
-    return {f"w{i:02}": (rows + (i < more), COLUMNS) for i in range(TENSORS)}
+    return {f"w{i:02}": (rows + 1 if i < more else rows, COLUMNS) for i in range(TENSORS)}
 
 
 def model(mebibytes: int) -> Weights:

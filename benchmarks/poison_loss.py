@@ -75,7 +75,8 @@ class Leased(LockStep):
         session = UnitSession(unit, 1, b"", f"{unit}/{self.now}", 1)
         self._sessions[unit] = session, trainee.trainer.step
         self._work.begin(session)
-        list(self._work.lease(session, MOST_SAMPLES))
+        for _ in self._work.lease(session, MOST_SAMPLES):
+            pass  # the ledger notes each lease when it is read
 
     def done(self, unit: str) -> Marks:
         """What the unit has really trained in its session."""

@@ -82,7 +82,7 @@ async def kept(size: Size) -> int:
     """Bytes that the operator keeps."""
     inventory = Inventory(signals())
     caches = Caches(cast("Client", _Server(size)), rng=lambda: 0.0)
-    OtherPods(caches, inventory, lambda: None, lambda _: None)
+    OtherPods(caches, inventory, lambda: None, lambda _: None)  # the caches keep it: it registers its callbacks there
     gc.collect()
     tracemalloc.start()
     try:

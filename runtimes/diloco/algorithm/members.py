@@ -230,16 +230,20 @@ class Members:
         member = self._members.pop(unit, None)
         if member is None:
             return False
-        self.fresh -= member.fresh
-        self.counting -= member.counts
+        if member.fresh:
+            self.fresh -= 1
+        if member.counts:
+            self.counting -= 1
         self._sum_up()
         return True
 
     def report(self, member: Member, metadata: Metadata, now: float) -> int:
         """Take a member's report, and return how many of its new local steps count."""
-        speed, fresh, unknown = member.speed if member.counts else 0.0, member.fresh, not member.shortest
+        speed = member.speed if member.counts else 0.0
+        was_fresh, unknown = member.fresh, not member.shortest
         new = member.report(metadata, now)
-        self.fresh += member.fresh - fresh
+        if member.fresh and not was_fresh:
+            self.fresh += 1
         if not member.counts:
             member.counts = True
             self.counting += 1

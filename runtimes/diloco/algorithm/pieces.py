@@ -105,7 +105,7 @@ def deal(specs: Sequence[TensorSpec], ranks: int) -> list[list[Piece]]:
         longer = set(sorted(range(ranks), key=lambda rank: (loads[rank], rank))[:extra])
         first = 0
         for rank in range(ranks):
-            count = least + (rank in longer)
+            count = least + 1 if rank in longer else least
             if not count:
                 continue
             piece = whole(spec)
