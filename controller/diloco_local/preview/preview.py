@@ -120,9 +120,11 @@ def without_spares(jobs: Iterable[Obj]) -> list[Obj]:
 
 def _without(job: Obj) -> Obj:
     spec = job.get("spec")
-    pools = spec.get("pools") if isinstance(spec, dict) else None
-    if not isinstance(pools, list):
+    if not isinstance(spec, dict):
         return job  # it cannot be read, so no operator acts on it
+    pools = spec.get("pools")
+    if not isinstance(pools, list):
+        return job  # nor can this one
     bare = [{key: value for key, value in pool.items() if key != "spares"} if isinstance(pool, dict) else pool for pool in pools]
     return {**job, "spec": {**spec, "pools": bare}}
 
