@@ -39,7 +39,7 @@ GROUP = 0x80
 """Added to the number of a signal that is for every process of the container."""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Of prctl(2), as the next one."""
+"""An option of prctl(2), as is the next one."""
 _PR_SET_PDEATHSIG = 1
 _RECHECK_SECONDS = 0.005
 _END_SECONDS = 10.0

@@ -14,7 +14,7 @@ from diloco.ranks.samples import DataRank
 from diloco.ranks.world import World
 
 _HEARTBEAT_TIMEOUT = 30
-"""Of JAX's own heartbeats, in seconds. It may be long, because the session notices the loss of a process within 5 s."""
+"""Timeout of JAX's own heartbeats, in seconds. It may be long, because the session notices the loss of a process within 5 s."""
 
 
 def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 300) -> None:
