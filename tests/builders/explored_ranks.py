@@ -1,7 +1,7 @@
 """Units of several ranks that give their states to each other, one event at a time: whoever drives them chooses what comes next.
 
-The machines are those of a real job: both kinds of members, `StateOfUnit`, `StateOfRank`, `PeersOfUnit`, `Taker`, `StateDonor` and the messages
-of both wires. What is made here lies between them. Where a leader waits for its ranks, these do meanwhile what they have to.
+The machines are those of a real job: both kinds of members, `StateOfUnit`, `StateOfRank`, `PeersOfUnit`, `Taker`, `StateDonor` and the
+messages of both wires. What is made here lies between them. Where a leader waits for its ranks, these do meanwhile what they have to.
 
 `check` and the events raise `Broken` for an invariant that does not hold.
 """

@@ -52,9 +52,8 @@ class ProcessState:
         self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
         self.held = Held(len(fragments))
         """What this process has adopted."""
-        self.state_donor = StateDonor(
-            layout, inner, owned, inner.stage_rest if alone else None, config.job.uid, incarnations.known, alone=alone
-        )
+        stage_rest = inner.stage_rest if alone else None
+        self.state_donor = StateDonor(layout, inner, owned, stage_rest, config.job.uid, incarnations.known, alone=alone)
         self._config = config
         self._layout = layout
         self._owned = owned

@@ -15,7 +15,7 @@ from builders.exploration import examples, exploration, until_found
 from builders.explored_defects import Broken, Defect
 from builders.explored_job import UNITS, ExploredJob
 from diloco.algorithm.commit import Redo
-from diloco.recovery.taking import Taker
+from diloco.recovery.process_copy import ProcessCopy
 from diloco.syncer.job.donors import Donors
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -126,7 +126,7 @@ def name_busy_donors(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_older_parameters(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Taker, "_is_new", lambda *_: True)
+    patch.setattr(ProcessCopy, "_is_new", lambda *_: True)
 
 
 def redo_at_another_rate(patch: pytest.MonkeyPatch) -> None:
