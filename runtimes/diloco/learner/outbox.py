@@ -331,7 +331,7 @@ class Outbox:
         return self._acknowledges and self._now() >= self._receipts.due_at
 
     def _due_at(self, now: float) -> float:
-        """Return when something will be due although nobody adds it. Infinity if nothing will."""
+        """Return when something will be due without being added. Infinity if nothing will."""
         alive_at = math.inf if self._alive is None or self._finishing else self._alive_at
         if not self._acknowledges:
             return alive_at

@@ -207,7 +207,7 @@ class StateOfUnit:
         with self._changed:
             answer = self._answers.get(said.number)
             if answer is None:
-                return  # nobody waits for it any more
+                return  # it is not waited for any more
             answer.data += said.data
             if said.HasField("shared"):
                 self._to_pass.append((rank, said.shared))
