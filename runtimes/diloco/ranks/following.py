@@ -56,9 +56,10 @@ class FollowerMember(RankMember[Follower]):
 
     def boundary(self, *, in_step: bool = False) -> None:
         super().boundary(in_step=in_step)
+        events, plan = self._since_last()
         if self._state is not None:
             readable = not (in_step or self._model.store.lent)
-            self._state.follow(*self._since_last(), self._step_seconds, readable=readable)
+            self._state.follow(events, plan, self._step_seconds, readable=readable)
             self._state.at_boundary(self.step_count, self._step_seconds, readable=readable)
 
     def take(self, count: int) -> NDArray[np.int64] | None:

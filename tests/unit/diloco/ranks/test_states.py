@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, until, weights
-from builders.explored_rank import Inline
+from builders.explored_rank import Inline, Rank
 from builders.local_process import LocalProcess
 from builders.momentum_learner import MomentumState
 from diloco.algorithm.fragments import make_fragments
@@ -24,6 +24,7 @@ from diloco.protocol.diloco_pb2 import Donor, Give
 from diloco.protocol.state_parts import PART_ELEMENTS, PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
 from diloco.ranks import state_of_rank, state_of_unit
+from diloco.ranks.following import FollowerMember
 from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import FromLeader, StateArray, StateOrder, StateRead, StateSaid, StateWrite
 from diloco.ranks.state_of_rank import StateOfRank
@@ -512,3 +513,12 @@ def test_a_part_of_one_array_fits_into_one_message() -> None:
     array = StateArray(name="n" * 64, dtype="bfloat16")
     message = FromLeader(state=StateOrder(number=1 << 40, write=StateWrite(array=array, values=values)))
     assert message.ByteSize() < MOST_BYTES
+
+
+def test_a_rank_without_inner_state_keeps_nothing_of_what_came_for_its_peers() -> None:
+    rank = Rank(1, 2, 1, lambda message, to: None)
+    member = FollowerMember(rank.parts(), rank.data, rank.channel, rank.incarnations, None)  # type: ignore[arg-type]
+    for _ in range(3):
+        rank.welcomed(0)
+        member.boundary()
+    assert member._for_peers == []
