@@ -22,7 +22,7 @@ from diloco.recovery.state_transfer import Refused
 
 _log = logging.getLogger(__name__)
 
-_THREADS = 64
+_THREADS = 256
 """How many callers are answered at a time: the processes of one taker that want something from this process, and others that are told why
 they get nothing. A thread starts with the first caller that needs it."""
 _STOP_SECONDS = 1.0
