@@ -27,7 +27,7 @@ from diloco.learner.member import MemberParts
 from diloco.learner.peers import Peers
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError
-from diloco.ranks.channel import Membership
+from diloco.ranks.channel import RankIdentity
 from diloco.ranks.samples import DataRank
 
 ROWS, COLUMNS = 6, 2
@@ -151,7 +151,7 @@ class Channel:
 
     def __init__(self, rank: int, ranks: int, send: Callable[[bytes, int | None], None]) -> None:
         """`send(message, rank)`: None: to all at the other ends."""
-        self.me = Membership("job", "u", 1, rank, ranks)
+        self.me = RankIdentity("job", "u", 1, rank, ranks)
         self.changed = threading.Condition()
         self.mail: list[tuple[int, Any]] = []
         self.wanted: Callable[[int], None] = lambda batches: None

@@ -14,7 +14,7 @@ from builders.ports import held_port
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, deal
 from diloco.protocol.tls import TlsFiles
-from diloco.ranks.channel import Membership, SideChannel
+from diloco.ranks.channel import RankIdentity, SideChannel
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
 from diloco.ranks.messages import pieces_to_wire
@@ -52,8 +52,8 @@ class Unit:
     def leader(self) -> Leader:
         return Leader(self.me(0), self.files, "127.0.0.1", self.port, layout=LAYOUT, session=b"session", end=self.ends[0])
 
-    def me(self, rank: int) -> Membership:
-        return Membership(self.place.job.uid, "u", 1, rank, self.ranks)
+    def me(self, rank: int) -> RankIdentity:
+        return RankIdentity(self.place.job.uid, "u", 1, rank, self.ranks)
 
     def follower(self, rank: int, files: TlsFiles | None = None) -> Follower:
         return Follower(self.me(rank), files or self.files, "127.0.0.1", self.port, self.ends[rank])

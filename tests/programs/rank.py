@@ -22,7 +22,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import deal
 from diloco.environment import tls_files
 from diloco.learner.config import read_learner_config
-from diloco.ranks.channel import Membership
+from diloco.ranks.channel import RankIdentity
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
 from diloco.ranks.messages import pieces_to_wire
@@ -34,7 +34,7 @@ LAYOUT = Layout([TensorSpec("w", (8, 4))])
 def main() -> None:
     rank, ranks, port = (int(x) for x in sys.argv[1:4])
     config = read_learner_config(os.environ)
-    me = Membership(config.job.uid, config.unit, config.attempt, rank, ranks)
+    me = RankIdentity(config.job.uid, config.unit, config.attempt, rank, ranks)
     files = tls_files(os.environ)
     channel = Leader(me, files, "127.0.0.1", port, layout=LAYOUT, session=b"s") if rank == 0 else Follower(me, files, "127.0.0.1", port)
     if len(sys.argv) > 4:

@@ -27,7 +27,7 @@ from diloco.protocol.tls import TlsFiles
 from diloco.ranks.liveness import HEARTBEAT, Cause
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Met, ToLeader
 
-type Said = tuple[bytes, int | None]
+type Outbound = tuple[bytes, int | None]
 """(message, the rank that it is for). None: for all others."""
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _MOST_REASON = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class RankIdentity:
     """Which rank of which unit this process is."""
 
     job_uid: str
@@ -84,7 +84,7 @@ def reason(error: BaseException) -> str:
 class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
     """One rank's end. The program's threads call the methods without an underscore; the others run on the channel's own thread."""
 
-    def __init__(self, me: Membership, tls: TlsFiles, end: Callable[[int, str], None] = end_process) -> None:
+    def __init__(self, me: RankIdentity, tls: TlsFiles, end: Callable[[int, str], None] = end_process) -> None:
         """`end(status, message)` ends the process. The channel's thread calls it when another rank is lost."""
         self.me = me
         self._tls = tls
@@ -92,7 +92,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self.changed = threading.Condition()
         """Notified when a message for the program's thread has come."""
         self._mail: deque[tuple[int, Heard]] = deque()
-        self._said: list[Said] = []
+        self._outbound: list[Outbound] = []
         """Messages that wait for the next `send`."""
         self._saying = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -134,8 +134,8 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
     def send(self) -> None:
         """Send all messages that were said. Each call wakes the channel's thread once, so several messages should go together."""
         with self._saying:
-            if self._said:
-                messages, self._said = self._said, []
+            if self._outbound:
+                messages, self._outbound = self._outbound, []
                 self._post(lambda: self._write(messages))
 
     def failed(self, error: BaseException | str) -> None:
@@ -173,7 +173,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         """Run until the other ranks no longer concern this process."""
 
     @abstractmethod
-    def _write(self, said: Sequence[Said]) -> None:
+    def _write(self, messages: Sequence[Outbound]) -> None:
         """Send each message to its rank."""
 
     @abstractmethod

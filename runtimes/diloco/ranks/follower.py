@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from diloco.contract import Exit
 from diloco.protocol.backoff import exponential
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process, reason
+from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Outbound, RankIdentity, SideChannel, end_process, reason
 from diloco.ranks.liveness import SILENCE, Cause, Silence
 from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
 from diloco.ranks.stream import Stream, StreamError
@@ -28,7 +28,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
 class Follower(SideChannel[FromLeader]):
     """Connects to the leader at `host`:`port`, and tries again until the leader listens."""
 
-    def __init__(self, me: Membership, tls: TlsFiles, host: str, port: int, end: Callable[[int, str], None] = end_process) -> None:
+    def __init__(self, me: RankIdentity, tls: TlsFiles, host: str, port: int, end: Callable[[int, str], None] = end_process) -> None:
         super().__init__(me, tls, end)
         self._address = host, port
         self._stream: Stream | None = None
@@ -39,7 +39,7 @@ class Follower(SideChannel[FromLeader]):
     def say(self, message: ToLeader) -> None:
         """Send a message to the leader with the next `send`. Never waits; messages keep their order."""
         with self._saying:
-            self._said.append((message.SerializeToString(), None))
+            self._outbound.append((message.SerializeToString(), None))
 
     def failed(self, error: BaseException | str) -> None:
         if self._leader_left_early and not self._has_left and os.getpid() == self._process:
@@ -47,9 +47,9 @@ class Follower(SideChannel[FromLeader]):
             self._end_process(Exit.RANK_LOST, f"{self.me.name(0)} {LEFT_EARLY}. This process ended: {text}")
         super().failed(error)
 
-    def _write(self, said: Sequence[Said]) -> None:
+    def _write(self, messages: Sequence[Outbound]) -> None:
         if self._stream is not None:
-            self._stream.write(*(raw for raw, _ in said))
+            self._stream.write(*(raw for raw, _ in messages))
 
     def _begin(self, here: Here, deadline: float) -> None:
         self._here = here

@@ -22,7 +22,7 @@ from diloco.learner.peers import Peers
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import piece_maps
-from diloco.ranks.channel import Membership
+from diloco.ranks.channel import RankIdentity
 from diloco.ranks.follower import Follower
 from diloco.ranks.following import FollowerMember
 from diloco.ranks.leader import Leader
@@ -62,7 +62,7 @@ def join_ranks(
     Raises Leave if the ranks do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
     data = world.data or DataRank(world.rank, world.ranks)
-    me = Membership(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
+    me = RankIdentity(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
     incarnations = Incarnations()
     process = ProcessState(config, layout, fragments, inner, store.owned(), incarnations, rank=me.rank, alone=False) if inner else None
     here = Here(
@@ -127,7 +127,7 @@ def _state_of_unit(
     return state
 
 
-def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membership, world: World) -> Leader | Follower:
+def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: RankIdentity, world: World) -> Leader | Follower:
     """Return this rank's end of the side channel.
 
     A unit of one host needs no leader address: the leader takes a free port, and the framework's collective tells the others which.

@@ -19,7 +19,7 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.contract import Exit
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
+from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Outbound, RankIdentity, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
 from diloco.ranks.meeting import absent, disagreement
 from diloco.ranks.messages import pieces_from_wire
@@ -41,7 +41,7 @@ class Leader(SideChannel[ToLeader]):
 
     def __init__(
         self,
-        me: Membership,
+        me: RankIdentity,
         tls: TlsFiles,
         host: str,
         port: int,
@@ -76,7 +76,7 @@ class Leader(SideChannel[ToLeader]):
     def say(self, message: FromLeader, rank: int | None = None) -> None:
         """Send a message to one rank, or to all others, with the next `send`. Never waits; messages keep their order."""
         with self._saying:
-            self._said.append((message.SerializeToString(), rank))
+            self._outbound.append((message.SerializeToString(), rank))
 
     @property
     def data_ranks(self) -> list[int]:
@@ -287,9 +287,9 @@ class Leader(SideChannel[ToLeader]):
         for stream in self._streams.values():
             stream.cut()
 
-    def _write(self, said: Sequence[Said]) -> None:
+    def _write(self, messages: Sequence[Outbound]) -> None:
         for to_rank, stream in self._streams.items():
-            if own := [raw for raw, rank in said if rank in (None, to_rank)]:
+            if own := [raw for raw, rank in messages if rank in (None, to_rank)]:
                 stream.write(*own)
 
     def _say_now(self, message: FromLeader) -> None:

@@ -37,7 +37,7 @@ def ahead(step_seconds: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Decision:
     """What follows from a boundary of the leader."""
 
     orders: tuple[Order, ...]
@@ -103,7 +103,7 @@ class Schedule:
         """Note that a rank was told to drain. All ranks drain after the last released step."""
         self._drain = True
 
-    def boundary(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> Said:
+    def boundary(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> Decision:
         """Decide at a boundary of the leader.
 
         Args:
@@ -118,7 +118,7 @@ class Schedule:
             heard.append(self._finished)
         actions, plan = ([], UnitPlan(self._state.step)) if self.last is not None else self._decide(heard)
         orders = tuple(Order(self._state.step, action) for action in actions)
-        return Said(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
+        return Decision(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
 
     def release(self, step: int, ahead: int, most: int | None = None) -> list[Order]:
         """Release the leader's next step and `ahead` more. None while the unit rests.
