@@ -173,7 +173,7 @@ def joins(seeds: int, seed: int, distance: Distance = NEAR) -> list[Join]:
 
 
 def free_until(found: Sequence[Join]) -> int:
-    """The longest copy, in steps, for which joining is free, as it is for each shorter one. 0 if it is free for none."""
+    """The longest copy, in steps, such that joining is free for it and for each shorter one. 0 if it is free for none."""
     longest = 0
     for join in found:
         if not join.free:

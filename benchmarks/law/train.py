@@ -32,7 +32,7 @@ FINAL = 0.05
 
 
 def warmup_steps(steps: int) -> int:
-    """Return the steps of the warm-up of a training of so many."""
+    """Return how many of a training's steps are warm-up."""
     return math.ceil(_WARMUP * steps)
 
 
@@ -47,7 +47,7 @@ def trained(trial: Trial, device: str = "cpu") -> float:
 
 
 class OnDevice(dict[str, NDArray[np.float32]]):
-    """The parameters of a model on a device, each of which comes to the host when it is asked for; held are those that replace its own."""
+    """The parameters of a model on a device. Each comes to the host when it is asked for. What the dict itself holds replaces them."""
 
     def __init__(self, values: Mapping[str, torch.Tensor], instead: Mapping[str, NDArray[np.float32]] | None = None) -> None:
         super().__init__(instead or {})

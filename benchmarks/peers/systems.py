@@ -168,7 +168,7 @@ class Alone(NotingGroup):
 
 
 class GradientMail(NotingGroup):
-    """Learners, some of which also close rounds, and a server in place of S3."""
+    """Learners, and a server in place of S3. Some learners also close rounds."""
 
     system = "gradientmail"
     _module = "benchmarks.peers.learner_gradientmail"

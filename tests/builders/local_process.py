@@ -142,7 +142,7 @@ class LocalProcess(ProcessState):
         uri: str = "memory://nowhere",
         part_elements: int = 50,
     ) -> None:
-        """`donors`: the state_donors of a donor's processes. `uri`: where this unit stores. `part_elements`: of a stored part, at most."""
+        """`donors`: of each process of a donor. `uri`: where this unit stores. `part_elements`: of a stored part, at most."""
         self.inner = inner
         self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
         self.held = Held(len(fragments))

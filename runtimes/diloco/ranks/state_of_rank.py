@@ -7,7 +7,6 @@ See docs/decisions/0250-state-of-a-peer.md.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,20 +58,17 @@ class StateOfRank:
         portions: Sequence[Portion],
         say: Callable[[StateSaid], None],
         wake: Callable[[], None],
-        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         Args:
             portions: what this rank owns of each fragment
             say: sends an answer to the leader, from any thread
             wake: brings this rank to its next boundary, if it waits between two steps. Called on any thread
-            now: seconds, to measure short times with
         """
         self._process = process
         self._own = process.inner
         self._say = say
         self._wake = wake
-        self._now = now
         self._stored: PartsOfProcess | None = None
         self._parameters = CopiedParameters(portions)
         self._copying: _Copying | None = None
@@ -80,7 +76,7 @@ class StateOfRank:
         self._copy = 0
         """Number of the present copy."""
         self._whole: WholeCame | None = None
-        """(the small rest,) of a copy that is whole and fits. None if there is none. A tuple, because the rest itself may be None."""
+        """The copy that is whole and fits, with its small rest. None if there is none."""
         self._rests: deque[StateOrder] = deque()
         self._rest = bytearray()
         self._sending = ThreadPoolExecutor(1, "diloco-state")
@@ -92,11 +88,6 @@ class StateOfRank:
         """The end of the newest whole copy. In the leader it has the small rest."""
         self.has_news = False
         """Something of a copy has come since the last boundary."""
-
-    @property
-    def peer_address(self) -> str:
-        """See `ProcessState.address`."""
-        return self._process.address
 
     def warm_up(self) -> None:
         """Do now what would make the first reading slow."""

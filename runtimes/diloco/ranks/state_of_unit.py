@@ -92,7 +92,9 @@ class StateOfUnit:
         twice = _stored_twice(owned, held)
         self._held = [by_tensor(piece for piece in pieces if piece.tensor in twice) for pieces in held]
         """For each rank the pieces that it stores of tensors that are stored twice."""
-        self._shared = [[piece for piece in pieces if self._is_shared(rank, piece)] for rank, pieces in enumerate(owned)]
+        self._shared = [
+            [piece for piece in pieces if piece.tensor in twice and self._is_shared(rank, piece)] for rank, pieces in enumerate(owned)
+        ]
         """For each rank the pieces that it owns and others store, too."""
         self._others = range(1, len(owned))
         self._copy = 0

@@ -318,6 +318,6 @@ def _with_most(job: Obj, most: int) -> Obj:
 
 
 def _most_units(inventory: Inventory, shape: Shape) -> int:
-    """Units of this shape for which the fleet has slices."""
+    """How many units of this shape the fleet has slices for."""
     counts = inventory.counts(shape.slice_shape)
     return counts.total // shape.chips_per_host if counts.hosts else counts.total // shape.slots

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 from builders.exploration import full
+from builders.local_process import LocalProcess
+from builders.momentum_learner import MomentumState
+from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.pieces import Piece, PieceError, check_cover
+from diloco.algorithm.pieces import Piece, PieceError, check_cover, portion
+from diloco.learner.incarnations import Incarnations
 from diloco.protocol.diloco_pb2 import Hello, Tensor
 from diloco.protocol.piece_maps import piece_maps, read_owned
 from diloco.ranks.messages import pieces_from_wire, pieces_to_wire
 from diloco.ranks.ranks_pb2 import Pieces
+from diloco.ranks.state_of_unit import StateOfUnit
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +42,16 @@ def test_the_leader_of_512_ranks_finds_that_their_pieces_make_up_the_model(tenso
     gone = heard[300].pop()
     with pytest.raises(PieceError, match=gone.tensor):
         check_cover(layout, heard)
+
+
+def test_nothing_of_512_ranks_that_share_no_element_is_passed_on() -> None:
+    layout = a_layout(100)
+    owned = sharded(layout)
+    fragments = make_fragments(layout, 2)
+    process = LocalProcess(layout, fragments, MomentumState({}), owned[0], Incarnations(), lambda donor: [])
+    unit = StateOfUnit(process, [portion(fragment, owned[0]) for fragment in fragments], lambda rank, order: None, owned, owned)
+    assert not any(unit._shared)
+    assert not any(unit._held)
 
 
 @pytest.mark.full
