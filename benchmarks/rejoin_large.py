@@ -37,8 +37,8 @@ TO_HOST = 5e9
 """Bytes a second that a donor copies to the host between two steps: a quarter of what a GPU of today does over PCIe."""
 ARRAYS = ("", "exp_avg", "exp_avg_sq")
 MATRIX = (65536, 4096)
-MATRICES, SMOKE_MATRICES = 45, 6
-"""45 matrices of 268 million elements are 12.1 billion."""
+MATRICES, SMOKE_MATRICES = 45, 24
+"""45 matrices of 268 million elements are 12.1 billion. Each of the 24 fragments needs one."""
 JOB, UNIT = "job", "taker"
 
 
