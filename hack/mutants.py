@@ -69,7 +69,8 @@ def main() -> int:
         verdicts = []
         for number, verdict in enumerate(_judge(mutants, limits, copies), 1):
             verdicts.append(verdict)
-            print(f"{number}/{len(mutants)} {'survived' if verdict.survived else 'killed'} {verdict.package}", flush=True)
+            outcome = f"survived\n\n{verdict.diff}" if verdict.survived else "killed"
+            print(f"{number}/{len(mutants)} {verdict.package} {outcome}", flush=True)
     _print_summary(verdicts)
     return 0
 
@@ -180,9 +181,6 @@ def _judge_one(package: str, mutation: MutationSpec, limit: float) -> Verdict:
 
 
 def _print_summary(verdicts: Sequence[Verdict]) -> None:
-    for verdict in verdicts:
-        if verdict.survived:
-            print(f"\n{verdict.diff}")
     total = Counter(verdict.package for verdict in verdicts)
     killed = Counter(verdict.package for verdict in verdicts if not verdict.survived)
     print()
