@@ -135,6 +135,12 @@ class ReconcileContext:
         near = (pod.attempt for pod in self.strays if pod.unit == unit and pod.attempt <= attempt + _ATTEMPTS_AHEAD)
         return max(near, default=0)
 
+    def last_reported(self, unit: str, attempt: int) -> int:
+        """Return the newest attempt that the syncer has accepted of this unit: it is newer than `attempt` where status was restored from a
+        backup, and the syncer refuses all older ones. 0 if the syncer reports none near `attempt`."""
+        unit_report = self.report.units.get(unit) if self.report is not None else None
+        return unit_report.attempt if unit_report is not None and unit_report.attempt <= attempt + _ATTEMPTS_AHEAD else 0
+
     def is_known(self, pool: str, template_hash: str) -> bool:
         """Return whether pods of the pool with this hash are made from its present template."""
         derived = self.observed.job.derived
@@ -319,8 +325,8 @@ def _resource(job: Job, pool: str) -> str:
 
 
 _ATTEMPTS_AHEAD = 1000
-"""A record may be this many attempts behind its pods, if status could not be written. The limit keeps attempt numbers small, because they
-are part of names: without it, a stranger's pod could raise them at will."""
+"""A record may be this many attempts behind its pods, if status could not be written, and behind the syncer, if status was restored from a
+backup. The limit keeps attempt numbers small, because they are part of names: without it, a stranger's pod could raise them at will."""
 
 
 def _is_stray(job: Job, pod: PodView) -> bool:

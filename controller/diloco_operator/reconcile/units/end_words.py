@@ -109,6 +109,14 @@ def attempt_replaced(attempt: int) -> str:
     return f"attempt {attempt} was replaced"
 
 
+def attempt_forgotten(attempt: int, newest: int) -> str:
+    """Say that status lacks attempts which the syncer has accepted."""
+    return (
+        f"the syncer refused attempt {attempt}, as it has accepted attempt {newest}, which status does not have; "
+        "status seems to be restored from a backup"
+    )
+
+
 TOOK_FREE_SLICE = "the unit took a slice that became free"
 """Said of an attempt that waited for a grantor and ended before it ran."""
 

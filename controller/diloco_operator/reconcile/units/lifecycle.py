@@ -248,6 +248,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         ever_ran=record.state is not UnitState.STARTING,
         adopted=adopted,
     )
+    if end is not None and end.reason == UnitReason.REFUSED_IDENTITY:
+        end = _excuse_forgotten_attempt(context, record, end)
     if end is not None and context.finishing and failed(end):
         end = replace(end, reason=UnitReason.FAILED_AT_END)
     timeout = Timeout()
@@ -279,6 +281,15 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     checked = _check_completed(context, after_end(record, end, context.spec.learners.restart, context.now))
     left = end.node if follows(end.reason, Follows.OTHER_HOSTS_FIRST) else ""
     return checked._replace(adopted=adopted, deadlines=[*deadlines, *checked.deadlines], avoid_node=left, failures=failures)
+
+
+def _excuse_forgotten_attempt(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
+    """Return the end of an attempt that the syncer refused. It is no failure of the program if the syncer knows a newer attempt than
+    status: status was restored from a backup, and the next attempt has a number that the syncer accepts."""
+    newest = context.last_reported(record.name, record.attempt)
+    if newest <= record.attempt:
+        return end
+    return replace(end, kind=EndKind.DISRUPTION, why=end_words.attempt_forgotten(record.attempt, newest))
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:

@@ -260,7 +260,7 @@ def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusR
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     # Another program may have written a status with `ended_attempt` above `attempt`. The syncer refuses an attempt that is not newer.
     last = max(record.attempt, record.ended_attempt)
-    attempt = max(last, context.last_stray(record.name, last)) + 1
+    attempt = max(last, context.last_stray(record.name, last), context.last_reported(record.name, last)) + 1
     return record._replace(attempt=attempt, template_hash=context.hashes[record.pool], began_with="")
 
 

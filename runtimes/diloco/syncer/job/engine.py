@@ -112,6 +112,7 @@ class Engine:
         self.exchanges = Exchanges(
             training, state.core, peers, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
         )
+        state.unit_stats.take_attempts(state.fences)  # some may have joined after the snapshot
         sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
         self._job = job = JobParts(
             peers, sessions, self.exchanges, self.work, state.unit_stats, tape, changes, incarnation=state.tape.incarnation or process

@@ -211,6 +211,12 @@ class UnitStatsTable:
             refused = {str(reason): int(count) for reason, count in values["refused"].items()}
             self._units[name] = UnitStats(name, int(values["attempt"]), Phase.DISCONNECTED, refused)
 
+    def take_attempts(self, fences: Mapping[str, int]) -> None:
+        """Take each unit's newest attempt from `fences`, so that the operator names none that the syncer refuses. A unit without a fence
+        has no attempt: what is restored may be of another job, whose attempts say nothing about this one's."""
+        for unit in {*self._units, *fences}:
+            self.of(unit).attempt = fences.get(unit, 0)
+
     def of(self, unit: str) -> UnitStats:
         """Return the unit's statistics, new ones for a unit that was never seen."""
         return self._units.setdefault(unit, UnitStats(unit))

@@ -185,11 +185,13 @@ def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since_and_ano
         with ScriptedLearner(syncer, unit="u", attempt=2) as newer:
             newer.join()
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as older:
+        assert [(unit.unit, unit.attempt) for unit in syncer.report().units] == [("u", 2)], "the operator's next attempt must be newer"
         refused = older.hello().hear("refused").refused
         assert "attempt 1 of unit u is fenced: attempt 2 has joined" in refused.message
     another = Place(tmp_path, job_file(place.job.training, uid="another"))
     with LocalSyncer(another) as syncer, ScriptedLearner(syncer, unit="u") as learner:
         assert "uid" in syncer.report().message
+        assert all(unit.attempt == 0 for unit in syncer.report().units)
         learner.welcomed(job_uid="another")
 
 
