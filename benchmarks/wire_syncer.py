@@ -24,8 +24,8 @@ from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.config import Timeouts
 from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.learner_stream import HelloReceived, LearnerStream, StreamEvent
 from diloco.syncer.streams.outgoing import Version
-from diloco.syncer.streams.peer import HelloReceived, Peer, StreamEvent
 from diloco.syncer.streams.service import Service
 from diloco.syncer.streams.sessions import UnitSession
 from numpy.typing import NDArray
@@ -42,10 +42,10 @@ class AnsweringJob:
         """`n` is the number of values in the fragment."""
         self._value = np.zeros(n, np.float32)
 
-    def connect(self) -> Peer:
-        return Peer(1)
+    def connect(self) -> LearnerStream:
+        return LearnerStream(1)
 
-    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
+    def expected_bytes(self, stream: LearnerStream, chunk: Chunk) -> int:
         return self._value.nbytes
 
     def memory(self, size: int) -> NDArray[np.uint8]:
@@ -53,18 +53,18 @@ class AnsweringJob:
 
     def submit(self, event: StreamEvent) -> None:
         if isinstance(event, HelloReceived):
-            peer, names = event.peer, [tensor.name for tensor in event.hello.tensors]
-            peer.session = UnitSession(event.hello.unit, event.hello.attempt, event.hello.session, "", peer.stream)
-            peer.slots.release()
-            peer.join_decided.set()
+            stream, names = event.stream, [tensor.name for tensor in event.hello.tensors]
+            stream.session = UnitSession(event.hello.unit, event.hello.attempt, event.hello.session, "", stream.number)
+            stream.slots.release()
+            stream.join_decided.set()
             welcome = Welcome(incarnation=b"bench", steps=1, fragments=[FragmentNames(names=names)], acknowledges=True)
-            peer.outgoing.urgent(ToLearner(welcome=welcome))
-            self._broadcast(peer, 0)
+            stream.outgoing.urgent(ToLearner(welcome=welcome))
+            self._broadcast(stream, 0)
 
-    def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
+    def received(self, stream: LearnerStream, message: FromLearner | DataChunk) -> None:
         """Needs nothing: `push` answers a complete push."""
 
-    def sent(self, peer: Peer, chunk: DataChunk) -> None:
+    def sent(self, stream: LearnerStream, chunk: DataChunk) -> None:
         """Needs nothing."""
 
     def report(self) -> Report:
@@ -73,11 +73,11 @@ class AnsweringJob:
     def entries(self, after: int) -> tuple[list[Entry], bool]:
         return [], False
 
-    async def push(self, peer: Peer, transfer: Transfer) -> None:
-        self._broadcast(peer, transfer.header.t)
+    async def push(self, stream: LearnerStream, transfer: Transfer) -> None:
+        self._broadcast(stream, transfer.header.t)
 
-    def _broadcast(self, peer: Peer, t: int) -> None:
-        peer.outgoing.broadcast(Version(0, t, -1, Coding.FLOAT32, b"", encode(Coding.FLOAT32, self._value)))
+    def _broadcast(self, stream: LearnerStream, t: int) -> None:
+        stream.outgoing.broadcast(Version(0, t, -1, Coding.FLOAT32, b"", encode(Coding.FLOAT32, self._value)))
 
 
 def bare(messages: int, size: int) -> grpc.GenericRpcHandler:

@@ -26,12 +26,12 @@ from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
 from diloco.protocol.framing import Transfer, is_last
 from diloco.syncer.job.engine import Engine
-from diloco.syncer.streams.peer import (
+from diloco.syncer.streams.learner_stream import (
     WITHOUT_SLOT,
     ByeReceived,
     EvaluationReceived,
     HelloReceived,
-    Peer,
+    LearnerStream,
     ProgressReported,
     SeedReceived,
     StreamEvent,
@@ -185,7 +185,7 @@ class Learner:
         """Per fragment the version that has come."""
         self._incarnation = b""
         self._generation = self._leased = 0
-        self._peer: Peer | None = None
+        self._stream: LearnerStream | None = None
         self._link: asyncio.Task[None] | None = None
         self._seeding: asyncio.Task[None] | None = None
         self._over = False
@@ -197,7 +197,7 @@ class Learner:
         try:
             while not self._over:
                 if self._world.engine is not None:
-                    self._link = asyncio.create_task(self._stream(self._world.engine))
+                    self._link = asyncio.create_task(self._exchange(self._world.engine))
                     await asyncio.wait([self._link])
                 await asyncio.sleep(self._random.uniform(0.05, 2.0))
         finally:
@@ -213,30 +213,30 @@ class Learner:
         """As SIGTERM does."""
         self._over = True
         self._ahead.clear()
-        engine, peer = self._world.engine, self._peer
-        if engine is not None and peer is not None:
-            await _submit(engine, peer, ByeReceived(peer, Bye(drained=True)))
+        engine, stream = self._world.engine, self._stream
+        if engine is not None and stream is not None:
+            await _submit(engine, stream, ByeReceived(stream, Bye(drained=True)))
             await asyncio.sleep(0.5)
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
-    async def _stream(self, engine: Engine) -> None:
-        peer = engine.connect()
+    async def _exchange(self, engine: Engine) -> None:
+        stream = engine.connect()
         hello = Hello()
         hello.CopyFrom(self._hello)
         hello.incarnation, hello.samples_leased = self._incarnation, self._leased
         if self._versions:
             hello.versions.extend(self._versions.get(p, -1) for p in range(len(self._names)))
         try:
-            await _submit(engine, peer, HelloReceived(peer, hello))
-            async for message in peer.outgoing.messages():
+            await _submit(engine, stream, HelloReceived(stream, hello))
+            async for message in stream.outgoing.messages():
                 await asyncio.sleep(self._random.uniform(0.0, 0.02))
-                await self._hear(engine, peer, message)
+                await self._hear(engine, stream, message)
         finally:
-            self._peer = None
-            engine.submit(StreamLost(peer, "cut"))
+            self._stream = None
+            engine.submit(StreamLost(stream, "cut"))
 
-    async def _hear(self, engine: Engine, peer: Peer, message: ToLearner | DataChunk) -> None:
+    async def _hear(self, engine: Engine, stream: LearnerStream, message: ToLearner | DataChunk) -> None:
         if isinstance(message, DataChunk):
             if is_last(message):
                 p, header = message.header.fragment, message.header
@@ -247,7 +247,7 @@ class Learner:
             return
         match message.WhichOneof("message"):
             case "welcome":
-                self._welcomed(peer, message.welcome)
+                self._welcomed(stream, message.welcome)
             case "pull":
                 p, t = message.pull.fragment, message.pull.t
                 if (kept := self._ahead.take(p, t, self._versions[p])) is not None:
@@ -260,62 +260,62 @@ class Learner:
             case "done":
                 self._over = True
                 self._ahead.clear()
-                await _submit(engine, peer, EvaluationReceived(peer, Evaluation(held_out_loss=1.0, tokens=1, t=message.done.t)))
-                await _submit(engine, peer, ByeReceived(peer, Bye()))
+                await _submit(engine, stream, EvaluationReceived(stream, Evaluation(held_out_loss=1.0, tokens=1, t=message.done.t)))
+                await _submit(engine, stream, ByeReceived(stream, Bye()))
             case "refused":
                 raise AssertionError(message.refused.message)
 
-    def _welcomed(self, peer: Peer, welcome: Welcome) -> None:
+    def _welcomed(self, stream: LearnerStream, welcome: Welcome) -> None:
         if not welcome.resumed:
             self._generation += 1
             self._leased = 0
             self._ahead.clear()
         self._incarnation = welcome.incarnation
-        self._peer = peer
+        self._stream = stream
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, 0))
 
     # --- what plans ask of it -----------------------------------------------------------------------------------------
 
     def push(self, generation: int, header: Chunk, staged: Staged) -> None:
-        engine, peer = self._world.engine, self._peer
-        if engine is not None and peer is not None and generation == self._generation:
+        engine, stream = self._world.engine, self._stream
+        if engine is not None and stream is not None and generation == self._generation:
             header.base = self._versions[header.fragment]
             transfer = Transfer(header, memoryview(encode(Coding(header.coding), staged.wait())))
             wire = self._random.uniform(0.0, self._speed.wire_seconds)
-            asyncio.get_running_loop().call_later(wire, lambda: self._arrive(engine, peer, transfer))
+            asyncio.get_running_loop().call_later(wire, lambda: self._arrive(engine, stream, transfer))
         staged.release()
 
     def keep_only(self, fragments: Collection[int]) -> None:
         self._ahead.keep_only(fragments)
 
     def keep(self, generation: int, header: Chunk, staged: Staged) -> None:
-        if self._peer is not None and generation == self._generation and not self._over:
+        if self._stream is not None and generation == self._generation and not self._over:
             self._ahead.keep(header, staged)
         else:
             staged.release()
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
-        engine, peer = self._world.engine, self._peer
+        engine, stream = self._world.engine, self._stream
         self._versions = dict.fromkeys(range(len(self._names)), 0)
-        if engine is not None and peer is not None and generation == self._generation:
-            self._seeding = asyncio.ensure_future(self._send_seed(engine, peer))
+        if engine is not None and stream is not None and generation == self._generation:
+            self._seeding = asyncio.ensure_future(self._send_seed(engine, stream))
 
-    async def _send_seed(self, engine: Engine, peer: Peer) -> None:
+    async def _send_seed(self, engine: Engine, stream: LearnerStream) -> None:
         for p in range(len(self._names)):
             payload = memoryview(bytes(4 * PLACES))
-            await _submit(engine, peer, SeedReceived(peer, Transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), payload)))
+            await _submit(engine, stream, SeedReceived(stream, Transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), payload)))
 
     def received(self) -> None:
         pass
 
     def progress(self, generation: int, progress: Progress) -> None:
-        engine, peer = self._world.engine, self._peer
-        if engine is None or peer is None or generation != self._generation:
+        engine, stream = self._world.engine, self._stream
+        if engine is None or stream is None or generation != self._generation:
             return
-        waiting = peer.progress is not None
-        peer.progress = progress
+        waiting = stream.progress is not None
+        stream.progress = progress
         if not waiting:
-            engine.submit(ProgressReported(peer))
+            engine.submit(ProgressReported(stream))
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -338,8 +338,8 @@ class Learner:
             self.most_ahead = max(self.most_ahead, len(self._ahead))
 
     async def _ask_for_work(self) -> None:
-        if self._member._work.remaining < 4 * self._batch and self._peer is not None and self._world.engine is not None:
-            await _submit(self._world.engine, self._peer, WorkRequested(self._peer, 12 * self._batch))
+        if self._member._work.remaining < 4 * self._batch and self._stream is not None and self._world.engine is not None:
+            await _submit(self._world.engine, self._stream, WorkRequested(self._stream, 12 * self._batch))
 
     def _boundary(self) -> None:
         generation = self._member.state.generation
@@ -347,14 +347,14 @@ class Learner:
         if self._member.state.generation != generation:
             self._record.places = []  # nothing of the session before counts
 
-    def _arrive(self, engine: Engine, peer: Peer, transfer: Transfer) -> None:
+    def _arrive(self, engine: Engine, stream: LearnerStream, transfer: Transfer) -> None:
         """After its time on the wire, unless the connection broke."""
-        if peer is self._peer:
-            task = asyncio.ensure_future(engine.push(peer, transfer))
+        if stream is self._stream:
+            task = asyncio.ensure_future(engine.push(stream, transfer))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-async def _submit(engine: Engine, peer: Peer, event: StreamEvent) -> None:
+async def _submit(engine: Engine, stream: LearnerStream, event: StreamEvent) -> None:
     if not isinstance(event, WITHOUT_SLOT):
-        await peer.slots.acquire()
+        await stream.slots.acquire()
     engine.submit(event)

@@ -24,7 +24,7 @@ from diloco.protocol.framing import Transfer
 from diloco.syncer.job.membership import Membership
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.streams.gathering import WholeAnswer
-from diloco.syncer.streams.peer import AnswerDecoded, Peer, PortionReceived, PushDecoded, PushOffered, StreamEvent
+from diloco.syncer.streams.learner_stream import AnswerDecoded, LearnerStream, PortionReceived, PushDecoded, PushOffered, StreamEvent
 from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 _log = logging.getLogger(__name__)
@@ -47,22 +47,22 @@ class Answers:
 
     # --- in the stream's reader ---------------------------------------------------------------------------------------
 
-    async def push(self, peer: Peer, transfer: Transfer) -> None:
+    async def push(self, stream: LearnerStream, transfer: Transfer) -> None:
         """Take a complete PUSH. The stream's reader calls this and reads on afterwards.
 
         So one answer of a stream is decoded at a time, only if it was asked for, and messages keep their order.
         """
-        if peer.portions is not None:
-            received = PortionReceived(peer, transfer, asyncio.get_running_loop().create_future())
+        if stream.portions is not None:
+            received = PortionReceived(stream, transfer, asyncio.get_running_loop().create_future())
             self._submit(received)
             await received.taken
             return
         small = self._job.exchanges.is_small(transfer.header.fragment)
         admitted = asyncio.get_running_loop().create_future()
-        offered = PushOffered(peer, transfer.header, admitted, transfer.payload if small else None)
+        offered = PushOffered(stream, transfer.header, admitted, transfer.payload if small else None)
         self._submit(offered)
         offer = await offered.admitted
-        session = peer.session
+        session = stream.session
         if offer is None or session is None:
             return
         decoded: CheckedPush | Refusal | None = None
@@ -70,7 +70,7 @@ class Answers:
             core = self._job.exchanges.opened()
             decoded = await self._job.exchanges.run(offer.fragment, lambda: core.decode(session.unit, offer, transfer.payload))
         finally:
-            self._submit(PushDecoded(peer, offer, decoded))
+            self._submit(PushDecoded(stream, offer, decoded))
 
     # --- in the engine's task -----------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Answers:
                     return self._decoded(session, admitted, self._decode_now(session, admitted, event.payload, now), now)
                 _settle(event.admitted, admitted)
             case PortionReceived():
-                outcome = self._portion_received(event.peer, session, event.transfer, now)
+                outcome = self._portion_received(event.stream, session, event.transfer, now)
                 if isinstance(outcome, WholeAnswer):
                     self._decode(session, outcome, event.taken)
                     return None
@@ -98,50 +98,52 @@ class Answers:
 
     def decoded(self, event: AnswerDecoded, now: float) -> None:
         """Let a whole answer into the merge."""
-        peer = next((peer for peer, joined in self._job.peers.joined() if joined.holder == event.session.holder), None)
+        stream = next((stream for stream, joined in self._job.streams.joined() if joined.holder == event.session.holder), None)
         try:
             rejected = self._decoded(event.session, event.offer, event.decoded.result(), now)
-            if rejected is not None and peer is not None:
-                self._membership.refuse(peer, rejected, now)
+            if rejected is not None and stream is not None:
+                self._membership.refuse(stream, rejected, now)
         except Exception as error:  # noqa: BLE001 - a defect that one answer has shown; it is logged
             # The exchange need not be told: it waits for no unit that has left or is refused.
-            if peer is None:
+            if stream is None:
                 _log.exception("an answer of unit %s, which has left, could not be handled", event.session.unit)
             else:
-                self._membership.fail(peer, "a push", error, now)
+                self._membership.fail(stream, "a push", error, now)
         _settle(event.taken, None)
 
     def release(self, event: StreamEvent) -> None:
         """Let a reader go on whose event was not taken, because its learner has not joined or has left."""
         if isinstance(event, PushOffered):
             _settle(event.admitted, None)
-        elif isinstance(event, PortionReceived) and event.peer.session is None:  # not joined, or refused for it
+        elif isinstance(event, PortionReceived) and event.stream.session is None:  # not joined, or refused for it
             _settle(event.taken, None)
 
-    def _portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
+    def _portion_received(
+        self, stream: LearnerStream, session: UnitSession, transfer: Transfer, now: float
+    ) -> WholeAnswer | Rejected | None:
         """Put one rank's portion of an answer aside.
 
         Returns the answer if it is whole now: it is admitted, and must be decoded. None if it is not whole yet, or was refused and counted.
         """
-        assert peer.portions is not None
-        portion = peer.portions[transfer.header.fragment]
+        assert stream.portions is not None
+        portion = stream.portions[transfer.header.fragment]
         if not portion.size:
             return None
         offer = self._offer(session, transfer.header)
         if isinstance(offer, Rejected):
             return offer
-        coordinator, gathering, unit = self._job.exchanges.opened().coordinator, peer.leader.gathering, session.unit
-        if why := gathering.disagreement(peer.rank, offer):
+        coordinator, gathering, unit = self._job.exchanges.opened().coordinator, stream.leader.gathering, session.unit
+        if why := gathering.disagreement(stream.rank, offer):
             return Rejected(Code.PROTOCOL, f"unit {unit}: {why}")
-        if gathering.has(peer.rank, offer):
-            return self._refuse(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {peer.rank} has sent its portion before"))
+        if gathering.has(stream.rank, offer):
+            return self._refuse(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {stream.rank} has sent its portion before"))
         if not coordinator.awaits(unit, offer):
-            if gathering.refused_before(peer.rank, offer):
+            if gathering.refused_before(stream.rank, offer):
                 return None
             refused = self._admit(session, offer, now)
             assert not isinstance(refused, Offer), "the coordinator does not await it"
             return refused
-        whole = gathering.add(peer.rank, offer, portion, transfer.payload)
+        whole = gathering.add(stream.rank, offer, portion, transfer.payload)
         if whole is not None:
             self._admit(session, offer, now)
         return whole

@@ -49,13 +49,13 @@ from diloco.syncer.reporting.outer_remark import outer_remark
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, make_result
 from diloco.syncer.streams.changes import Changes
-from diloco.syncer.streams.peer import (
+from diloco.syncer.streams.learner_stream import (
     AnswerDecoded,
     FencesWritten,
+    LearnerStream,
+    LearnerStreams,
     MergeComputed,
     MergeDurable,
-    Peer,
-    Peers,
     StreamEvent,
 )
 from diloco.syncer.streams.sessions import SessionRegistry
@@ -102,7 +102,7 @@ class Engine:
         self._snapshots = snapshots
         self._process = process
         self._clock = clock
-        peers = Peers()
+        streams = LearnerStreams()
         self.work = state.work
         self.work.note = tape.note
         self._events: asyncio.Queue[_Event | None] = asyncio.Queue()
@@ -110,12 +110,12 @@ class Engine:
         self.recent = RecentEntries()
         """What happened lately."""
         self.exchanges = Exchanges(
-            training, state.core, peers, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
+            training, state.core, streams, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
         )
         state.unit_stats.take_attempts(state.fences)  # some may have joined after the snapshot
         sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
         self._job = job = JobParts(
-            peers, sessions, self.exchanges, self.work, state.unit_stats, tape, changes, incarnation=state.tape.incarnation or process
+            streams, sessions, self.exchanges, self.work, state.unit_stats, tape, changes, incarnation=state.tape.incarnation or process
         )
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         continued_at = None if state.core is None else clock()
@@ -131,7 +131,7 @@ class Engine:
         self._stopping = asyncio.Event()
         found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.work.ledger.tokens)
         self.shutdown_grace = ShutdownGrace(
-            config.timeouts, peers, sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
+            config.timeouts, streams, sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
         )
         self._schedule = SnapshotSchedule(
             snapshots,
@@ -156,45 +156,45 @@ class Engine:
 
     # --- called by the streams ----------------------------------------------------------------------------------------
 
-    def connect(self) -> Peer:
+    def connect(self) -> LearnerStream:
         """Register a new stream."""
-        peer = self._job.peers.open()
+        stream = self._job.streams.open()
         # The server takes streams while the last snapshot is written, and nothing reads their Hello any more.
         if self._stopping.is_set():
-            peer.retry_reason = "the syncer is shutting down"
-            peer.outgoing.close(at_once=True)
-        return peer
+            stream.retry_reason = "the syncer is shutting down"
+            stream.outgoing.close(at_once=True)
+        return stream
 
     def submit(self, event: StreamEvent) -> None:
         """Queue `event`."""
         self._events.put_nowait(event)
 
-    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
+    def expected_bytes(self, stream: LearnerStream, chunk: Chunk) -> int:
         """Return bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not
         send."""
-        return self._payloads.expected(peer, chunk)
+        return self._payloads.expected(stream, chunk)
 
     def memory(self, size: int) -> NDArray[np.uint8]:
         """Give so many bytes for a payload whose first chunk `expected_bytes` has admitted."""
         return self._payloads.memory(size)
 
-    async def push(self, peer: Peer, transfer: Transfer) -> None:
+    async def push(self, stream: LearnerStream, transfer: Transfer) -> None:
         """Take a complete PUSH. Called by the stream's reader, see `Answers.push`."""
-        await self._answers.push(peer, transfer)
+        await self._answers.push(stream, transfer)
 
-    def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
+    def received(self, stream: LearnerStream, message: FromLearner | DataChunk) -> None:
         """Note what a joined learner has sent just now, for reports."""
-        if peer.session is None:
+        if stream.session is None:
             return
         if isinstance(message, DataChunk):
-            self._job.unit_stats.of(peer.session.unit).received_bytes += len(message.data)
+            self._job.unit_stats.of(stream.session.unit).received_bytes += len(message.data)
         elif message.HasField("progress"):
-            self.recent.stepped(peer.session, message.progress, self._clock())
+            self.recent.stepped(stream.session, message.progress, self._clock())
 
-    def sent(self, peer: Peer, chunk: DataChunk) -> None:
+    def sent(self, stream: LearnerStream, chunk: DataChunk) -> None:
         """Note what a learner was sent, for reports."""
-        if peer.session is not None:
-            self._job.unit_stats.of(peer.session.unit).sent_bytes += len(chunk.data)
+        if stream.session is not None:
+            self._job.unit_stats.of(stream.session.unit).sent_bytes += len(chunk.data)
 
     def report(self) -> Report:
         """Return the present state of the job."""
@@ -244,7 +244,7 @@ class Engine:
     def close(self) -> None:
         """Let go of the threads, once `run` and all streams have ended."""
         self.exchanges.close()
-        self._job.peers.close()
+        self._job.streams.close()
 
     def _wake(self) -> None:
         self._events.put_nowait(None)
@@ -353,10 +353,10 @@ class Engine:
         return max(0.0, min([now + TICK, *(at for at in wakes if at is not None)]) - now)
 
     def _disconnect(self) -> None:
-        for peer in self._job.peers:
+        for stream in self._job.streams:
             if self._stopping.is_set():
-                peer.retry_reason = "the syncer is shutting down"
-            peer.outgoing.close(at_once=self._stopping.is_set())
+                stream.retry_reason = "the syncer is shutting down"
+            stream.outgoing.close(at_once=self._stopping.is_set())
 
     async def _conclude(self) -> RunOutcome:
         """Write the last snapshot. A finished job is complete only when its final snapshot is durable."""
@@ -410,9 +410,9 @@ class Engine:
     def _snapshot_durable(self, t: int) -> None:
         """Let learners store their state. The first snapshot is of no training."""
         if self._stores and t and not self.exchanges.finished:
-            for peer, _ in self._job.peers.joined():
-                if peer.inner_state:
-                    peer.outgoing.post(ToLearner(marker=Marker(t=t)))
+            for stream, _ in self._job.streams.joined():
+                if stream.inner_state:
+                    stream.outgoing.post(ToLearner(marker=Marker(t=t)))
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 
@@ -451,6 +451,6 @@ class Engine:
             self._schedule.settle()
         else:
             self._schedule.request()
-        for peer, _ in self._job.peers.joined():
-            peer.outgoing.post(ToLearner(done=Done(t=core.t)))
+        for stream, _ in self._job.streams.joined():
+            stream.outgoing.post(ToLearner(done=Done(t=core.t)))
         self._job.changes.notify()

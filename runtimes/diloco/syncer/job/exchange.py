@@ -1,4 +1,4 @@
-"""The core at work: what happens to members is passed to it, and its effects are carried out on the peers.
+"""The core at work: what happens to members is passed to it, and its effects are carried out on the streams.
 
 A merge is computed, then committed (its record is made durable), and only then takes its place and is broadcast: a learner holds nothing
 that a restarted syncer does not. To the core all of this is the time that arithmetic takes.
@@ -40,8 +40,8 @@ from diloco.syncer.job.seeding import Seeding
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.streams.learner_stream import LearnerStream, LearnerStreams, MergeComputed, MergeDurable
 from diloco.syncer.streams.outgoing import Version
-from diloco.syncer.streams.peer import MergeComputed, MergeDurable, Peer, Peers
 from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Exchanges:
         self,
         training: Training,
         core: Core | None,
-        peers: Peers,
+        streams: LearnerStreams,
         work: Work,
         unit_stats: UnitStatsTable,
         recent: RecentEntries,
@@ -93,7 +93,7 @@ class Exchanges:
         self.awake = AwakeClock()
         """The core's clock."""
         self._training = training
-        self._peers = peers
+        self._streams = streams
         self._work = work
         self._unit_stats = unit_stats
         self._recent = recent
@@ -159,7 +159,7 @@ class Exchanges:
         lacked = sum(size for p, size in enumerate(sizes) if held.get(p) != self.core.version(p))
         return lacked / sum(fragment.size for fragment in self.fragments)
 
-    def join(self, peer: Peer, session: UnitSession, held: dict[int, int], now: float) -> None:
+    def join(self, stream: LearnerStream, session: UnitSession, held: dict[int, int], now: float) -> None:
         """Let the stream's learner take part in a job that has parameters. It is sent every fragment whose current version it does not
         hold.
 
@@ -169,12 +169,12 @@ class Exchanges:
         for fragment in core.fragments:
             p = fragment.index
             if held.get(p) == core.version(p):
-                peer.outgoing.holds(p, core.version(p))
+                stream.outgoing.holds(p, core.version(p))
             else:
                 whole = Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
-                peer.outgoing.broadcast(whole, self._work.merged_at(session, p))
+                stream.outgoing.broadcast(whole, self._work.merged_at(session, p))
         # The other ranks bring their portions, but the core counts units.
-        if peer.leader is peer:
+        if stream.leader is stream:
             core.take(Joined(self.at(now), session.unit))
 
     def leave(self, unit: str, now: float) -> None:
@@ -220,31 +220,31 @@ class Exchanges:
         if self.core is not None:
             self.core.take(Lives(self.at(now), unit))
 
-    async def seed(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> bool | Rejected:
+    async def seed(self, stream: LearnerStream, session: UnitSession, transfer: Transfer, now: float) -> bool | Rejected:
         """Take a fragment of the seed. True: the job has parameters now, and every joined learner takes part."""
         core = self.opened()
-        if self.seeding.stream != peer.leader.stream:
+        if self.seeding.stream != stream.leader.number:
             return False  # another learner is asked meanwhile
         p = transfer.header.fragment
-        seed = self.seeding.take(core.fragments, p, peer.rank, None if peer.portions is None else peer.portions[p], transfer.payload)
+        seed = self.seeding.take(core.fragments, p, stream.rank, None if stream.portions is None else stream.portions[p], transfer.payload)
         if seed is None:
             return False
         norms = await self.run(None, lambda: core.seed(seed()))
         if isinstance(norms, Refusal):
             return Rejected(Code.NONFINITE if norms.reason is Reason.NON_FINITE else Code.PROTOCOL, norms.message)
         _log.info("unit %s has seeded the job", session.unit)
-        self._begin(norms, peer, now)
+        self._begin(norms, stream, now)
         return True
 
     def started(self, norms: tuple[float, ...], now: float) -> None:
         """Let every joined learner take part: the shard has the job's first parameters, of these norms, and no learner holds them."""
         self._begin(norms, None, now)
 
-    def _begin(self, norms: tuple[float, ...], seeder: Peer | None, now: float) -> None:
+    def _begin(self, norms: tuple[float, ...], seeder: LearnerStream | None, now: float) -> None:
         core = self.opened()
         core.take(Seeded(self.at(now), norms))
         self.seeding.stop()
-        for other, joined in self._peers.streams():
+        for other, joined in self._streams.joined_ranks():
             self.seeding.forget_own(joined.holder, other.rank)
             # Who sent the seed holds it: version 0 of each fragment. All others are sent it whole.
             has_seeded = seeder is not None and other.leader is seeder.leader
@@ -280,14 +280,14 @@ class Exchanges:
     def _carry_out(self, core: Core, effect: Effect, now: float) -> None:
         # What came of an answer that is not whole is let go: it will not be merged, and a portion of a fragment is large.
         if isinstance(effect, Close | Skipped):
-            for peer, _ in self._peers.joined():
-                peer.gathering.closed(effect.fragment, effect.t)
+            for stream, _ in self._streams.joined():
+                stream.gathering.closed(effect.fragment, effect.t)
         match effect:
             case Pull():
                 asked = set(effect.units)
-                for peer, session in self._peers.joined():
+                for stream, session in self._streams.joined():
                     if session.unit in asked:
-                        peer.outgoing.pull(effect.fragment, effect.t, self._training.overlap_steps)
+                        stream.outgoing.pull(effect.fragment, effect.t, self._training.overlap_steps)
             case Close() if self.is_small(effect.fragment):
                 self._commit(core, effect, core.compute(effect), now)
             case Close():
@@ -306,9 +306,9 @@ class Exchanges:
         """Tell the units whether they rest from now on."""
         for unit, rest in rests.items():
             self._unit_stats.of(unit).resting_since = now if rest else None
-        for peer, session in self._peers.joined():
+        for stream, session in self._streams.joined():
             if (told := rests.get(session.unit)) is not None:
-                peer.outgoing.urgent(ToLearner(rest=RestMessage(quorum=self._training.quorum if told else 0)))
+                stream.outgoing.urgent(ToLearner(rest=RestMessage(quorum=self._training.quorum if told else 0)))
 
     def _commit(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """Make the merge durable. One that changes nothing takes its place at once."""
@@ -322,7 +322,7 @@ class Exchanges:
         self._commits.commit(close.t, what, gradient, result, lambda: self._submit(MergeDurable(close, update)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
-        """Install the merge in one go, between two snapshots: shard, coordinator, ledger, peers."""
+        """Install the merge in one go, between two snapshots: shard, coordinator, ledger, streams."""
         if update is not None and not math.isnan(update.cosine):
             self.cosine.add(update.cosine)
         for effect in core.computed(close, update, self.at(now)):
@@ -338,8 +338,8 @@ class Exchanges:
     def _broadcast(self, core: Core, new: Broadcast) -> None:
         self.tokens[new.fragment] = tokens = self._work.ledger.tokens
         version = Version(new.fragment, new.t, new.base, new.coding, new.payload, core.shard.whole(new.fragment), tokens)
-        for peer, session in self._peers.streams():
-            peer.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
+        for stream, session in self._streams.joined_ranks():
+            stream.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
 
     def _skipped(self, skipped: Skipped, now: float) -> None:
         self._commits.note("skip", t=skipped.t, fragment=skipped.fragment, message=skipped.message)

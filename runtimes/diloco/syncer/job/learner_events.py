@@ -21,13 +21,13 @@ from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.work import Lease
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT
-from diloco.syncer.streams.peer import (
+from diloco.syncer.streams.learner_stream import (
     WITHOUT_SLOT,
     AliveReceived,
     ByeReceived,
     EvaluationReceived,
     HelloReceived,
-    Peer,
+    LearnerStream,
     PortionReceived,
     ProgressReported,
     ProtocolViolation,
@@ -70,41 +70,41 @@ class LearnerEvents:
 
     async def take(self, event: StreamEvent, now: float) -> None:
         """Handle the event of a stream. If that raises, the unit is refused, and only its accepted contributions stay."""
-        peer = event.peer
+        stream = event.stream
         try:
-            await self._handle_of_stream(peer, event, now)
+            await self._handle_of_stream(stream, event, now)
         except Exception as error:  # noqa: BLE001 - a defect that one message has shown; `fail` logs it
-            self._membership.fail(peer, _name(event), error, now)
+            self._membership.fail(stream, _name(event), error, now)
         # Even after an error: a stream whose slots do not come back is never read again.
         self._answers.release(event)
         if not isinstance(event, WITHOUT_SLOT):
-            peer.slots.release()
+            stream.slots.release()
 
-    async def _handle_of_stream(self, peer: Peer, event: StreamEvent, now: float) -> None:
+    async def _handle_of_stream(self, stream: LearnerStream, event: StreamEvent, now: float) -> None:
         if isinstance(event, HelloReceived):
-            self._membership.join(peer, event.hello, event.owned, now)
-            # A peer that is still joining waits until its fence is written, and `admit` decides. If it went on before that and the syncer
+            self._membership.join(stream, event.hello, event.owned, now)
+            # A stream that is still joining waits until its fence is written, and `admit` decides. If it went on before that and the syncer
             # crashed, an older attempt could come back beside it.
-            if peer.joining is None:
-                peer.join_decided.set()
-            if peer.rank:
-                self._take_up_progress(peer.leader, now)
+            if stream.joining is None:
+                stream.join_decided.set()
+            if stream.rank:
+                self._take_up_progress(stream.leader, now)
         elif isinstance(event, StreamLost):
-            self._membership.stream_lost(peer, event.why, now)
-        elif peer.session is not None:
-            rejected = not_of_rank(peer, peer.session, event) or await self._handle(peer, peer.session, event, now)
+            self._membership.stream_lost(stream, event.why, now)
+        elif stream.session is not None:
+            rejected = not_of_rank(stream, stream.session, event) or await self._handle(stream, stream.session, event, now)
             if rejected is not None:
-                self._membership.refuse(peer, rejected, now)
+                self._membership.refuse(stream, rejected, now)
         elif isinstance(event, ProtocolViolation):
-            self._membership.refuse_stream(peer, Rejected(Refused.PROTOCOL, event.why), now)
+            self._membership.refuse_stream(stream, Rejected(Refused.PROTOCOL, event.why), now)
 
-    async def _handle(self, peer: Peer, session: UnitSession, event: StreamEvent, now: float) -> Rejected | None:
+    async def _handle(self, stream: LearnerStream, session: UnitSession, event: StreamEvent, now: float) -> Rejected | None:
         """Handle the event of a joined learner. Returns why the learner must be refused, or None."""
         match event:
             case ProgressReported():
-                return self._progress_reported(peer, session, now)
+                return self._progress_reported(stream, session, now)
             case SeedReceived():
-                return await self._seed_received(peer, session, event.transfer, now)
+                return await self._seed_received(stream, session, event.transfer, now)
             case PushOffered() | PortionReceived() | PushDecoded():
                 return self._answers.take(session, event, now)
             case WorkRequested():
@@ -113,40 +113,40 @@ class LearnerEvents:
                     return Rejected(Refused.PROTOCOL, why)
                 if why := self._job.work.other_data(session, event.data):
                     return Rejected(Refused.LAYOUT, why)
-                self._send_leases(peer, session, list(self._job.work.lease(session, event.samples)))
+                self._send_leases(stream, session, list(self._job.work.lease(session, event.samples)))
             case EvaluationReceived():
                 core = self._job.exchanges.core
                 if core is not None and self._history.evaluated(core, session.unit, event.evaluation):
                     self._job.changes.notify()
             case AliveReceived():
                 self._alive(session, event.alive, now)
-                if self._recoveries.heard(peer, session, event.alive, now):
+                if self._recoveries.heard(stream, session, event.alive, now):
                     self._job.changes.notify()
             case ByeReceived():
-                self._membership.bye(peer, session, event.bye, now)
+                self._membership.bye(stream, session, event.bye, now)
             case ProtocolViolation():
                 return Rejected(Refused.PROTOCOL, event.why)
         return None
 
-    def _send_leases(self, peer: Peer, session: UnitSession, leases: Sequence[Lease]) -> None:
+    def _send_leases(self, stream: LearnerStream, session: UnitSession, leases: Sequence[Lease]) -> None:
         """Send leases once the tape has them: a restarted syncer must know every lease that a learner has."""
 
         def send() -> None:
-            if peer.session is session:
+            if stream.session is session:
                 for lease, start, end in leases:
-                    peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+                    stream.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
 
         self._job.tape.after_notes(send)
 
-    def _take_up_progress(self, leader: Peer, now: float) -> None:
+    def _take_up_progress(self, leader: LearnerStream, now: float) -> None:
         """Count what the leader has reported, once all ranks are there."""
         if leader.session is not None and (rejected := self._progress_reported(leader, leader.session, now)):
             self._membership.refuse(leader, rejected, now)
 
-    def _progress_reported(self, peer: Peer, session: UnitSession, now: float) -> Rejected | None:
-        if not peer.complete:
-            return None  # `peer.progress` keeps the newest report until all ranks have joined; before that the unit is not pulled
-        progress, peer.progress = peer.progress, None
+    def _progress_reported(self, stream: LearnerStream, session: UnitSession, now: float) -> Rejected | None:
+        if not stream.complete:
+            return None  # `stream.progress` keeps the newest report until all ranks have joined; before that the unit is not pulled
+        progress, stream.progress = stream.progress, None
         if progress is None:
             return None
         if rejected := self._job.exchanges.progress(session, progress, now):
@@ -172,8 +172,8 @@ class LearnerEvents:
             _log.info("unit %s %s", session.unit, f"pauses for at most {alive.pause_left:.0f} s: {pause}" if pause else "goes on")
             self._job.changes.notify()
 
-    async def _seed_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
-        seeded = await self._job.exchanges.seed(peer, session, transfer, now)
+    async def _seed_received(self, stream: LearnerStream, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
+        seeded = await self._job.exchanges.seed(stream, session, transfer, now)
         if isinstance(seeded, Rejected):
             return seeded
         if seeded and self._job.exchanges.core is not None:

@@ -24,7 +24,7 @@ from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.starting import ModelStart
 from diloco.syncer.job.welcomes import Welcomes
 from diloco.syncer.reporting.unit_stats import Phase
-from diloco.syncer.streams.peer import Joining, Peer
+from diloco.syncer.streams.learner_stream import Joining, LearnerStream
 from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, UnitSession
 from diloco.wording import plural
 
@@ -72,11 +72,11 @@ class Membership:
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, peer: Peer, hello: Hello, owned: Owned | PieceError | LayoutError, now: float) -> None:
+    def join(self, stream: LearnerStream, hello: Hello, owned: Owned | PieceError | LayoutError, now: float) -> None:
         """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable. `owned` is from `read_owned`."""
         request = JoinRequest(hello.job_uid, hello.unit, hello.attempt, hello.session)
         if hello.rank:
-            self._join_rank(peer, hello, request, now)
+            self._join_rank(stream, hello, request, now)
             return
         rejected = self._job.sessions.reject(request)
         if rejected is None and not isinstance(owned, tuple):
@@ -84,16 +84,16 @@ class Membership:
         elif rejected is None and (wrong := self._hello.wrong_layout(hello)):
             rejected = Rejected(Refused.LAYOUT, wrong)
         if rejected is not None:
-            self._refuse_join(peer, request, rejected, now)
+            self._refuse_join(stream, request, rejected, now)
             return
         # Before the session is touched: a stream that must come back later shall not displace the present one.
         lacks = self._job.exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
             self._job.sessions.expect(hello.unit, now)
-            peer.retry_reason = why
-            peer.outgoing.close(at_once=True)
+            stream.retry_reason = why
+            stream.outgoing.close(at_once=True)
             return
-        accepted = self._job.sessions.join(request, peer.stream)
+        accepted = self._job.sessions.join(request, stream.number)
         assert isinstance(accepted, Accepted)
         if accepted.displaced is not None:
             self._displace(accepted, now)
@@ -108,82 +108,82 @@ class Membership:
         session = self._job.sessions.session(hello.unit)
         assert session is not None
         assert isinstance(owned, tuple)
-        peer.owned = owned
-        self._ranks.give_portions(peer)
-        peer.joining = Joining(session, hello, resumed)
+        stream.owned = owned
+        self._ranks.give_portions(stream)
+        stream.joining = Joining(session, hello, resumed)
         if accepted.fenced:
             # It joins once this is durable. If it joined before and the syncer died, an older attempt could come back beside it.
             self._fences.write(self._job.sessions.fences)
         self.admit(now)
 
     def admit(self, now: float) -> None:
-        """Begin the sessions of all peers whose fences are durable by now."""
-        for peer, joining in self._job.peers.joining():
+        """Begin the sessions of all streams whose fences are durable by now."""
+        for stream, joining in self._job.streams.joining():
             if self._fences.settled(joining.session.unit, joining.session.attempt):
-                peer.joining = None
+                stream.joining = None
                 try:
-                    self._begin_session(peer, joining, now)
+                    self._begin_session(stream, joining, now)
                 except Exception as error:  # noqa: BLE001 - a defect that one Hello has shown; `fail` logs it
-                    self.fail(peer, "Hello", error, now)
-                peer.join_decided.set()
+                    self.fail(stream, "Hello", error, now)
+                stream.join_decided.set()
 
-    def _join_rank(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> None:
+    def _join_rank(self, stream: LearnerStream, hello: Hello, request: JoinRequest, now: float) -> None:
         """Answer the Hello of a follower: it takes part in the session of its leader."""
-        if rejected := self._ranks.join(peer, hello, request, now):
-            self._refuse_join(peer, request, rejected, now)
+        if rejected := self._ranks.join(stream, hello, request, now):
+            self._refuse_join(stream, request, rejected, now)
             return
-        session = peer.session
-        if session is None or not peer.complete:
+        session = stream.session
+        if session is None or not stream.complete:
             return
-        _log.info("all %d ranks of unit %s have joined", len(peer.leader.owned), session.unit)
+        _log.info("all %d ranks of unit %s have joined", len(stream.leader.owned), session.unit)
         stats = self._job.unit_stats.of(session.unit)
         if stats.phase is Phase.DISCONNECTED:
             stats.joined(session.attempt, now)
         self._job.changes.notify()
         self._find_seeder()
 
-    def _begin_session(self, peer: Peer, joining: Joining, now: float) -> None:
+    def _begin_session(self, stream: LearnerStream, joining: Joining, now: float) -> None:
         session, hello = joining.session, joining.hello
-        peer.session = session
-        peer.inner_state, peer.locality = hello.inner_state, hello.locality
+        stream.session = session
+        stream.inner_state, stream.locality = hello.inner_state, hello.locality
         addresses = hello.rank_addresses if hello.ranks else [hello.peer_address]
-        peer.addresses = tuple(addresses) if all(addresses) and len(addresses) == max(1, hello.ranks) else ()
+        stream.addresses = tuple(addresses) if all(addresses) and len(addresses) == max(1, hello.ranks) else ()
         self._job.work.begin(session)
         self._job.unit_stats.of(session.unit).joined(session.attempt, now)
         self._job.changes.notify()
         resumed = ", resumed" if joining.resumed else ""
         _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, resumed)
-        self._welcome_learner(peer, session, hello, now, resumed=joining.resumed)
-        self._recoveries.joined(peer, session)
+        self._welcome_learner(stream, session, hello, now, resumed=joining.resumed)
+        self._recoveries.joined(stream, session)
 
-    def _welcome_learner(self, peer: Peer, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
+    def _welcome_learner(self, stream: LearnerStream, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
         """Send Welcome, parameters and leases to a learner that has joined."""
         exchanges = self._job.exchanges
         if exchanges.seeded:
-            peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
+            stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=False))
             own_seed = exchanges.seeding.forget_own(session.holder, rank=0)
             held = dict(enumerate(hello.versions)) if resumed and not own_seed else {}
-            self._brake.sent(session.unit, exchanges.lacks(held, peer.portions), now)
-            exchanges.join(peer, session, held, now)
+            self._brake.sent(session.unit, exchanges.lacks(held, stream.portions), now)
+            exchanges.join(stream, session, held, now)
             if exchanges.finished:
-                peer.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
+                stream.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
         else:
-            if exchanges.seeding.stream is None and peer.complete:
-                self._ask_for_seed(peer, session)
-            peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=exchanges.seeding.stream == peer.stream))
+            if exchanges.seeding.stream is None and stream.complete:
+                self._ask_for_seed(stream, session)
+            stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=exchanges.seeding.stream == stream.number))
         if resumed:
             for lease, start, end in self._job.work.unreceived(session, hello.samples_leased):
-                peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+                stream.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
 
-    def _ask_for_seed(self, peer: Peer, session: UnitSession) -> None:
+    def _ask_for_seed(self, stream: LearnerStream, session: UnitSession) -> None:
         if self._starting is not None:
             self._starting.begin(self._job.exchanges.opened())
             return
-        self._job.exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
-        for rank_peer in peer.unit_streams:
-            rank_peer.seed_asked = True
+        self._job.exchanges.seeding.ask(stream.number, session.holder, len(stream.owned) or 1)
+        for rank_stream in stream.unit_streams:
+            rank_stream.seed_asked = True
 
-    def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
+    def _refuse_join(self, stream: LearnerStream, request: JoinRequest, rejected: Rejected, now: float) -> None:
         # A pod of another job says nothing about this job's units.
         if rejected.code != Refused.WRONG_JOB and request.unit:
             stats = self._job.unit_stats.of(request.unit)
@@ -193,12 +193,12 @@ class Membership:
                 stats.attempt = request.attempt
                 stats.lost(now, rejected.message, Phase.REFUSED)
         _log.warning("refused (%s): %s", name_of(rejected.code), rejected.message)
-        peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)))
+        stream.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)))
         self._job.changes.notify()
 
     def _displace(self, accepted: Accepted, now: float) -> None:
         assert accepted.displaced is not None
-        former = self._job.peers.get(accepted.displaced)
+        former = self._job.streams.get(accepted.displaced)
         # From here on no exchange waits for what the old stream still sends.
         self._job.exchanges.leave(accepted.session.unit, now)
         if self._job.exchanges.seeding.stream == accepted.displaced:
@@ -224,7 +224,7 @@ class Membership:
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
-    def bye(self, peer: Peer, session: UnitSession, bye: Bye, now: float) -> None:
+    def bye(self, stream: LearnerStream, session: UnitSession, bye: Bye, now: float) -> None:
         """End the session of a learner that says Bye, and close its stream."""
         stats = self._job.unit_stats.of(session.unit)
         if self._job.exchanges.finished:
@@ -233,44 +233,44 @@ class Membership:
             stats.lost(now, LEFT_EARLY if bye.left else "drained")
             stats.left = bye.left
         _log.info("unit %s leaves after Bye%s", session.unit, f": {LEFT_EARLY}" if bye.left and not self._job.exchanges.finished else "")
-        self._end_session(peer, session, now)
-        peer.outgoing.close()
-        self._ranks.end(peer)
+        self._end_session(stream, session, now)
+        stream.outgoing.close()
+        self._ranks.end(stream)
 
-    def refuse(self, peer: Peer, rejected: Rejected, now: float) -> None:
+    def refuse(self, stream: LearnerStream, rejected: Rejected, now: float) -> None:
         """Refuse a joined learner for what it or one of its ranks did: end its session and all its streams."""
-        peer = peer.leader
-        session = peer.session
+        stream = stream.leader
+        session = stream.session
         assert session is not None
         stats = self._job.unit_stats.of(session.unit)
         stats.refuse(reason_of(rejected.code), rejected.message)
         _log.warning("unit %s is refused (%s): %s", session.unit, name_of(rejected.code), rejected.message)
         stats.lost(now, rejected.message, Phase.REFUSED)
-        self._end_session(peer, session, now)
+        self._end_session(stream, session, now)
         last = ToLearner(refused=Refused(code=rejected.code, message=rejected.message))
-        peer.outgoing.close(last, at_once=True)
-        self._ranks.end(peer, last=last)
+        stream.outgoing.close(last, at_once=True)
+        self._ranks.end(stream, last=last)
 
-    def fail(self, peer: Peer, what: str, error: Exception, now: float) -> None:
+    def fail(self, stream: LearnerStream, what: str, error: Exception, now: float) -> None:
         """Refuse the unit of a stream whose message, named `what`, could not be handled. A stream that has not joined ends alone."""
         why = f"the syncer could not handle {what}: {type(error).__name__}: {error}"
-        _log.error("stream %d: %s", peer.stream, why, exc_info=error)
+        _log.error("stream %d: %s", stream.number, why, exc_info=error)
         rejected = Rejected(Refused.PROTOCOL, why)
-        if peer.leader.session is not None:
-            self.refuse(peer, rejected, now)
+        if stream.leader.session is not None:
+            self.refuse(stream, rejected, now)
         else:
-            self.refuse_stream(peer, rejected, now)
-        peer.join_decided.set()
+            self.refuse_stream(stream, rejected, now)
+        stream.join_decided.set()
 
-    def refuse_stream(self, peer: Peer, rejected: Rejected, now: float) -> None:
+    def refuse_stream(self, stream: LearnerStream, rejected: Rejected, now: float) -> None:
         """Refuse a stream that has not joined, or is still joining, and end its session."""
-        peer.joining = None
-        session = self._job.sessions.of_stream(peer.stream)
+        stream.joining = None
+        session = self._job.sessions.of_stream(stream.number)
         if session is not None:
-            self._end_session(peer, session, now)
+            self._end_session(stream, session, now)
         else:
-            self._find_seeder(peer.stream)  # its Hello may have given the job a layout
-        peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
+            self._find_seeder(stream.number)  # its Hello may have given the job a layout
+        stream.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
 
     def reject_contribution(self, order: ContributionRejected, now: float) -> None:
         """Act on a contribution that the guards have refused: its learner takes the job's parameters anew, or is quarantined."""
@@ -282,57 +282,57 @@ class Membership:
         session = self._job.sessions.session(order.unit)
         if session is None or session.holder != order.session:
             return  # another process acts for the unit now
-        peer = next((peer for peer, joined in self._job.peers.joined() if joined.holder == session.holder), None)
+        stream = next((stream for stream, joined in self._job.streams.joined() if joined.holder == session.holder), None)
         if order.quarantined:
             message = (
                 f"attempt {session.attempt} of unit {session.unit} is quarantined: its contributions were refused again and again, "
                 f"although it took the job's parameters each time. The last one: {order.refusal.message}"
             )
             self._job.sessions.quarantine(session.unit, session.attempt, message)
-            if peer is not None:
-                self.refuse(peer, Rejected(Refused.QUARANTINED, message), now)
+            if stream is not None:
+                self.refuse(stream, Rejected(Refused.QUARANTINED, message), now)
                 return
         stats.lost(now, order.refusal.message)
         self._job.sessions.expect(session.unit, now)
-        if peer is None:  # its connection is lost; without a session it is not resumed
+        if stream is None:  # its connection is lost; without a session it is not resumed
             self._job.sessions.end(session.unit)
             self._job.work.end(session.holder)
             return
-        self._end_session(peer, session, now)
-        peer.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
-        peer.outgoing.close(at_once=True)
-        self._ranks.end(peer, retry=peer.retry_reason)
+        self._end_session(stream, session, now)
+        stream.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
+        stream.outgoing.close(at_once=True)
+        self._ranks.end(stream, retry=stream.retry_reason)
 
-    def stream_lost(self, peer: Peer, why: str, now: float) -> None:
+    def stream_lost(self, stream: LearnerStream, why: str, now: float) -> None:
         """Note that the stream is over. Without a Bye its session stays open for the reconnect window. A leader's followers end with it."""
-        self._job.peers.remove(peer)
-        peer.outgoing.close(at_once=True)
-        if peer.rank:
-            self._rank_lost(peer, why, now)
+        self._job.streams.remove(stream)
+        stream.outgoing.close(at_once=True)
+        if stream.rank:
+            self._rank_lost(stream, why, now)
             return
-        self._ranks.end(peer, retry="the stream of the unit's leader, rank 0, has ended")
-        session = peer.session or (peer.joining.session if peer.joining is not None else None)
-        peer.session = peer.joining = None
-        if session is None or not self._job.sessions.stream_lost(session.unit, peer.stream, now):
+        self._ranks.end(stream, retry="the stream of the unit's leader, rank 0, has ended")
+        session = stream.session or (stream.joining.session if stream.joining is not None else None)
+        stream.session = stream.joining = None
+        if session is None or not self._job.sessions.stream_lost(session.unit, stream.number, now):
             return
         _log.warning("lost unit %s: %s", session.unit, why)
         self._job.unit_stats.of(session.unit).lost(now, f"connection lost: {why}")
         self._job.exchanges.leave(session.unit, now)
         self._job.changes.notify()
-        self._find_seeder(peer.stream)
+        self._find_seeder(stream.number)
 
-    def _rank_lost(self, peer: Peer, why: str, now: float) -> None:
+    def _rank_lost(self, stream: LearnerStream, why: str, now: float) -> None:
         """Keep the unit a member, but pull nothing until the rank is back. Once the job is over, a rank may go before its leader."""
-        session = self._ranks.lost(peer)
+        session = self._ranks.lost(stream)
         if session is None:
             return
         if self._job.exchanges.finished:
-            _log.info("rank %d of unit %s has ended its stream", peer.rank, session.unit)
+            _log.info("rank %d of unit %s has ended its stream", stream.rank, session.unit)
             return
-        _log.warning("lost rank %d of unit %s: %s", peer.rank, session.unit, why)
-        self._job.unit_stats.of(session.unit).lost(now, f"connection of rank {peer.rank} lost: {why}")
+        _log.warning("lost rank %d of unit %s: %s", stream.rank, session.unit, why)
+        self._job.unit_stats.of(session.unit).lost(now, f"connection of rank {stream.rank} lost: {why}")
         self._job.changes.notify()
-        self._find_seeder(peer.leader.stream)
+        self._find_seeder(stream.leader.number)
 
     def expire(self, now: float) -> None:
         """End the sessions whose reconnect window is over."""
@@ -342,14 +342,14 @@ class Membership:
             _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, freed)
             self._job.changes.notify()
 
-    def _end_session(self, peer: Peer, session: UnitSession, now: float) -> None:
-        peer.session = None
-        self._job.sessions.leave(session.unit, peer.stream)
+    def _end_session(self, stream: LearnerStream, session: UnitSession, now: float) -> None:
+        stream.session = None
+        self._job.sessions.leave(session.unit, stream.number)
         self._recoveries.ended(session.unit)
         self._job.work.end(session.holder)
         self._job.exchanges.leave(session.unit, now)
         self._job.changes.notify()
-        self._find_seeder(peer.stream)
+        self._find_seeder(stream.number)
 
     def _find_seeder(self, gone: int | None = None) -> None:
         """Ask a joined learner for the seed if none is asked, or the asked one is gone. If no learner is left, forget the model's layout.
@@ -363,11 +363,11 @@ class Membership:
             exchanges.seeding.stop()
         if exchanges.seeding.stream is not None:
             return
-        for peer, session in self._job.peers.joined():
-            if peer.complete:
-                self._ask_for_seed(peer, session)
-                for rank_peer in peer.unit_streams if self._starting is None else ():
-                    rank_peer.outgoing.urgent(self._welcomes.message(rank_peer, resumed=True, seed_wanted=True))
+        for stream, session in self._job.streams.joined():
+            if stream.complete:
+                self._ask_for_seed(stream, session)
+                for rank_stream in stream.unit_streams if self._starting is None else ():
+                    rank_stream.outgoing.urgent(self._welcomes.message(rank_stream, resumed=True, seed_wanted=True))
                 return
-        if not self._job.peers.joined() and not self._job.peers.joining():
+        if not self._job.streams.joined() and not self._job.streams.joining():
             exchanges.core = None

@@ -11,7 +11,7 @@ from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.changes import Changes
-from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.learner_stream import LearnerStreams
 from diloco.syncer.streams.sessions import SessionRegistry
 from diloco.tape.writer import TapeWriter
 
@@ -20,7 +20,7 @@ from diloco.tape.writer import TapeWriter
 class JobParts:
     """One job's streams, sessions, parameters, samples, figures and tape."""
 
-    peers: Peers
+    streams: LearnerStreams
     sessions: SessionRegistry
     exchanges: Exchanges
     work: Work

@@ -13,7 +13,7 @@ from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.welcomes import Welcomes
-from diloco.syncer.streams.peer import Peer, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
+from diloco.syncer.streams.learner_stream import LearnerStream, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
 from diloco.syncer.streams.sessions import JoinRequest, Rejected, UnitSession
 
 
@@ -25,23 +25,23 @@ class Ranks:
         self._welcomes = welcomes
         self._brake = brake
 
-    def give_portions(self, peer: Peer) -> None:
+    def give_portions(self, stream: LearnerStream) -> None:
         """From now on send the stream only what its rank owns, and take only that from it. In a unit of one process it owns everything."""
-        if peer.leader.owned:
-            peer.outgoing.portions = self._portions(peer.leader, peer.rank)
+        if stream.leader.owned:
+            stream.outgoing.portions = self._portions(stream.leader, stream.rank)
 
-    def join(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> Rejected | None:
+    def join(self, stream: LearnerStream, hello: Hello, request: JoinRequest, now: float) -> Rejected | None:
         """Let a rank take part in the session of its leader. Returns why the rank is refused, or None.
 
-        If the peer has no session afterwards, its stream is closed and the rank must try again.
+        If the stream has no session afterwards, it is closed and the rank must try again.
         """
         of_leader = self._job.sessions.of_rank(request)
         if isinstance(of_leader, Rejected):
             return of_leader
-        leader = self._job.peers.get(of_leader.stream) if of_leader is not None and of_leader.stream is not None else None
+        leader = self._job.streams.get(of_leader.stream) if of_leader is not None and of_leader.stream is not None else None
         if leader is None or leader.session is None:
-            peer.retry_reason = f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join"
-            peer.outgoing.close()
+            stream.retry_reason = f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join"
+            stream.outgoing.close()
             return None
         if rejected := _wrong_rank(leader, hello):
             return rejected
@@ -50,54 +50,54 @@ class Ranks:
         held = dict(enumerate(hello.versions)) if resumed else {}
         portions = self._portions(leader, hello.rank)
         if why := self._brake.reason(hello.unit, self._job.exchanges.lacks(held, portions), now):
-            peer.retry_reason = why
-            peer.outgoing.close(at_once=True)
+            stream.retry_reason = why
+            stream.outgoing.close(at_once=True)
             return None
         if (former := leader.ranks.get(hello.rank)) is not None:
             self._end_one(former, "the same process has opened another stream")
         session.ranks[hello.rank] = hello.process
-        leader.ranks[hello.rank] = peer
-        peer.leader, peer.rank, peer.process, peer.session = leader, hello.rank, hello.process, session
-        peer.outgoing.portions = portions
-        peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
+        leader.ranks[hello.rank] = stream
+        stream.leader, stream.rank, stream.process, stream.session = leader, hello.rank, hello.process, session
+        stream.outgoing.portions = portions
+        stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=False))
         if self._job.exchanges.seeded:
-            held = {} if self._job.exchanges.seeding.forget_own(session.holder, peer.rank) else held
+            held = {} if self._job.exchanges.seeding.forget_own(session.holder, stream.rank) else held
             self._brake.sent(session.unit, self._job.exchanges.lacks(held, portions), now)
-            self._job.exchanges.join(peer, session, held, now)
+            self._job.exchanges.join(stream, session, held, now)
         return None
 
-    def lost(self, peer: Peer) -> UnitSession | None:
+    def lost(self, stream: LearnerStream) -> UnitSession | None:
         """Note that the rank's stream is over. Returns the session that goes on without it. None if this stream had left it before."""
-        session, peer.session = peer.session, None
+        session, stream.session = stream.session, None
         if session is None:
             return None
-        del peer.leader.ranks[peer.rank]
-        peer.leader.gathering.forget(peer.rank)
+        del stream.leader.ranks[stream.rank]
+        stream.leader.gathering.forget(stream.rank)
         return session
 
-    def end(self, leader: Peer, *, retry: str = "", last: ToLearner | None = None) -> None:
+    def end(self, leader: LearnerStream, *, retry: str = "", last: ToLearner | None = None) -> None:
         """End the streams of the leader's followers. `retry` says why the followers must open new ones."""
-        for peer in list(leader.ranks.values()):
-            self._end_one(peer, retry, last)
+        for stream in list(leader.ranks.values()):
+            self._end_one(stream, retry, last)
 
-    def _portions(self, leader: Peer, rank: int) -> list[Portion]:
+    def _portions(self, leader: LearnerStream, rank: int) -> list[Portion]:
         return [portion(fragment, leader.owned[rank]) for fragment in self._job.exchanges.fragments]
 
-    def _end_one(self, peer: Peer, retry: str, last: ToLearner | None = None) -> None:
-        self.lost(peer)
-        peer.retry_reason = retry
-        peer.outgoing.close(last, at_once=True)
+    def _end_one(self, stream: LearnerStream, retry: str, last: ToLearner | None = None) -> None:
+        self.lost(stream)
+        stream.retry_reason = retry
+        stream.outgoing.close(last, at_once=True)
 
 
-def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejected | None:
+def not_of_rank(stream: LearnerStream, session: UnitSession, event: StreamEvent) -> Rejected | None:
     """Return why a follower is refused that sends what only its leader may send. None if the event is allowed."""
-    if not peer.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
+    if not stream.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
         return None
     what = type(event).__name__.removesuffix("Reported").removesuffix("Requested").removesuffix("Received")
-    return Rejected(Refused.PROTOCOL, f"rank {peer.rank} of unit {session.unit} sends {what}, which is for its leader, rank 0, to say")
+    return Rejected(Refused.PROTOCOL, f"rank {stream.rank} of unit {session.unit} sends {what}, which is for its leader, rank 0, to say")
 
 
-def _wrong_rank(leader: Peer, hello: Hello) -> Rejected | None:
+def _wrong_rank(leader: LearnerStream, hello: Hello) -> Rejected | None:
     """Return why the process cannot be a rank of the leader's unit. None if it can."""
     who = f"rank {hello.rank} of unit {hello.unit}"
     ranks = len(leader.owned)

@@ -15,7 +15,7 @@ from diloco.protocol.diloco_pb2 import Alive, Donor, Give, Recovery, ToLearner
 from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.reporting.unit_stats import Phase
-from diloco.syncer.streams.peer import Peer
+from diloco.syncer.streams.learner_stream import LearnerStream
 from diloco.syncer.streams.sessions import UnitSession
 from diloco.wording import one_line
 
@@ -48,7 +48,7 @@ class Recoveries:
         self._asked: set[str] = set()
         """Units that have asked this process for a donor. They have lost their state, so they are not expected to become donors."""
 
-    def heard(self, peer: Peer, session: UnitSession, alive: Alive, now: float) -> bool:
+    def heard(self, stream: LearnerStream, session: UnitSession, alive: Alive, now: float) -> bool:
         """Note how far a unit's recovery is. True if what reports say of it has changed."""
         if not alive.HasField("recovery"):
             return False
@@ -65,15 +65,15 @@ class Recoveries:
         stats.recovery = recovery
         failed_ones = frozenset(recovery.failed)
         taking = Taking(
-            session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones, recovery.steps, recovery.why
+            session.unit, session.holder, stream.inner_state, stream.locality, recovery.round, failed_ones, recovery.steps, recovery.why
         )
         if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
             self._asked.add(session.unit)
         if recovery.phase == Recovery.WANTED:
             if (answer := self._donors.asks(taking)) is not None:
-                self._tell(peer, taking, answer)
+                self._tell(stream, taking, answer)
         elif recovery.phase == Recovery.COPYING:
-            self._donors.copies(taking, Candidate(recovery.unit, recovery.attempt, (), peer.inner_state))
+            self._donors.copies(taking, Candidate(recovery.unit, recovery.attempt, (), stream.inner_state))
         elif recovery.phase == Recovery.OVER:
             self._donors.ends(session.unit)
         return changed
@@ -81,17 +81,17 @@ class Recoveries:
     @property
     def not_stored(self) -> str:
         """Why a unit could not store its newest state. Empty if all could."""
-        for _, session in self._job.peers.joined():
+        for _, session in self._job.streams.joined():
             recovery = self._job.unit_stats.of(session.unit).recovery
             if recovery is not None and recovery.not_stored:
                 return f"unit {session.unit} could not store its state at spec.training.checkpoint.uri: {recovery.not_stored}"
         return ""
 
-    def joined(self, peer: Peer, session: UnitSession) -> None:
+    def joined(self, stream: LearnerStream, session: UnitSession) -> None:
         """Tell a unit on its new stream again whom it gives its state to. The earlier message may be lost with the old stream."""
         for taking, answer in self._donors.grants_of(session.unit):
             if answer.donor is not None and answer.donor.attempt == session.attempt:
-                _allow(peer, taking, answer, self._attempt(taking))
+                _allow(stream, taking, answer, self._attempt(taking))
 
     def ended(self, unit: str) -> None:
         self._donors.ends(unit)
@@ -100,16 +100,16 @@ class Recoveries:
         """Answer the waiting takers that can be answered by now."""
         if not self._donors.waiting:
             return
-        joined = {session.unit: (peer, session) for peer, session in self._job.peers.joined()}
+        joined = {session.unit: (stream, session) for stream, session in self._job.streams.joined()}
         able = [
-            Candidate(unit, session.attempt, peer.addresses, peer.inner_state, peer.locality, self._steps(unit))
-            for unit, (peer, session) in sorted(joined.items())
+            Candidate(unit, session.attempt, stream.addresses, stream.inner_state, stream.locality, self._steps(unit))
+            for unit, (stream, session) in sorted(joined.items())
             if self._job.unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]
-        kinds = [peer.inner_state for peer, _ in joined.values()]
+        kinds = [stream.inner_state for stream, _ in joined.values()]
         contributing = {candidate.unit for candidate in able}
         # A joined unit that has not asked for a donor has its state, and may give it as soon as it contributes.
-        coming = any(peer.addresses and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
+        coming = any(stream.addresses and unit not in contributing | self._asked for unit, (stream, _) in joined.items())
         awaited = coming or self._sessions_may_return()
         for taking, answer in self._donors.name(able, kinds, self._job.exchanges.t, now, awaited=awaited):
             if taking.unit in joined:
@@ -127,7 +127,7 @@ class Recoveries:
     def _attempt(self, taking: Taking) -> int:
         return self._job.unit_stats.of(taking.unit).attempt
 
-    def _tell(self, peer: Peer, taking: Taking, answer: Answer) -> None:
+    def _tell(self, stream: LearnerStream, taking: Taking, answer: Answer) -> None:
         message = Donor(round=taking.round, why=answer.why, grant=answer.grant)
         if (donor := answer.donor) is not None:
             message.unit, message.attempt = donor.unit, donor.attempt
@@ -137,8 +137,8 @@ class Recoveries:
                 message.rank_addresses.extend(donor.addresses)
         else:
             message.former.extend(self._former)
-        peer.outgoing.urgent(ToLearner(donor=message))
+        stream.outgoing.urgent(ToLearner(donor=message))
 
 
-def _allow(donor: Peer, taking: Taking, answer: Answer, attempt: int) -> None:
+def _allow(donor: LearnerStream, taking: Taking, answer: Answer, attempt: int) -> None:
     donor.outgoing.urgent(ToLearner(give=Give(unit=taking.unit, attempt=attempt, grant=answer.grant)))

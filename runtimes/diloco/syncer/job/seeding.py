@@ -18,7 +18,7 @@ class Seeding:
 
     def __init__(self) -> None:
         self.stream: int | None = None
-        """The stream that was asked for the seed. None if none is."""
+        """Number of the stream that was asked for the seed. None if none is."""
         self._asked: set[tuple[str, int]] = set()
         """(holder, rank) of processes that were asked and whose seed was not taken. Their version 0 is their own, not the job's."""
         self._payloads: dict[int, dict[int, tuple[Portion | None, memoryview]]] = {}

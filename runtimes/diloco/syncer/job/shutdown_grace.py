@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from diloco.syncer.config import Timeouts
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
-from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.learner_stream import LearnerStreams
 from diloco.syncer.streams.sessions import SessionRegistry
 
 
@@ -17,7 +17,7 @@ class ShutdownGrace:
     def __init__(
         self,
         timeouts: Timeouts,
-        peers: Peers,
+        streams: LearnerStreams,
         sessions: SessionRegistry,
         unit_stats: UnitStatsTable,
         *,
@@ -30,7 +30,7 @@ class ShutdownGrace:
             began_finished: the job was over when this process took it over
         """
         self._timeouts = timeouts
-        self._peers = peers
+        self._streams = streams
         self._sessions = sessions
         self._unit_stats = unit_stats
         self._continued_at = continued_at
@@ -44,8 +44,8 @@ class ShutdownGrace:
         if self.finished_at is None:
             return None
         # A joined learner evaluates and says Bye. If it pauses for its evaluation, it has said for how long.
-        if self._peers.joined() or self._peers.joining():
-            paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._peers.joined())
+        if self._streams.joined() or self._streams.joining():
+            paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._streams.joined())
             return max([self.finished_at, *filter(None, paused)]) + self._timeouts.farewell
         # A learner that is away may be on its way back. It must hear that the job is done, or it would look for its syncer for ever.
         linger = self._timeouts.linger

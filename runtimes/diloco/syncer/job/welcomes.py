@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diloco.protocol.diloco_pb2 import FragmentNames, ToLearner, Welcome
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.streams.peer import Peer
+from diloco.syncer.streams.learner_stream import LearnerStream
 
 
 class Welcomes:
@@ -14,7 +14,7 @@ class Welcomes:
         self._exchanges = exchanges
         self._incarnation = incarnation
 
-    def message(self, peer: Peer, *, resumed: bool, seed_wanted: bool) -> ToLearner:
+    def message(self, stream: LearnerStream, *, resumed: bool, seed_wanted: bool) -> ToLearner:
         """Return the Welcome for this stream, with the present state of the job."""
         return ToLearner(
             welcome=Welcome(
@@ -27,6 +27,6 @@ class Welcomes:
                 takes_cancelled=True,
                 acknowledges=True,
                 acknowledges_beside=True,
-                ranks=len(peer.leader.owned),
+                ranks=len(stream.leader.owned),
             )
         )

@@ -26,14 +26,14 @@ from diloco.protocol.piece_maps import Owned, read_owned
 from diloco.protocol.rpc import ExchangeContext, WatchContext
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.streams.changes import Changes
-from diloco.syncer.streams.peer import (
+from diloco.syncer.streams.learner_stream import (
     WITHOUT_SLOT,
     AliveReceived,
     ByeReceived,
     CongestedError,
     EvaluationReceived,
     HelloReceived,
-    Peer,
+    LearnerStream,
     ProgressReported,
     ProtocolViolation,
     SeedReceived,
@@ -52,7 +52,7 @@ DEFAULT_INTERVAL = 1.0
 class Job(Protocol):
     """What the streams need from their job."""
 
-    def connect(self) -> Peer:
+    def connect(self) -> LearnerStream:
         """Register a new stream."""
         ...
 
@@ -60,7 +60,7 @@ class Job(Protocol):
         """Queue an event."""
         ...
 
-    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
+    def expected_bytes(self, stream: LearnerStream, chunk: Chunk) -> int:
         """Return the size of the payload that a joined learner's chunk begins.
 
         Raises FramingError for a chunk that this learner may not send, CongestedError if the stream shall end and may be opened again.
@@ -71,15 +71,15 @@ class Job(Protocol):
         """Return a buffer of `size` bytes for a payload whose first chunk `expected_bytes` has admitted."""
         ...
 
-    async def push(self, peer: Peer, transfer: Transfer) -> None:
+    async def push(self, stream: LearnerStream, transfer: Transfer) -> None:
         """Take a complete PUSH. The stream's reader waits for it."""
         ...
 
-    def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
+    def received(self, stream: LearnerStream, message: FromLearner | DataChunk) -> None:
         """Note for reports what a joined learner has sent just now."""
         ...
 
-    def sent(self, peer: Peer, chunk: DataChunk) -> None:
+    def sent(self, stream: LearnerStream, chunk: DataChunk) -> None:
         """Note for reports what a learner was sent."""
         ...
 
@@ -106,23 +106,23 @@ class Service:
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """Serve one learner's stream until its end."""
         shown = peer_identity(context.auth_context())
-        peer = self._job.connect()
-        reader = asyncio.create_task(self._read(requests, peer, shown), name=f"read-{peer.stream}")
+        stream = self._job.connect()
+        reader = asyncio.create_task(self._read(requests, stream, shown), name=f"read-{stream.number}")
         why = "the stream was cut"
         try:
-            async for message in peer.outgoing.messages():
+            async for message in stream.outgoing.messages():
                 await context.write(message)
                 if isinstance(message, DataChunk):  # the stream makes and writes its next message only in its next turn
-                    self._job.sent(peer, message)
+                    self._job.sent(stream, message)
                     await self._turns.next()
             why = "the stream has ended"
-            if peer.retry_reason:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, peer.retry_reason)
-            if peer.identity_mismatch:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, peer.identity_mismatch)
+            if stream.retry_reason:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, stream.retry_reason)
+            if stream.identity_mismatch:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, stream.identity_mismatch)
         finally:
             reader.cancel()
-            self._job.submit(StreamLost(peer, why))
+            self._job.submit(StreamLost(stream, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
         """Report at once, at every change and after every interval, until the watcher leaves or the job is complete."""
@@ -151,10 +151,10 @@ class Service:
                 return
             await self._changes.wait(mark, interval)
 
-    async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], peer: Peer, shown: str) -> None:
-        assembler = peer.assembler = Assembler(functools.partial(self._job.expected_bytes, peer), self._job.memory)
+    async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], stream: LearnerStream, shown: str) -> None:
+        assembler = stream.assembler = Assembler(functools.partial(self._job.expected_bytes, stream), self._job.memory)
         greeted = False
-        limit = asyncio.get_running_loop().call_later(self._hello_timeout, self._end_silent, peer)
+        limit = asyncio.get_running_loop().call_later(self._hello_timeout, self._end_silent, stream)
         try:
             async for message in requests:
                 if not greeted:
@@ -165,50 +165,50 @@ class Service:
                     # The certificate must confirm the Hello, or a learner could speak for any other unit.
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
                         _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "no identity")
-                        peer.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
-                        peer.outgoing.close()
+                        stream.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
+                        stream.outgoing.close()
                         return
                     greeted = True
                     if hello.acknowledges:
-                        peer.outgoing.acknowledges(beside=hello.acknowledges_beside)
-                    await self._submit(peer, HelloReceived(peer, hello, await _owned(hello)))
-                    # Nothing is read before the decision, because events of a peer without a session are dropped.
-                    await peer.join_decided.wait()
-                    if peer.session is None:
+                        stream.outgoing.acknowledges(beside=hello.acknowledges_beside)
+                    await self._submit(stream, HelloReceived(stream, hello, await _owned(hello)))
+                    # Nothing is read before the decision, because events of a stream without a session are dropped.
+                    await stream.join_decided.wait()
+                    if stream.session is None:
                         return
                     continue
-                self._job.received(peer, message)
-                event = _event(peer, message, assembler)
+                self._job.received(stream, message)
+                event = _event(stream, message, assembler)
                 if isinstance(event, Transfer):
-                    await self._job.push(peer, event)
+                    await self._job.push(stream, event)
                 elif event is not None:
-                    await self._submit(peer, event)
+                    await self._submit(stream, event)
         except FramingError as error:
-            await self._submit(peer, ProtocolViolation(peer, f"rank {peer.rank}: {error}" if peer.rank else str(error)))
+            await self._submit(stream, ProtocolViolation(stream, f"rank {stream.rank}: {error}" if stream.rank else str(error)))
             return
         except CongestedError as error:
-            peer.retry_reason = str(error)
-            peer.outgoing.close(at_once=True)
+            stream.retry_reason = str(error)
+            stream.outgoing.close(at_once=True)
             return
         except (grpc.aio.UsageError, grpc.aio.AbortError):
             return  # the call has ended meanwhile, or the syncer ends it
         except Exception as error:  # noqa: BLE001 - such as one that cannot be parsed; it is logged
-            _log.exception("stream %d: a message could not be read", peer.stream)
-            await self._submit(peer, ProtocolViolation(peer, f"a message could not be read: {type(error).__name__}: {error}"))
+            _log.exception("stream %d: a message could not be read", stream.number)
+            await self._submit(stream, ProtocolViolation(stream, f"a message could not be read: {type(error).__name__}: {error}"))
             return
         finally:
             limit.cancel()
-        self._job.submit(StreamLost(peer, "the learner has ended its stream"))
+        self._job.submit(StreamLost(stream, "the learner has ended its stream"))
 
-    def _end_silent(self, peer: Peer) -> None:
+    def _end_silent(self, stream: LearnerStream) -> None:
         """End a stream that has sent no Hello in time. Its learner shall try again, because its link may have been slow."""
-        peer.retry_reason = f"no Hello has come within {self._hello_timeout:.0f} s"
-        peer.outgoing.close(at_once=True)
+        stream.retry_reason = f"no Hello has come within {self._hello_timeout:.0f} s"
+        stream.outgoing.close(at_once=True)
 
-    async def _submit(self, peer: Peer, event: StreamEvent) -> None:
+    async def _submit(self, stream: LearnerStream, event: StreamEvent) -> None:
         """Queue an event once this stream has a free slot."""
         if not isinstance(event, WITHOUT_SLOT):
-            await peer.slots.acquire()
+            await stream.slots.acquire()
         self._job.submit(event)
 
 
@@ -222,27 +222,27 @@ async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
         return error
 
 
-def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
+def _event(stream: LearnerStream, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
     """Return the event of a message after Hello, or a complete PUSH. None if it is neither. Raises FramingError."""
     if (taken := acknowledged_in(message)) is not None:
-        peer.outgoing.taken(taken)
+        stream.outgoing.taken(taken)
     if isinstance(message, DataChunk):
-        peer.outgoing.took(message)
+        stream.outgoing.took(message)
         transfer = assembler.add(message)
-        return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
+        return SeedReceived(stream, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):
         case "progress":
             # Only the newest report counts, and one event stands for all that wait. Reports take no slot, so they would fill the queue.
-            waiting, peer.progress = peer.progress is not None, message.progress
-            return None if waiting else ProgressReported(peer)
+            waiting, stream.progress = stream.progress is not None, message.progress
+            return None if waiting else ProgressReported(stream)
         case "work_wanted":
-            return WorkRequested(peer, message.work_wanted.samples, message.work_wanted.data)
+            return WorkRequested(stream, message.work_wanted.samples, message.work_wanted.data)
         case "evaluation":
-            return EvaluationReceived(peer, message.evaluation)
+            return EvaluationReceived(stream, message.evaluation)
         case "alive":
-            return AliveReceived(peer, message.alive)
+            return AliveReceived(stream, message.alive)
         case "bye":
-            return ByeReceived(peer, message.bye)
+            return ByeReceived(stream, message.bye)
         case "hello":
             raise FramingError("Hello came twice on one stream")
         case _:

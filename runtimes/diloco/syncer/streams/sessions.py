@@ -42,7 +42,7 @@ class Accepted:
     known: bool
     """The session was open before, and may resume where it stopped."""
     displaced: int | None
-    """The stream that acted for the unit until now. None if there was none."""
+    """Number of the stream that acted for the unit until now. None if there was none."""
     released: str | None
     """The holder whose session is over. None if no session has ended."""
     fenced: bool
@@ -67,7 +67,7 @@ class UnitSession:
     holder: str
     """Names the session in the ledger: `<unit>/<attempt>/<number>`, unique in the life of the registry."""
     stream: int | None
-    """None if the stream broke. Then the session stays open until `until`."""
+    """Number of the stream. None if the stream broke. Then the session stays open until `until`."""
     until: float | None = None
     ranks: dict[int, bytes] = field(default_factory=dict, compare=False)
     """The process of each follower that has joined in this session (`Hello.process`)."""

@@ -59,7 +59,7 @@ def test_attempt_is_welcomed_once_its_fence_is_durable_and_nobody_else_waits_for
         old.join()
         disk = SlowDisk(monkeypatch)
         new.hello()
-        until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._job.peers.joining())), "the new attempt to wait for its fence")
+        until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._job.streams.joining())), "the new attempt to wait for its fence")
         old.seed().want(5).hear("work")
         until(lambda: syncer.report().seeded, "the seed")
         assert (welcomed(syncer, "old"), welcomed(syncer, "new")) == (True, False)
@@ -75,7 +75,7 @@ def test_connection_that_breaks_while_its_fence_is_written_is_resumed_and_still_
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as again:
         disk = SlowDisk(monkeypatch)
-        waiting = syncer.syncer.engine._job.peers.joining
+        waiting = syncer.syncer.engine._job.streams.joining
         with ScriptedLearner(syncer, unit="u") as first:
             first.hello()
             until(lambda: syncer.call(lambda: bool(waiting())), "the first to wait for its fence")
@@ -93,8 +93,8 @@ def test_model_is_not_forgotten_while_a_learner_waits_for_its_fence(tmp_path: Pa
             assert seeder.welcomed().seed_wanted
             disk = SlowDisk(monkeypatch)
             new.hello()
-            until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._job.peers.joining())), "the new one to wait for its fence")
-        until(lambda: syncer.call(lambda: not syncer.syncer.engine._job.peers.joined()), "the seeder's end to be noticed")
+            until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._job.streams.joining())), "the new one to wait for its fence")
+        until(lambda: syncer.call(lambda: not syncer.syncer.engine._job.streams.joined()), "the seeder's end to be noticed")
         disk.let_go()
         assert new.hear("welcome").welcome.seed_wanted
         new.seed()

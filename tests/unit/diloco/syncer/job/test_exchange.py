@@ -20,7 +20,7 @@ from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Pull, Refused, Taken, UnitReport, WatchRequest
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
-from diloco.syncer.streams.peer import PushOffered
+from diloco.syncer.streams.learner_stream import PushOffered
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
@@ -233,8 +233,8 @@ def test_an_answer_whose_stream_ended_before_it_was_judged_harms_nobody(tmp_path
 
         def offer_and_cancel() -> None:
             """As a stream's reader that is cancelled while it waits."""
-            ((peer, _),) = engine._job.peers.joined()
-            offered = PushOffered(peer, header, asyncio.get_running_loop().create_future())
+            ((stream, _),) = engine._job.streams.joined()
+            offered = PushOffered(stream, header, asyncio.get_running_loop().create_future())
             engine.submit(offered)
             offered.admitted.cancel()
 

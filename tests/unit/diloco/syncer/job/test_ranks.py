@@ -159,8 +159,8 @@ def gathered(syncer: LocalSyncer, unit: str) -> int:
     """Portions of the unit that wait."""
 
     def count() -> int:
-        peer = next(peer for peer, session in syncer.syncer.engine._job.peers.joined() if session.unit == unit)
-        return sum(len(answer.parts) for answer in peer.gathering._open.values())
+        stream = next(stream for stream, session in syncer.syncer.engine._job.streams.joined() if session.unit == unit)
+        return sum(len(answer.parts) for answer in stream.gathering._open.values())
 
     return int(syncer.call(count))
 
@@ -480,4 +480,4 @@ def test_a_unit_has_no_more_under_way_than_one_process_could(tmp_path: Path, ove
 
 
 def under_way(syncer: LocalSyncer) -> int:
-    return int(syncer.call(lambda: sum(len(x.assembler._open) for x in syncer.syncer.engine._job.peers if x.assembler is not None)))
+    return int(syncer.call(lambda: sum(len(x.assembler._open) for x in syncer.syncer.engine._job.streams if x.assembler is not None)))

@@ -1,7 +1,7 @@
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
-from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.learner_stream import LearnerStreams
 from diloco.syncer.streams.sessions import JoinRequest, SessionRegistry
 
 JOB = "job-uid"
@@ -13,27 +13,27 @@ class AtTheEnd:
 
     def __init__(self, *units: str, continued_at: float | None = None, began_finished: bool = False) -> None:
         """`units`: of the state that this process began with, at `continued_at`."""
-        self.peers = Peers()
+        self.streams = LearnerStreams()
         self.sessions = SessionRegistry(JOB, {}, TIMEOUTS.reconnect_window)
         self.units = UnitStatsTable({unit: {"attempt": 1, "refused": {}} for unit in units})
         self.shutdown_grace = ShutdownGrace(
-            TIMEOUTS, self.peers, self.sessions, self.units, continued_at=continued_at, began_finished=began_finished
+            TIMEOUTS, self.streams, self.sessions, self.units, continued_at=continued_at, began_finished=began_finished
         )
         self.shutdown_grace.finished_at = 100.0
 
     def comes(self, unit: str) -> None:
         """It joins, hears of the end, and is connected."""
         self.units.of(unit).joined(1, 100.0)
-        peer = self.peers.open()
-        self.sessions.join(JoinRequest(JOB, unit, 1, unit.encode()), peer.stream)
-        peer.session = self.sessions.session(unit)
+        stream = self.streams.open()
+        self.sessions.join(JoinRequest(JOB, unit, 1, unit.encode()), stream.number)
+        stream.session = self.sessions.session(unit)
 
     def says_bye(self, unit: str) -> None:
         self.units.of(unit).finished(101.0)
-        for peer, session in list(self.peers.joined()):
+        for stream, session in list(self.streams.joined()):
             if session.unit == unit:
-                self.sessions.leave(unit, peer.stream)
-                peer.session = None
+                self.sessions.leave(unit, stream.number)
+                stream.session = None
 
 
 def test_a_job_that_has_not_ended_has_no_farewell() -> None:
@@ -53,19 +53,19 @@ def test_it_waits_for_the_units_that_are_connected_and_ends_with_their_byes() ->
 def test_it_waits_for_a_unit_whose_stream_broke() -> None:
     syncer = AtTheEnd()
     syncer.comes("a")
-    ((peer, _),) = syncer.peers.joined()
-    syncer.sessions.stream_lost("a", peer.stream, 100.0)
-    peer.session = None
+    ((stream, _),) = syncer.streams.joined()
+    syncer.sessions.stream_lost("a", stream.number, 100.0)
+    stream.session = None
     assert syncer.shutdown_grace.until == 110.0
 
 
 def test_it_waits_for_a_unit_that_was_told_to_join_again_until_it_comes_or_stays_away() -> None:
     syncer = AtTheEnd()
     syncer.comes("a")
-    ((peer, _),) = syncer.peers.joined()
-    syncer.sessions.leave("a", peer.stream)  # its contribution was refused
+    ((stream, _),) = syncer.streams.joined()
+    syncer.sessions.leave("a", stream.number)  # its contribution was refused
     syncer.sessions.expect("a", 100.0)
-    peer.session = None
+    stream.session = None
     assert syncer.shutdown_grace.until == 110.0
     syncer.comes("a")
     syncer.says_bye("a")

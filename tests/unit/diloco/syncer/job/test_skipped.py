@@ -17,7 +17,7 @@ from diloco.syncer.job.exchange import SKIPS_SAID_AGAIN_AFTER, Exchanges
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
-from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.learner_stream import LearnerStreams
 from diloco.syncer.streams.sessions import UnitSession
 
 
@@ -39,7 +39,9 @@ def test_the_work_of_a_contribution_that_is_refused_at_the_merge_is_free_again(t
 
 def test_a_job_that_merges_nothing_says_so_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     core = a_seeded_core(a_job())
-    exchanges = Exchanges(a_job(), core, Peers(), Work(Ledger(), 4), UnitStatsTable({}), RecentEntries(), AtOnce(), lambda event: None)
+    exchanges = Exchanges(
+        a_job(), core, LearnerStreams(), Work(Ledger(), 4), UnitStatsTable({}), RecentEntries(), AtOnce(), lambda event: None
+    )
     core.join("u", 0.0)
     session = UnitSession("u", 1, b"s", "u/1/1", 1)
     with caplog.at_level(logging.INFO, "diloco.syncer.job.exchange"):

@@ -21,7 +21,7 @@ def a_place(path: Path) -> Place:
 
 
 def open_streams(syncer: LocalSyncer) -> int:
-    found: int = syncer.call(lambda: len(list(syncer.syncer.engine._job.peers)))
+    found: int = syncer.call(lambda: len(list(syncer.syncer.engine._job.streams)))
     return found
 
 

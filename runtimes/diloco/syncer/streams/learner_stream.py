@@ -38,14 +38,14 @@ class Joining:
     """It goes on with the session that this syncer process knows."""
 
 
-class Peer:
+class LearnerStream:
     """A stream from its opening to its end. Only the engine changes it, except `progress`, which the stream's reader overwrites.
 
-    Each rank of a unit has one. The peer of rank 0, the leader, stands for the unit; a unit of one process has no other.
+    Each rank of a unit has one. The stream of rank 0, the leader, stands for the unit; a unit of one process has no other.
     """
 
-    def __init__(self, stream: int, cutting: Executor | None = None) -> None:
-        self.stream = stream
+    def __init__(self, number: int, cutting: Executor | None = None) -> None:
+        self.number = number
         self.outgoing = Outgoing(cutting)
         self.session: UnitSession | None = None
         """None if the learner has not joined yet, or was refused or displaced, or has left."""
@@ -74,7 +74,7 @@ class Peer:
         """This stream was asked for the seed at some time."""
         self.owned: Owned = ()
         """Set for a leader: what each rank owns. Empty in a unit of one process."""
-        self.ranks: dict[int, Peer] = {}
+        self.ranks: dict[int, LearnerStream] = {}
         """Set for a leader: the streams of the followers that have joined."""
         self.gathering = Gathering()
         """Used for a leader: answers that are not whole yet."""
@@ -85,7 +85,7 @@ class Peer:
         return self.outgoing.portions
 
     @property
-    def unit_streams(self) -> list[Peer]:
+    def unit_streams(self) -> list[LearnerStream]:
         """The joined streams of the unit, the leader's first."""
         return [self.leader, *self.leader.ranks.values()]
 
@@ -95,52 +95,52 @@ class Peer:
         return len(self.leader.ranks) + 1 >= len(self.leader.owned)
 
 
-class Peers:
+class LearnerStreams:
     """The open streams, joined or not."""
 
     def __init__(self) -> None:
-        self._peers: dict[int, Peer] = {}
+        self._streams: dict[int, LearnerStream] = {}
         self._opened = 0
         # Threads of its own, so that records, fences and snapshots do not wait until hundreds of portions are cut.
         self._cutting = ThreadPoolExecutor(os.cpu_count(), "cut")
 
-    def __iter__(self) -> Iterator[Peer]:
-        return iter(list(self._peers.values()))
+    def __iter__(self) -> Iterator[LearnerStream]:
+        return iter(list(self._streams.values()))
 
-    def open(self) -> Peer:
+    def open(self) -> LearnerStream:
         self._opened += 1
-        peer = self._peers[self._opened] = Peer(self._opened, self._cutting)
-        return peer
+        stream = self._streams[self._opened] = LearnerStream(self._opened, self._cutting)
+        return stream
 
     def close(self) -> None:
         """End the threads. Called once all streams have ended."""
         self._cutting.shutdown(wait=False, cancel_futures=True)
 
-    def get(self, stream: int) -> Peer | None:
-        return self._peers.get(stream)
+    def get(self, number: int) -> LearnerStream | None:
+        return self._streams.get(number)
 
-    def remove(self, peer: Peer) -> None:
+    def remove(self, stream: LearnerStream) -> None:
         """Remove a stream that is over. Idempotent."""
-        self._peers.pop(peer.stream, None)
+        self._streams.pop(stream.number, None)
 
-    def joined(self) -> list[tuple[Peer, UnitSession]]:
+    def joined(self) -> list[tuple[LearnerStream, UnitSession]]:
         """Return the joined learners, the longest-lived stream first. For a unit of several ranks it is the leader."""
-        return [(peer, session) for peer, session in self.streams() if peer.leader is peer]
+        return [(stream, session) for stream, session in self.joined_ranks() if stream.leader is stream]
 
-    def streams(self) -> list[tuple[Peer, UnitSession]]:
+    def joined_ranks(self) -> list[tuple[LearnerStream, UnitSession]]:
         """Return all streams of the joined learners, with those of followers."""
-        return [(peer, peer.session) for peer in self._peers.values() if peer.session is not None]
+        return [(stream, stream.session) for stream in self._streams.values() if stream.session is not None]
 
-    def joining(self) -> list[tuple[Peer, Joining]]:
+    def joining(self) -> list[tuple[LearnerStream, Joining]]:
         """Return the learners that will be welcomed once their fences are durable."""
-        return [(peer, peer.joining) for peer in self._peers.values() if peer.joining is not None]
+        return [(stream, stream.joining) for stream in self._streams.values() if stream.joining is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
     """The first message of a stream."""
 
-    peer: Peer
+    stream: LearnerStream
     hello: Hello
     owned: Owned | PieceError | LayoutError = ()
     """What `read_owned` has returned or raised for it."""
@@ -148,16 +148,16 @@ class HelloReceived:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReported:
-    """The peer has a new `progress`."""
+    """The stream has a new `progress`."""
 
-    peer: Peer
+    stream: LearnerStream
 
 
 @dataclass(frozen=True, slots=True)
 class SeedReceived:
     """A complete SEED of one fragment."""
 
-    peer: Peer
+    stream: LearnerStream
     transfer: Transfer
 
 
@@ -165,7 +165,7 @@ class SeedReceived:
 class PushOffered:
     """A complete PUSH. The stream's reader waits for `admitted`."""
 
-    peer: Peer
+    stream: LearnerStream
     header: Chunk
     admitted: asyncio.Future[Offer | None]
     """Its result is what the reader must decode, or None if there is nothing to decode."""
@@ -178,7 +178,7 @@ class PortionReceived:
     """A complete PUSH of one rank's portion. The stream's reader waits for `taken`: until the portion is put aside, or after the last
     portion until the answer is in the merge."""
 
-    peer: Peer
+    stream: LearnerStream
     transfer: Transfer
     taken: asyncio.Future[None]
 
@@ -187,7 +187,7 @@ class PortionReceived:
 class PushDecoded:
     """The reader has decoded an admitted push."""
 
-    peer: Peer
+    stream: LearnerStream
     offer: Offer
     decoded: CheckedPush | Refusal | None
     """None if the reader was stopped."""
@@ -197,7 +197,7 @@ class PushDecoded:
 class WorkRequested:
     """The learner asks for work, in samples."""
 
-    peer: Peer
+    stream: LearnerStream
     samples: int
     data: str = ""
     """As in WorkWanted."""
@@ -207,7 +207,7 @@ class WorkRequested:
 class EvaluationReceived:
     """The learner reports the held-out loss of the final parameters."""
 
-    peer: Peer
+    stream: LearnerStream
     evaluation: Evaluation
 
 
@@ -215,7 +215,7 @@ class EvaluationReceived:
 class AliveReceived:
     """The learner has sent a heartbeat, which does not depend on its steps."""
 
-    peer: Peer
+    stream: LearnerStream
     alive: Alive
 
 
@@ -223,7 +223,7 @@ class AliveReceived:
 class ByeReceived:
     """The learner leaves."""
 
-    peer: Peer
+    stream: LearnerStream
     bye: Bye
 
 
@@ -231,7 +231,7 @@ class ByeReceived:
 class StreamLost:
     """The stream has ended."""
 
-    peer: Peer
+    stream: LearnerStream
     why: str
 
 
@@ -239,7 +239,7 @@ class StreamLost:
 class ProtocolViolation:
     """The learner has broken the protocol."""
 
-    peer: Peer
+    stream: LearnerStream
     why: str
 
 
