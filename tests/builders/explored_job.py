@@ -173,7 +173,7 @@ class ExploredJob:
         if self._defect is Defect.LOST_RECORD:
             del self._tape[-1:]
         for commit, gradient, result in self._tape:
-            if redo.repeat(commit, gradient).tobytes() != result:
+            if redo.repeat(commit, gradient).value.tobytes() != result:
                 raise Broken(f"replay: the merge of outer step {commit.t} gives other bytes than it gave then")
         self._computed.clear()
         self._sent.clear()  # exchanges that were open are launched again, as the same outer steps

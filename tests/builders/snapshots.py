@@ -16,6 +16,7 @@ from diloco.data.ledger import Ledger
 from diloco.snapshots.store import SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
 from diloco.syncer.job.restore import META_FORMAT, snapshot_data
+from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
@@ -34,8 +35,9 @@ def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", 
     core = InlineCore(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
     assert core.begin([pack(fragment, arrays) for fragment in core.fragments]) is None
     file = JobFile(name=job, namespace="default", uid=uid, training=training)
+    work, checksums = Work(Ledger(), fragments), VersionChecksums()
     data = snapshot_data(
-        core, Work(Ledger(), fragments), UnitStatsTable(), file, StoredSessions(), {}, {}, LossHistory(), [0] * fragments, Position(1, 1)
+        core, work, UnitStatsTable(), file, StoredSessions(), {}, {}, LossHistory(), [0] * fragments, checksums, Position(1, 1)
     )
     return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)
 

@@ -17,7 +17,7 @@ class AtOnce:
     def note(self, kind: str, **what: Any) -> None:
         self.notes.append((kind, what))
 
-    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None:
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, then: Callable[[], None]) -> None:
         self.merges.append(what)
         then()
 

@@ -22,7 +22,7 @@ from diloco.algorithm.effects import Close
 from diloco.algorithm.events import Marks
 from diloco.algorithm.exchange import Exchange
 from diloco.algorithm.guards import Measured
-from diloco.algorithm.shard import Shard
+from diloco.algorithm.shard import Shard, Update
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.algorithm.weights import Shares
 
@@ -146,9 +146,8 @@ class Redo:
         """Whether the state holds this merge already."""
         return 0 <= commit.fragment < len(self._shard.versions) and commit.t <= self._shard.versions[commit.fragment]
 
-    def repeat(self, commit: Commit, gradient: Array) -> Array:
-        """Repeat one merge. Returns the fragment's value, read-only. Raises StateError if the merge does not follow on this state.
-        `gradient`: the merged outer gradient, read-only."""
+    def repeat(self, commit: Commit, gradient: Array) -> Update:
+        """Repeat one merge. Raises StateError if it does not follow on this state. `gradient`: the merged outer gradient, read-only."""
         p = commit.fragment
         if not 0 <= p < len(self._shard.versions) or gradient.shape != (self._shard.fragments[p].size,):
             raise StateError(f"the merge of outer step {commit.t} is of fragment {p} with {gradient.size} values, which this model has not")
@@ -157,8 +156,8 @@ class Redo:
                 f"the merge of outer step {commit.t} is about version {commit.base} of fragment {p}; the state has version "
                 f"{self._shard.versions[p]}"
             )
-        value = self._shard.redo(commit.t, p, gradient)
-        if value is None:
+        update = self._shard.redo(commit.t, p, gradient)
+        if update is None:
             raise StateError(f"the merge of outer step {commit.t} does not give finite values again")
         self._guard.merged(
             p, [Measured(unit, contribution.norm, contribution.steps, contribution.tokens) for unit, contribution in commit.given.items()]
@@ -169,7 +168,7 @@ class Redo:
             self._contributions[unit] = ContributionStats(before.contributions + 1, max(commit.t, before.last))
         self.t = max(self.t, commit.t)
         self.merges += 1
-        return value
+        return update
 
     def state(self) -> CoreState:
         """The state after the merges so far."""

@@ -12,6 +12,7 @@ See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0062-merge-num
 from __future__ import annotations
 
 import math
+import zlib
 from collections import defaultdict
 from collections.abc import Buffer, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +79,9 @@ class Update:
     """The merged outer gradient. From it, `Shard.redo` makes the same update again."""
     cosine: float
     """The mean cosine between the contributions, see `merge.Merged`."""
+    checksum: int
+    """CRC-32 of the value. With `t` it names the version: a syncer whose volume was restored from a backup takes outer steps again, which
+    give other values."""
 
 
 class Shard:
@@ -244,14 +248,13 @@ class Shard:
         merged = merge(fragment, vectors, norms, close.weights, how.method, how.embeddings, take(fragment.size))
         return self._step(close.t, p, merged)
 
-    def redo(self, t: int, p: int, gradient: Array) -> Array | None:
-        """Repeat the outer step of a former merge, which made version t of fragment p from this merged outer gradient. Returns the value,
-        with the same bytes as then; None if it is not finite. Raises ValueError before the seed."""
+    def redo(self, t: int, p: int, gradient: Array) -> Update | None:
+        """Repeat the outer step of a former merge, which made version t of fragment p from this merged outer gradient. The value has the
+        same bytes as then. None if it is not finite. Raises ValueError before the seed."""
         update = self._step(t, p, Merged(gradient))
-        if update is None:
-            return None
-        self._put(update)
-        return update.value
+        if update is not None:
+            self._put(update)
+        return update
 
     def _step(self, t: int, p: int, merged: Merged) -> Update | None:
         """Compute the outer step for a merged outer gradient; None if the result is not finite. Changes nothing."""
@@ -261,7 +264,8 @@ class Shard:
         if stepped is None or (coded := self._code(p, stepped[0])) is None:
             return None
         payload, value, residual = coded
-        return Update(t, p, self._versions[p], payload, value, _frozen(stepped[1]), residual, merged.delta, merged.cosine)
+        momentum, checksum = _frozen(stepped[1]), _checksum(value)
+        return Update(t, p, self._versions[p], payload, value, momentum, residual, merged.delta, merged.cosine, checksum)
 
     def hold_update(self, close: Close, update: Update | None) -> None:
         """Keep the result of `compute` until it is installed."""
@@ -318,3 +322,8 @@ class Shard:
 def _frozen(x: Array) -> Array:
     x.flags.writeable = False
     return x
+
+
+def _checksum(x: Array) -> int:
+    # Explicitly little-endian: the syncer may go on from its volume on another machine.
+    return zlib.crc32(x.astype("<f4", copy=False))

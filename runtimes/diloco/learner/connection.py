@@ -73,6 +73,8 @@ class Connection:
         self._inbox = inbox
         self._incarnations = incarnations
         self._bases: dict[int, tuple[int, Float32Array]] = {}
+        self._checksums: dict[int, int] = {}
+        """For each fragment what came with the broadcast of its base. A seed has none."""
         self._remainders = Remainders()
         self._ahead = StagedAhead()
         self._peers = peers
@@ -156,6 +158,7 @@ class Connection:
             value.flags.writeable = False
             with self._lock:
                 self._bases[index] = (0, value)
+                self._checksums.pop(index, None)
                 # A rank may own nothing of a fragment.
                 if value.size and self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
@@ -284,6 +287,7 @@ class Connection:
             hello.samples_leased = self._leased
             if self._bases:
                 hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._names)))
+                hello.checksums.extend(self._checksums.get(i, 0) for i in range(len(self._names)))
         return hello
 
     def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
@@ -399,6 +403,7 @@ class Connection:
         value.flags.writeable = False
         with self._lock:
             self._bases[header.fragment] = (header.t, value)
+            self._checksums[header.fragment] = header.checksum
             self._ahead.received(header.fragment)
             self._remainders.received(header.fragment, header.t, header.merged)
         self._inbox.put(Received(header.fragment, header.t, ready, self._epoch, header.tokens))

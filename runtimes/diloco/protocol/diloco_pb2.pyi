@@ -80,7 +80,7 @@ class FrozenTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "rank_addresses", "inner_state", "locality", "frozen", "acknowledges_beside")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "rank_addresses", "inner_state", "locality", "frozen", "checksums", "acknowledges_beside")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class Hello(_message.Message):
     INNER_STATE_FIELD_NUMBER: _ClassVar[int]
     LOCALITY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGES_BESIDE_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
@@ -122,8 +123,9 @@ class Hello(_message.Message):
     inner_state: str
     locality: str
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenTensor]
+    checksums: _containers.RepeatedScalarFieldContainer[int]
     acknowledges_beside: bool
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., rank_addresses: _Optional[_Iterable[str]] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., rank_addresses: _Optional[_Iterable[str]] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., checksums: _Optional[_Iterable[int]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
 
 class PieceMap(_message.Message):
     __slots__ = ("pieces",)
@@ -172,7 +174,7 @@ class FragmentNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled", "merged", "acknowledged")
+    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled", "merged", "acknowledged", "checksum")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Chunk.Kind]
@@ -211,6 +213,7 @@ class Chunk(_message.Message):
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     MERGED_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     kind: Chunk.Kind
     fragment: int
     t: int
@@ -227,7 +230,8 @@ class Chunk(_message.Message):
     cancelled: bool
     merged: int
     acknowledged: Taken
-    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ..., merged: _Optional[int] = ..., acknowledged: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
+    checksum: int
+    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ..., merged: _Optional[int] = ..., acknowledged: _Optional[_Union[Taken, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t", "own_data")

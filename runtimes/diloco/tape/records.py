@@ -182,11 +182,6 @@ def read_record(path: Path, offset: int) -> Record:
     return record
 
 
-def checksum(values: memoryview | Bytes) -> str:
-    """The checksum of an array in a record: CRC-32, in hexadecimal."""
-    return f"{_checksum(b'', memoryview(values).cast('B')):08x}"
-
-
 def _checksum(text: bytes, values: memoryview) -> int:
     crc = zlib.crc32(text)
     for start in range(0, values.nbytes, _PART):

@@ -110,7 +110,16 @@ class Engine:
         self.recent = RecentEntries()
         """What happened lately."""
         self.exchanges = Exchanges(
-            training, state.core, streams, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
+            training,
+            state.core,
+            streams,
+            self.work,
+            state.unit_stats,
+            self.recent,
+            tape,
+            self._events.put_nowait,
+            state.tokens,
+            state.checksums,
         )
         state.unit_stats.take_attempts(state.fences)  # some may have joined after the snapshot
         sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
@@ -397,6 +406,7 @@ class Engine:
             history.evaluations,
             history.losses,
             self.exchanges.tokens,
+            self.exchanges.checksums,
             position,
             self._former,
         )

@@ -37,6 +37,7 @@ from diloco.protocol.framing import Transfer
 from diloco.syncer.job.adoptions import Adoptions
 from diloco.syncer.job.awake import AwakeClock
 from diloco.syncer.job.seeding import Seeding
+from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
@@ -65,7 +66,7 @@ class Commits(Protocol):
 
     def note(self, kind: str, **what: Any) -> None: ...
 
-    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None: ...
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, then: Callable[[], None]) -> None: ...
 
     def applied(self, t: int) -> None: ...
 
@@ -84,6 +85,7 @@ class Exchanges:
         commits: Commits,
         submit: Callable[[MergeComputed | MergeDurable], None],
         tokens: Sequence[int] | None = None,
+        checksums: VersionChecksums | None = None,
     ) -> None:
         """Hold the exchange; `core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's
         task. `tokens`: per fragment those that were committed when its version was made; None: those that are now."""
@@ -105,6 +107,7 @@ class Exchanges:
         self._skips_unsaid = 0
         self.tokens = [work.ledger.tokens] * training.fragments if tokens is None else list(tokens)
         """Per fragment the tokens that were committed when its version was made: the same for all ranks that adopt it."""
+        self.checksums = VersionChecksums() if checksums is None else checksums
         self.cosine = MovingAverage(COSINE_ALPHA, even=True)
         """Between contributions, over the newest merges, see `merge.Merged`."""
         self._adoptions = Adoptions()
@@ -123,6 +126,16 @@ class Exchanges:
     def t(self) -> int:
         """Outer steps taken."""
         return self.core.t if self.core is not None else 0
+
+    def made(self, versions: Sequence[int], checksums: Sequence[int]) -> bool:
+        """Return whether the state that this process goes on from has made these versions, one for each fragment, -1: none. A syncer whose
+        machine lost power lacks some; one whose volume was restored from a backup may have made others of the same outer steps.
+
+        `checksums`: those that came with the versions; none from a learner of an older program, which is judged by outer steps alone.
+        """
+        known = checksums or [0] * len(versions)
+        pairs = zip(versions, known, strict=False)
+        return all(t <= self.version(p) and self.checksums.may_be(p, t, checksum) for p, (t, checksum) in enumerate(pairs))
 
     def version(self, p: int) -> int:
         """Outer step of the last merge of fragment p; 0: there was none, or there is no such fragment."""
@@ -171,7 +184,8 @@ class Exchanges:
             if held.get(p) == core.version(p):
                 stream.outgoing.holds(p, core.version(p))
             else:
-                whole = Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
+                t = core.version(p)
+                whole = Version(p, t, -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p], self.checksums.of(p, t))
                 stream.outgoing.broadcast(whole, self._work.merged_at(session, p))
         # The other ranks bring their portions, but the core counts units.
         if stream.leader is stream:
@@ -316,15 +330,17 @@ class Exchanges:
             self._install(core, close, None, now)
             return
         commit = commit_of(core.coordinator.ordered(close.t), close, update.cosine)
-        what = commit.to_json() | {"loss": self._unit_stats.loss()}
-        gradient, result = (memoryview(x.astype("<f4", copy=False)).cast("B") for x in (update.gradient, update.value))
+        what = commit.to_json() | {"loss": self._unit_stats.loss(), "checksum": f"{update.checksum:08x}"}
+        gradient = memoryview(update.gradient.astype("<f4", copy=False)).cast("B")
         # In place and at the learners only when durable: they must not hold a version that a restarted syncer does not know.
-        self._commits.commit(close.t, what, gradient, result, lambda: self._submit(MergeDurable(close, update)))
+        self._commits.commit(close.t, what, gradient, lambda: self._submit(MergeDurable(close, update)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """Install the merge in one go, between two snapshots: shard, coordinator, ledger, streams."""
-        if update is not None and not math.isnan(update.cosine):
-            self.cosine.add(update.cosine)
+        if update is not None:
+            self.checksums.add(update.fragment, update.t, update.checksum)
+            if not math.isnan(update.cosine):
+                self.cosine.add(update.cosine)
         for effect in core.computed(close, update, self.at(now)):
             self._carry_out(core, effect, now)
         self._commits.applied(close.t)
@@ -337,7 +353,8 @@ class Exchanges:
 
     def _broadcast(self, core: Core, new: Broadcast) -> None:
         self.tokens[new.fragment] = tokens = self._work.ledger.tokens
-        version = Version(new.fragment, new.t, new.base, new.coding, new.payload, core.shard.whole(new.fragment), tokens)
+        whole, checksum = core.shard.whole(new.fragment), self.checksums.of(new.fragment, new.t)
+        version = Version(new.fragment, new.t, new.base, new.coding, new.payload, whole, tokens, checksum)
         for stream, session in self._streams.joined_ranks():
             stream.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
 

@@ -27,16 +27,14 @@ class HelloCheck:
         return known and self.goes_on(hello)
 
     def goes_on(self, hello: Hello) -> bool:
-        """Whether the learner was connected to this state, and holds nothing that the state lacks.
-
-        A syncer whose machine lost power may have forgotten leases.
-        """
+        """Whether the learner was connected to this state, and holds nothing that the state lacks. A syncer whose machine lost power may
+        have forgotten leases."""
         session = self._job.sessions.session(hello.unit)
         return (
             hello.incarnation == self._job.incarnation
             and session is not None
             and hello.samples_leased <= self._job.work.leased_to(session)
-            and all(t <= self._job.exchanges.version(p) for p, t in enumerate(hello.versions))
+            and self._job.exchanges.made(hello.versions, hello.checksums)
         )
 
     def wrong_layout(self, hello: Hello) -> str:

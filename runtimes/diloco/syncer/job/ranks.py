@@ -46,7 +46,8 @@ class Ranks:
         if rejected := _wrong_rank(leader, hello):
             return rejected
         session = leader.session
-        resumed = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._job.incarnation
+        known = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._job.incarnation
+        resumed = known and self._job.exchanges.made(hello.versions, hello.checksums)
         held = dict(enumerate(hello.versions)) if resumed else {}
         portions = self._portions(leader, hello.rank)
         if why := self._brake.reason(hello.unit, self._job.exchanges.lacks(held, portions), now):

@@ -18,10 +18,11 @@ from diloco.algorithm.commit import Commit, Redo
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import Training
 from diloco.data.ledger import LedgerError
+from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.streams.sessions import StoredSessions
-from diloco.tape.records import Record, RecordFile, TapeError, checksum
+from diloco.tape.records import Record, RecordFile, TapeError
 from diloco.tape.replay import chain_from, gradient_of, training_of
 from diloco.tape.segments import SEGMENT, Segment, segments
 
@@ -50,6 +51,7 @@ class Stored:
     tokens: list[int]
     """Per fragment, committed tokens of the job when its version was made."""
     losses: LossHistory
+    checksums: VersionChecksums
 
 
 def end_of_tape(folder: Path) -> TapeEnd:
@@ -124,9 +126,10 @@ class _Redone:
             raise StateError("a merge before the segment's first record")
         if self._redo.covers(commit):
             return
-        value = self._redo.repeat(commit, gradient_of(record))
-        if checksum(memoryview(value)) != head["checksum"]:
+        update = self._redo.repeat(commit, gradient_of(record))
+        if update.checksum != int(head["checksum"], 16):
             raise StateError(f"the merge of outer step {commit.t} gives other values than it gave then")
+        stored.checksums.add(commit.fragment, commit.t, update.checksum)
         stored.work.redo_merge(commit)
         stored.tokens[commit.fragment] = stored.work.ledger.tokens
         if head["loss"] is not None:

@@ -28,6 +28,7 @@ from diloco.syncer.config import SyncerConfig
 from diloco.syncer.ending import EndError, Ending, is_over, load_ending
 from diloco.syncer.fences import load_fences
 from diloco.syncer.job.redo import Stored, TapeEnd, end_of_tape, redo
+from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
@@ -67,6 +68,7 @@ class RestoredState:
     evaluations: dict[str, tuple[float, int]]
     """For each unit (held-out loss of the final parameters, tokens of that evaluation)."""
     losses: LossHistory
+    checksums: VersionChecksums
     snapshot: DurableSnapshot | None
     ending: Ending | None
     """The early end that a training program has asked for. None if none has."""
@@ -88,6 +90,7 @@ def snapshot_data(
     evaluations: Mapping[str, Any],
     losses: LossHistory,
     tokens: Sequence[int],
+    checksums: VersionChecksums,
     position: Position,
     former: Sequence[str] = (),
 ) -> SnapshotData:
@@ -104,6 +107,7 @@ def snapshot_data(
         "work": work.to_json(),
         "sessions": sessions.to_json(),
         "tokens": list(tokens),
+        "checksums": checksums.to_json(),
         "tape": position.to_json(),
         "accounts": unit_stats.to_json(),
         "fences": dict(fences),
@@ -197,7 +201,21 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
             work, tape = Work(Ledger(), fragments), end_of_tape(folder)
             nothing = [0] * fragments
             return RestoredState(
-                None, work, StoredSessions(), nothing, tape, UnitStatsTable(), fences, {}, LossHistory(), None, ending, True, (), ""
+                None,
+                work,
+                StoredSessions(),
+                nothing,
+                tape,
+                UnitStatsTable(),
+                fences,
+                {},
+                LossHistory(),
+                VersionChecksums(),
+                None,
+                ending,
+                True,
+                (),
+                "",
             )
         with _naming(config, store, loaded.path):
             restored = _restored(config, folder, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
@@ -265,6 +283,7 @@ def _restored(
         StoredSessions.from_json(meta["sessions"]),
         [int(tokens) for tokens in meta["tokens"]],
         LossHistory(meta["losses"]),
+        VersionChecksums.from_json(meta.get("checksums", {})),
     )
     tape = redo(folder, meta["tape"], state, training)
     if not same_job:
@@ -297,6 +316,7 @@ def _restored(
         fences,
         evaluations,
         state.losses,
+        state.checksums,
         DurableSnapshot(loaded.t, loaded.path, copied),
         ending,
         same_job,

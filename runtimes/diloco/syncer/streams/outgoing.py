@@ -51,6 +51,8 @@ class Version:
     """The payload in FLOAT32, for learners that do not hold the base."""
     tokens: int = 0
     """The whole job's committed tokens when this version was made."""
+    checksum: int = 0
+    """Of the whole value, see `shard.Update`. 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +72,7 @@ class _Queued:
     def transfer(self) -> tuple[Chunk, Buffer]:
         version = self.version
         header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32)
-        header.tokens, header.merged = version.tokens, self.merged
+        header.tokens, header.merged, header.checksum = version.tokens, self.merged, version.checksum
         if not self.delta:
             return header, version.whole
         header.coding, header.base = version.coding.value, version.base  # type: ignore[assignment]
