@@ -20,8 +20,8 @@ from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Give, StateWanted
 from diloco.protocol.incoming_state import ArraysCame
 from diloco.protocol.state_parts import PieceArray, cut
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import Came, WholeCame
-from diloco.recovery.held import Held
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.state_transfer import StateTransfer
@@ -130,9 +130,9 @@ def run(matrices: int, ranks: int) -> dict[str, float]:
     fragments = make_fragments(layout, H)
     fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
     none = np.zeros(0, np.float32)
-    held = [Held(len(fragments)), Held(len(fragments))]
-    for adopted in held:
-        adopted.epoch, adopted.versions = 0, list(range(len(fragments)))
+    adopted = [AdoptedVersions(len(fragments)), AdoptedVersions(len(fragments))]
+    for of_unit in adopted:
+        of_unit.epoch, of_unit.versions = 0, list(range(len(fragments)))
     links, copies, states, state_donors = [], [], [], []
     for rank, owned in enumerate(deal(layout.tensors, ranks) if ranks > 1 else [wholes(layout.tensors)]):
         donor, taker = Sizes(clock), Sizes(clock)
@@ -140,7 +140,7 @@ def run(matrices: int, ranks: int) -> dict[str, float]:
         state_donor.allow(Give(unit=UNIT, attempt=1, grant=b"g"))
         wanted = StateWanted(job_uid=JOB, unit=UNIT, attempt=1, grant=b"g", fingerprint=layout.fingerprint, inner_state=donor.kind)
         wanted.incarnation, wanted.rank, wanted.without_rest = b"now", rank, rank != 0
-        wanted.versions.extend(held[1].versions)
+        wanted.versions.extend(adopted[1].versions)
         link = Link(state_donor.begin(wanted, learner_identity(JOB, UNIT, 1)), clock, none)
         state_donors.append(state_donor)
         links.append(link)
@@ -151,17 +151,17 @@ def run(matrices: int, ranks: int) -> dict[str, float]:
     while len(ends) < ranks:
         step += 1
         begins = clock.now = step * STEP_SECONDS
-        for adopted in held:  # an outer step for each local one
-            adopted.versions[t % len(fragments)] = t
+        for of_unit in adopted:  # an outer step for each local one
+            of_unit.versions[t % len(fragments)] = t
         t += 1
         for state_donor in state_donors:
             clock.now = begins  # the ranks read beside each other
-            state_donor.at_boundary(held[0], STEP_SECONDS, readable=True)
+            state_donor.at_boundary(adopted[0], STEP_SECONDS, readable=True)
         clock.now = begins
         for link, copy in zip(links, copies, strict=True):
             was_over = link.over
             link.carry(begins + STEP_SECONDS)
-            copy.go_on(held[1])
+            copy.go_on(adopted[1])
             if link.over and not was_over:
                 ends.append(link.ended_at)
     size = 4 * layout.size

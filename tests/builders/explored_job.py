@@ -1,7 +1,7 @@
 """A job of three learners and two fragments, one event at a time: whoever drives it chooses what is delivered, lost, sent twice or killed.
 
-The machines are those of a real job: `Core` with its shard, commit records and `Redo`, `Donors`, `Taker`, `Held`. What is made here lies
-between them: streams in order, of which each may break; fences; a volume that holds what was made durable.
+The machines are those of a real job: `Core` with its shard, commit records and `Redo`, `Donors`, `Taker`, `AdoptedVersions`. What is made
+here lies between them: streams in order, of which each may break; fences; a volume that holds what was made durable.
 
 `check` and the events raise `Broken` for an invariant that does not hold. A `Defect` breaks one on purpose.
 """
@@ -75,7 +75,7 @@ class ExploredJob:
             self.recovery.ends(unit)
         process.joined, self._members[unit] = True, process.session
         for p in range(FRAGMENTS):
-            if process.held.versions[p] != self.core.version(p):
+            if process.adopted.versions[p] != self.core.version(p):
                 value = self.core.value(p)
                 if self._defect is Defect.ROUNDED:
                     value = value.astype(np.float16).astype(np.float32)
@@ -117,8 +117,8 @@ class ExploredJob:
                 self._sent.setdefault((process.session, message.t), answer)
                 self.up[unit].append(answer)
             return
-        if message.t < process.held.versions[message.p]:
-            raise Broken(f"order: {unit} gets version {message.t} of fragment {message.p} after {process.held.versions[message.p]}")
+        if message.t < process.adopted.versions[message.p]:
+            raise Broken(f"order: {unit} gets version {message.t} of fragment {message.p} after {process.adopted.versions[message.p]}")
         if self._adopted.setdefault((message.p, message.t), message.value).tobytes() != message.value.tobytes():
             raise Broken(f"equal bytes: {unit} adopts other bytes of version {message.t} of fragment {message.p} than another unit did")
         process.adopt(message)
@@ -247,7 +247,7 @@ class ExploredJob:
     def check(self) -> None:
         """Raise Broken if one of them does not hold now."""
         for unit, process in self.processes.items():
-            for p, t in enumerate(process.held.versions):
+            for p, t in enumerate(process.adopted.versions):
                 if t >= 0 and (p, t) not in self._durable:
                     raise Broken(f"durable: {unit} holds version {t} of fragment {p}, of which there is no record")
                 if t > self.core.version(p):
@@ -275,5 +275,5 @@ class ExploredJob:
         else:
             raise Broken(f"progress: the job is at outer step {self.core.t} of {STEPS} after {ROUNDS} rounds in which nothing failed")
         for unit, process in self.processes.items():
-            if process.held.versions != [self.core.version(p) for p in range(FRAGMENTS)]:
-                raise Broken(f"progress: {unit} ends with versions {process.held.versions}")
+            if process.adopted.versions != [self.core.version(p) for p in range(FRAGMENTS)]:
+                raise Broken(f"progress: {unit} ends with versions {process.adopted.versions}")

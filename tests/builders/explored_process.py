@@ -14,8 +14,8 @@ from diloco.algorithm.events import Marks, Metadata, Offer
 from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
 from diloco.protocol.incoming_state import ArraysCame
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import Came
-from diloco.recovery.held import Held
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.taking import Taker
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class Process:
         self.unit, self.attempt, self.session = unit, attempt, f"{unit}/{attempt}"
         self.values = {f"w{p}": np.full(PLACES, -1.0, np.float32) for p in range(FRAGMENTS)}  # its own, until it has the job's
         self.state = MomentumState(self.values)
-        self.held = Held(FRAGMENTS)
+        self.adopted = AdoptedVersions(FRAGMENTS)
         self.since = [0] * FRAGMENTS
         self.steps = self.seen = 0
         self.joined = False
@@ -88,7 +88,7 @@ class Process:
     @property
     def ready(self) -> bool:
         """It has all parameters, and awaits nothing of a peer."""
-        return self.joined and min(self.held.versions) >= 0 and self.taker.over
+        return self.joined and min(self.adopted.versions) >= 0 and self.taker.over
 
     @property
     def copying(self) -> bool:
@@ -107,15 +107,15 @@ class Process:
         if not self.since[p] or not self.ready:
             return None
         marks = Marks(self.session, 8 * self.steps, TOKENS * self.steps, self.steps, self.seen)
-        offer = Offer(p, pull.t, Coding.FLOAT32, self.held.versions[p], self.since[p], TOKENS * self.since[p], marks)
+        offer = Offer(p, pull.t, Coding.FLOAT32, self.adopted.versions[p], self.since[p], TOKENS * self.since[p], marks)
         return Answer(self.session, offer, self.values[f"w{p}"].copy())
 
     def adopt(self, version: Version) -> None:
         p = version.p
         self.values[f"w{p}"][:] = version.value
-        self.since[p], self.held.versions[p], self.content[p] = 0, version.t, version.t
+        self.since[p], self.adopted.versions[p], self.content[p] = 0, version.t, version.t
         self.seen = max(self.seen, version.t)
-        if min(self.held.versions) >= 0 and not self.taker.begun:
+        if min(self.adopted.versions) >= 0 and not self.taker.begun:
             first = self.attempt == 1
             self.taker.begin(0.0, 0.0, wanted=not first, why="it is the first attempt" if first else "")
 
@@ -123,7 +123,7 @@ class Process:
         """Take what has come of a copy."""
         came = list(self.copy.came) if self.copy is not None else []
         self.state.put_arrays = []
-        self.taker.boundary(self.held, restarted=False)
+        self.taker.boundary(self.adopted, restarted=False)
         put = {array.piece.tensor for array in self.state.put_arrays if not array.name}
         for part in came:
             if isinstance(part, ArraysCame) and (name := part.arrays[0].piece.tensor) in put:
@@ -136,6 +136,6 @@ class Process:
         return ProcessCopy(self.copy, self.state.put, {f"w{p}": p for p in range(FRAGMENTS)}, now=self._now)  # type: ignore[arg-type]
 
     def _take_parameters(self) -> None:
-        for p, t in enumerate(self.held.versions):
+        for p, t in enumerate(self.adopted.versions):
             self.values[f"w{p}"][:] = self._adopted(p, t)
             self.content[p] = t

@@ -64,12 +64,12 @@ class ExploredRecovery:
         if copy is None:
             return
         donor = self._processes[copy.donor]
-        if not donor.ready or not donor.held.reach(self._processes[unit].held.versions):
+        if not donor.ready or not donor.adopted.are_as_new_as(self._processes[unit].adopted.versions):
             return
         copy.heard_at = self._now()
         if copy.parts < FRAGMENTS:
             arrays = donor.state.arrays([whole(self._layout.tensors[copy.parts])])
-            copy.came.append(ArraysCame(arrays, list(donor.held.versions), donor.state.stage(arrays).wait()))
+            copy.came.append(ArraysCame(arrays, list(donor.adopted.versions), donor.state.stage(arrays).wait()))
         elif copy.parts == FRAGMENTS:
             copy.came.append(WholeCame({"steps": donor.state.steps}))
         copy.parts += 1

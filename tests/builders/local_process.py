@@ -20,8 +20,8 @@ from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCa
 from diloco.protocol.outgoing_state import part_messages
 from diloco.protocol.state_parts import StateError, cut
 from diloco.protocol.state_values import decode, encode
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import Came, CopyFailed, WholeCame
-from diloco.recovery.held import Held
 from diloco.recovery.process_state import ProcessState
 from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.state_transfer import Refused, StateTransfer
@@ -145,7 +145,7 @@ class LocalProcess(ProcessState):
         """`donors`: of each process of a donor. `uri`: where this unit stores. `part_elements`: of a stored part, at most."""
         self.inner = inner
         self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
-        self.held = Held(len(fragments))
+        self.adopted = AdoptedVersions(len(fragments))
         self.state_donor = StateDonor(layout, inner, owned, None, JOB, incarnations.known, lambda: 0.0, alone=False)
         self.copies: list[LocalCopy] = []
         self.uri = uri
@@ -165,7 +165,7 @@ class LocalProcess(ProcessState):
                 wanted = self._wanted(donor)
                 wanted.without_rest = wanted.without_rest or number != 0
                 transfer = state_donor.begin(wanted, learner_identity(JOB, wanted.unit, wanted.attempt))
-                streams.append(Stream(transfer, self._layout, len(self.held.versions), with_rest=not wanted.without_rest))
+                streams.append(Stream(transfer, self._layout, len(self.adopted.versions), with_rest=not wanted.without_rest))
             return streams
 
         self.copies.append(LocalCopy(open_streams, came))

@@ -167,7 +167,7 @@ class StateOfRank:
     def follow(self, events: Sequence[InboxEvent], plan: UnitPlan, step_seconds: float, *, readable: bool) -> None:
         """Note what came before this boundary and is done at it, and give to peers. Not called in the leader, whose `Peers` do this."""
         self._process.boundary(events, plan)
-        self._process.state_donor.at_boundary(self._process.held, step_seconds, readable=readable and not self._own.lent)
+        self._process.state_donor.at_boundary(self._process.adopted, step_seconds, readable=readable and not self._own.lent)
 
     def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
         """Go on with what the leader has ordered. Storing waits while a peer takes this rank's state.
@@ -216,7 +216,7 @@ class StateOfRank:
 
     def _go_on(self, copying: _Copying) -> None:
         try:
-            end = copying.copy.go_on(self._process.held)
+            end = copying.copy.go_on(self._process.adopted)
         except StateError as error:
             end = CopyFailed(str(error))
         self.begun_at = copying.copy.begun_at
@@ -228,7 +228,7 @@ class StateOfRank:
             case WholeCame():
                 self._end_copy()
                 self.end = end
-                versions = self._process.held.versions
+                versions = self._process.adopted.versions
                 whole = [WholeFragment(fragment=fragment, version=versions[fragment]) for fragment in self._parameters.whole()]
                 self._say(StateSaid(number=copying.number, last=True, whole=whole, bytes=copying.copy.bytes))
 

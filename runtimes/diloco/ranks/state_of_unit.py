@@ -29,8 +29,8 @@ from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import StateCopy, StateForget, StateOrder, StatePassed, StateRead, StateRest, StateSaid, StateStore, StateWrite
 from diloco.ranks.state_messages import chunks, from_message, to_message
 from diloco.ranks.state_of_rank import StateOfRank
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import CopyFailed, WholeCame
-from diloco.recovery.held import Held
 from diloco.recovery.process_copy import End
 from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import Block, blocks_from_bytes
@@ -197,9 +197,9 @@ class StateOfUnit:
     def finished(self, answers: Sequence[_Answer]) -> WholeCame:
         """Note that all ranks have their part of the copy. Returns its end."""
         # If the unit has adopted a fragment since a rank reported it complete, the copied values are older than the model's.
-        held = self._process.held.versions
+        adopted = self._process.adopted.versions
         self._fragments = tuple(
-            fragment for fragment, version in enumerate(held) if all(answer.whole.get(fragment) == version for answer in answers)
+            fragment for fragment, version in enumerate(adopted) if all(answer.whole.get(fragment) == version for answer in answers)
         )
         assert self.leader.end is not None
         return self.leader.end
@@ -301,7 +301,7 @@ class CopyOfRanks:
     def bytes(self) -> int:
         return sum(answer.bytes for answer in self._answers)
 
-    def go_on(self, held: Held) -> End | None:
+    def go_on(self, adopted: AdoptedVersions) -> End | None:
         if self.begun_at is None:
             self.begun_at = self._unit.leader.begun_at
         if self._others is not None and (answers := self._others()) is not None:

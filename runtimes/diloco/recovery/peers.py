@@ -105,7 +105,7 @@ class PeersOfUnit(Peers):
             self._take(plan, state, restarted=restarted)
             return
         state_donor = self._process.state_donor
-        state_donor.at_boundary(self._process.held, step_seconds, readable=readable)
+        state_donor.at_boundary(self._process.adopted, step_seconds, readable=readable)
         if readable and not state_donor.busy and not state.done:
             self._storer.at_boundary(state.step, step_seconds)
         if self._storer.error != self._not_stored:
@@ -129,7 +129,7 @@ class PeersOfUnit(Peers):
         else:
             if (donor := self._named.popleft() if self._named else None) is not None:
                 taker.named(donor)
-            taker.boundary(self._process.held, restarted=restarted)
+            taker.boundary(self._process.adopted, restarted=restarted)
 
     def holds_parameters(self) -> None:
         self._process.warm_up()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from diloco.learner.store import Float32Array
 from diloco.protocol.incoming_state import ArraysCame
 from diloco.protocol.state_parts import PieceArray
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import Copy, CopyFailed, WholeCame
-from diloco.recovery.held import Held
 
 SILENCE_SECONDS = 30.0
 """How long nothing may come before the copy fails. A donor that waits for its step boundary says so, see `state_transfer.ALIVE_SECONDS`."""
@@ -58,11 +58,8 @@ class ProcessCopy:
         """When the first part began, on `time.monotonic`. None if nothing has come."""
         return self._copy.begun_at
 
-    def go_on(self, held: Held) -> End | None:
-        """Put what came. Return the end of the copy, or None if more is to come. Raises StateError.
-
-        `held` is what this process has adopted.
-        """
+    def go_on(self, adopted: AdoptedVersions) -> End | None:
+        """Put what came. Return the end of the copy, or None if more is to come. Raises StateError."""
         while self._has_room():
             if (came := self._copy.take()) is None:
                 break
@@ -72,7 +69,7 @@ class ProcessCopy:
             for array in came.arrays:
                 values: Float32Array = came.values[start : start + array.piece.elements]
                 start += array.piece.elements
-                if array.name or self._is_new(array, came, held):
+                if array.name or self._is_new(array, came, adopted):
                     self.changed_parameters = self.changed_parameters or not array.name
                     self._put(array, values)
         else:
@@ -85,7 +82,7 @@ class ProcessCopy:
     def cancel(self) -> None:
         self._copy.cancel()
 
-    def _is_new(self, array: PieceArray, came: ArraysCame, held: Held) -> bool:
+    def _is_new(self, array: PieceArray, came: ArraysCame, adopted: AdoptedVersions) -> bool:
         """Whether the donor's version of this parameter is at least as new as what this process has adopted."""
         fragment = self._fragment_of[array.piece.tensor]
-        return came.versions[fragment] >= held.versions[fragment]
+        return came.versions[fragment] >= adopted.versions[fragment]

@@ -20,8 +20,8 @@ from diloco.learner.unit_plan import UnitPlan
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Donor, PieceMap, StateWanted
 from diloco.protocol.state_parts import cut, pieces_to_message
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import Copy, Found, PeersCopy, StoredCopy, newest
-from diloco.recovery.held import Held
 from diloco.recovery.server import PeerServer
 from diloco.recovery.state_donor import StateDonor
 from diloco.snapshots.stored_state import Block, UnitFolder, folder_of, writer_of
@@ -50,7 +50,7 @@ class ProcessState:
         """
         self.inner = inner
         self.fragment_of = {tensor.name: index for index, fragment in enumerate(fragments) for tensor in fragment.tensors}
-        self.held = Held(len(fragments))
+        self.adopted = AdoptedVersions(len(fragments))
         """What this process has adopted."""
         stage_rest = inner.stage_rest if alone else None
         self.state_donor = StateDonor(layout, inner, owned, stage_rest, config.job.uid, incarnations.known, alone=alone)
@@ -69,7 +69,7 @@ class ProcessState:
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan) -> bool:
         """Note what came before this boundary, and what is done at it. True if the syncer has started again."""
-        return self.held.boundary(events, plan)
+        return self.adopted.boundary(events, plan)
 
     def warm_up(self) -> None:
         """Do now what would make the first reading slow."""
@@ -81,7 +81,7 @@ class ProcessState:
 
     def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> Copy:
         """Begin to copy a donor's state. `came` is called on other threads when there is something to take."""
-        job, fragments = self._config.job, len(self.held.versions)
+        job, fragments = self._config.job, len(self.adopted.versions)
         addresses = list(donor.rank_addresses) or [donor.address]
         host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
         copy = PeersCopy(addresses, self._wanted(donor), self._layout, fragments, self._config.tls, host_name, Keepalive(), came)
@@ -109,8 +109,8 @@ class ProcessState:
             grant=donor.grant,
             fingerprint=self._layout.fingerprint,
             inner_state=self.inner.kind,
-            incarnation=self._incarnations.name(self.held.epoch),
-            versions=self.held.versions,
+            incarnation=self._incarnations.name(self.adopted.epoch),
+            versions=self.adopted.versions,
             hears_waiting=True,
             pieces=PieceMap(pieces=pieces_to_message(self._layout, self._owned)),
             rank=self._rank,

@@ -21,7 +21,7 @@ from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.protocol.diloco_pb2 import Give, StateWanted
 from diloco.protocol.piece_maps import MOST_RANKS
 from diloco.protocol.state_parts import StateError, pieces_from_message
-from diloco.recovery.held import Held
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.state_transfer import Refused, StateTransfer
 
 GRANT_SECONDS = 5.0
@@ -138,11 +138,11 @@ class StateDonor:
         """A peer is taking this process's state."""
         return any(not transfer.over for transfer, _ in self._transfers)
 
-    def at_boundary(self, held: Held, step_seconds: float, *, readable: bool) -> None:
+    def at_boundary(self, adopted: AdoptedVersions, step_seconds: float, *, readable: bool) -> None:
         """Stage what fits into the time that this boundary may take.
 
         Args:
-            held: the versions that this process has adopted
+            adopted: the versions that this process has adopted
             step_seconds: how long the last local step took
             readable: the state is that after the last local step that was counted
         """
@@ -150,14 +150,14 @@ class StateDonor:
             transfers = [(transfer, wanted) for transfer, wanted in self._transfers if not transfer.over]
         if not transfers:
             return
-        if self._epoch != held.epoch:
+        if self._epoch != adopted.epoch:
             for transfer, _ in transfers:
                 transfer.end("the syncer has started again: the donor's outer steps are not the taker's")
             return
         for transfer, wanted in transfers:
-            if not readable or not held.reach(wanted.versions):
+            if not readable or not adopted.are_as_new_as(wanted.versions):
                 continue
-            time_is_over = transfer.stage(held.versions, step_seconds, self._now)
+            time_is_over = transfer.stage(adopted.versions, step_seconds, self._now)
             with self._changed:
                 # To the end of the list, so that all processes of the taker get parts in turn.
                 self._transfers = sorted(self._transfers, key=lambda entry: entry[0] is transfer)

@@ -20,8 +20,8 @@ from diloco.learner.inner_state import steps_behind
 from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
 from diloco.protocol.state_parts import StateError
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import CopyFailed
-from diloco.recovery.held import Held
 from diloco.recovery.process_copy import End
 from diloco.recovery.whole_state import UnitCopy, WholeState
 
@@ -137,7 +137,7 @@ class Taker:
         self._say(phase=Recovery.COPYING, unit=unit, attempt=attempt, stored=stored, donor_seconds=self._named_at - self._asked_at)
         self._copy = open_copy()
 
-    def boundary(self, held: Held, *, restarted: bool) -> None:
+    def boundary(self, adopted: AdoptedVersions, *, restarted: bool) -> None:
         """Do what is due at a step boundary. `restarted`: the syncer has started again, so versions cannot be compared with the copy's."""
         if not self.begun or self.over:
             return
@@ -147,7 +147,7 @@ class Taker:
             self._take_stored(Donor(), f"the syncer has named no donor for {NAME_SECONDS:.0f} s")
         elif self._copy is not None:
             try:
-                self._go_on(self._copy, held)
+                self._go_on(self._copy, adopted)
             except StateError as error:
                 self._fail(str(error))
 
@@ -162,14 +162,14 @@ class Taker:
         if not self.over:
             self._say(phase=Recovery.OVER, why="the process left before")
 
-    def _go_on(self, copy: UnitCopy, held: Held) -> None:
-        end: End | None = copy.go_on(held)
+    def _go_on(self, copy: UnitCopy, adopted: AdoptedVersions) -> None:
+        end: End | None = copy.go_on(adopted)
         if isinstance(end, CopyFailed):
             self._fail(end.why)
         elif end is not None:
             self._state.finish(end.rest)
             self._model.overwritten()
-            self._finished(copy, max(held.versions) if end.t is None else end.t, steps_behind(end.rest))
+            self._finished(copy, max(adopted.versions) if end.t is None else end.t, steps_behind(end.rest))
 
     def _end_copy(self, copy: UnitCopy) -> None:
         copy.cancel()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from diloco.learner.inner_state import StagedRest
 from diloco.learner.stored_parts import StoredParts
 from diloco.protocol.diloco_pb2 import Donor, Give
-from diloco.recovery.held import Held
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.process_copy import End, ProcessCopy
 from diloco.recovery.process_state import ProcessState
 
@@ -34,7 +34,7 @@ class UnitCopy(Protocol):
         """Parameters of the copy are in the model, although it is not whole."""
         ...
 
-    def go_on(self, held: Held) -> End | None:
+    def go_on(self, adopted: AdoptedVersions) -> End | None:
         """Put what came in its place. Return the end of the copy, or None if more is to come. Raises StateError."""
         ...
 

@@ -18,7 +18,7 @@ from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.ranks_pb2 import StateSaid, WholeFragment
 from diloco.ranks.state_of_rank import StateOfRank
-from diloco.recovery.held import Held
+from diloco.recovery.adopted_versions import AdoptedVersions
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -124,10 +124,10 @@ def say_a_version_ahead(unit: Unit) -> None:
     for process in unit.processes:
 
         def careless(
-            held: Held, step_seconds: float, *, readable: bool, give: Callable[..., None] = process.state_donor.at_boundary
+            adopted: AdoptedVersions, step_seconds: float, *, readable: bool, give: Callable[..., None] = process.state_donor.at_boundary
         ) -> None:
-            ahead = Held(len(held.versions))
-            ahead.epoch, ahead.versions = held.epoch, [version + 1 for version in held.versions]
+            ahead = AdoptedVersions(len(adopted.versions))
+            ahead.epoch, ahead.versions = adopted.epoch, [version + 1 for version in adopted.versions]
             give(ahead, step_seconds, readable=readable)
 
         process.state_donor.at_boundary = careless  # type: ignore[method-assign]
@@ -151,7 +151,9 @@ def forget_what_ranks_refuse(unit: Unit) -> None:
     def careless(rank: int, said: StateSaid) -> None:
         if rank and said.error == "it is not taken":
             said.error = ""
-            said.whole.extend(WholeFragment(fragment=one, version=version) for one, version in enumerate(unit.processes[0].held.versions))
+            said.whole.extend(
+                WholeFragment(fragment=one, version=version) for one, version in enumerate(unit.processes[0].adopted.versions)
+            )
         hear(rank, said)
 
     unit.state.said = careless  # type: ignore[method-assign]

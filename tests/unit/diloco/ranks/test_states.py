@@ -97,7 +97,7 @@ class Unit:
             for rank, state in enumerate(self.ranks)
         ]
         for process in self.processes:
-            process.held.epoch, process.held.versions = 0, [5, 5]
+            process.adopted.epoch, process.adopted.versions = 0, [5, 5]
         self.others = [
             StateOfRank(self.processes[rank], self.portions[rank], self._answering(rank), lambda: None) for rank in range(1, ranks)
         ]
@@ -123,13 +123,13 @@ class Unit:
 
     def boundary(self) -> None:
         for process, part in zip(self.processes, self.parts_of_ranks, strict=True):
-            process.state_donor.at_boundary(process.held, STEP, readable=True)
+            process.state_donor.at_boundary(process.adopted, STEP, readable=True)
             part.at_boundary(self.step, STEP, readable=True)
 
     def adopts(self, fragment: int) -> None:
         """A broadcast of the next version comes to all ranks."""
         for process, part in zip(self.processes, self.parts_of_ranks, strict=True):
-            process.held.versions[fragment] += 1
+            process.adopted.versions[fragment] += 1
             part.adopted(fragment)
 
     def _take(self, action: TakeState) -> None:
@@ -171,7 +171,7 @@ class Unit:
                 if process.copies:
                     process.copies[-1].send()
             self.boundary()
-            end = copy.go_on(self.processes[0].held)
+            end = copy.go_on(self.processes[0].adopted)
             if isinstance(end, CopyFailed):
                 copy.cancel()
                 raise StateError(end.why)
@@ -275,7 +275,7 @@ def test_any_number_of_ranks_takes_what_each_of_another_one_has_stored(
 
     def whole() -> WholeCame | None:
         taker.boundary()
-        end = copy.go_on(taker.processes[0].held)
+        end = copy.go_on(taker.processes[0].adopted)
         assert not isinstance(end, CopyFailed), end
         return end
 
@@ -352,7 +352,7 @@ def test_a_fragment_that_one_rank_has_not_adopted_yet_when_it_has_all_of_it_is_n
     donor, taker = Unit(2, seed=7), Unit(2).forget()
     copy = taker.copies(donor)
     # The leader has adopted a broadcast, and its order is on its way to the other rank.
-    taker.processes[0].held.versions[1] += 1
+    taker.processes[0].adopted.versions[1] += 1
     taker.state.leader.adopted(1)
     taker.finishes(copy, donor)
     assert taker.taken == [TakeState(1, (0,))]

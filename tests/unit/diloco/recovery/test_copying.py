@@ -51,7 +51,7 @@ class Processes:
         for momentum in inner.momentum.values():
             momentum[...] = value
         process = ProcessState(config, LAYOUT, make_fragments(LAYOUT, 2), inner, owned, self._incarnations, rank=rank, alone=ranks == 1)
-        process.held.epoch, process.held.versions = 0, [5, 5]
+        process.adopted.epoch, process.adopted.versions = 0, [5, 5]
         return process
 
     @contextmanager
@@ -62,7 +62,7 @@ class Processes:
         def train() -> None:
             while not over.wait(0.01):
                 for one in self.donors:
-                    one.state_donor.at_boundary(one.held, 0.1, readable=True)
+                    one.state_donor.at_boundary(one.adopted, 0.1, readable=True)
 
         thread = threading.Thread(target=train)
         thread.start()
@@ -86,7 +86,7 @@ def taken(process: ProcessState, copy: Copy) -> WholeCame | CopyFailed:
     """The end of a copy, once all that comes is put in its place."""
     process.inner.begin()
     puts = ProcessCopy(copy, process.inner.put, process.fragment_of)
-    end: WholeCame | CopyFailed = until(lambda: puts.go_on(process.held), "the copy ends")
+    end: WholeCame | CopyFailed = until(lambda: puts.go_on(process.adopted), "the copy ends")
     return end
 
 

@@ -26,7 +26,7 @@ from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.state_parts import StateError, pieces_from_message, pieces_to_message
 from diloco.recovery import state_donor
 from diloco.recovery import state_transfer as transfers
-from diloco.recovery.held import Held
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.state_transfer import Refused, StateTransfer
 
@@ -46,13 +46,13 @@ class Donor:
         self.state_donor = StateDonor(
             self.layout, self.state, owned, self.state.stage_rest, JOB_UID, self.epochs.get, lambda: next(self.ticks) / 900
         )
-        self.held = Held(2)
+        self.adopted = AdoptedVersions(2)
         self.adopts(5, epoch=0)
 
     def adopts(self, version: int, epoch: int = 0) -> None:
         ready = Ready((), ())
         events: list[InboxEvent] = [Welcomed(1, version, 1000, False, 0, epoch), *(Received(f, version, ready, epoch) for f in range(2))]
-        self.held.boundary(events, UnitPlan(0, adoptions=tuple(Adoption(f, version) for f in range(2))))
+        self.adopted.boundary(events, UnitPlan(0, adoptions=tuple(Adoption(f, version) for f in range(2))))
 
     def wanted(self, **changes: Any) -> StateWanted:
         usual: dict[str, Any] = {
@@ -73,7 +73,7 @@ class Donor:
         return self.state_donor.begin(self.wanted(**changes), ME)
 
     def boundary(self, *, readable: bool = True) -> None:
-        self.state_donor.at_boundary(self.held, STEP, readable=readable)
+        self.state_donor.at_boundary(self.adopted, STEP, readable=readable)
 
 
 def refusal(donor: Donor, code: grpc.StatusCode, why: str, identity: str = ME, **changes: Any) -> None:

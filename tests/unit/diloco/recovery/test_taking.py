@@ -14,8 +14,8 @@ from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
 from diloco.protocol.incoming_state import ArraysCame
 from diloco.protocol.state_parts import PieceArray
+from diloco.recovery.adopted_versions import AdoptedVersions
 from diloco.recovery.copying import Came, CopyFailed, WholeCame
-from diloco.recovery.held import Held
 from diloco.recovery.process_copy import SILENCE_SECONDS, ProcessCopy
 from diloco.recovery.taking import MOST_ROUNDS, NAME_SECONDS, Taker
 
@@ -48,8 +48,8 @@ class Scene:
         """`stores`: its unit, x, stores its state. `stored_steps`: local steps behind it, as far as they are known."""
         self.now = 100.0
         self.state = MomentumState(weights(0.0))
-        self.held = Held(2)
-        self.held.versions = [5, 5]
+        self.adopted = AdoptedVersions(2)
+        self.adopted.versions = [5, 5]
         self.copies: list[ScriptedCopy] = []
         self.took_back = 0
         self.overwritten = 0
@@ -79,7 +79,7 @@ class Scene:
     def boundary(self, *came: Came, restarted: bool = False) -> None:
         if came:
             self.copies[-1].came.extend(came)
-        self.taker.boundary(self.held, restarted=restarted)
+        self.taker.boundary(self.adopted, restarted=restarted)
 
     @property
     def said(self) -> Recovery:
@@ -107,7 +107,7 @@ def test_a_whole_copy_becomes_parameters_and_state() -> None:
 def test_parameters_that_are_older_than_what_was_adopted_meanwhile_are_left_out_and_their_moments_kept() -> None:
     scene = Scene()
     scene.names("a")
-    scene.held.versions = [9, 5]
+    scene.adopted.versions = [9, 5]
     scene.boundary(arrays(3.0, versions=(8, 8)), WholeCame({"steps": 7}))
     assert not scene.state.arrays_of_model["w0"].any()
     assert (scene.state.momentum["w0"] == 3.0).all()
@@ -218,7 +218,7 @@ def test_after_some_donors_it_takes_the_own_state_over_the_syncers_parameters() 
 def test_a_restart_of_the_syncer_while_the_own_state_comes_asks_for_a_donor_again() -> None:
     scene = Scene(stores=True)
     scene.taker.named(Donor(round=1, why="none trains"))
-    scene.taker.boundary(scene.held, restarted=True)
+    scene.taker.boundary(scene.adopted, restarted=True)
     assert (scene.said.phase, scene.said.round, scene.said.stored) == (Recovery.WANTED, 2, False)
     assert scene.copies[-1].cancelled
 

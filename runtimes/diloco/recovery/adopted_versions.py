@@ -13,7 +13,7 @@ from diloco.learner.inbox import InboxEvent, Received, Welcomed
 from diloco.learner.unit_plan import UnitPlan
 
 
-class Held:
+class AdoptedVersions:
     """The training thread calls `boundary` at every step boundary, in order."""
 
     def __init__(self, fragments: int) -> None:
@@ -41,6 +41,6 @@ class Held:
             self.versions = [0] * len(self.versions)
         return self.epoch != before
 
-    def reach(self, wanted: Sequence[int]) -> bool:
+    def are_as_new_as(self, wanted: Sequence[int]) -> bool:
         """Whether every fragment is as new as wanted."""
         return all(own >= version for own, version in zip(self.versions, wanted, strict=True))
