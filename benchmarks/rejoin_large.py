@@ -18,10 +18,10 @@ from diloco.algorithm.pieces import Piece, deal, wholes
 from diloco.contract import learner_identity
 from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Give, StateWanted
-from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.incoming_state import ArraysReceived
 from diloco.protocol.state_parts import PieceArray, cut
 from diloco.recovery.adopted_versions import AdoptedVersions
-from diloco.recovery.copying import Came, WholeCame
+from diloco.recovery.copying import CopyDone, CopyEvent
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.state_transfer import StateTransfer
@@ -95,7 +95,7 @@ class Link:
         self._clock = clock
         self._none = none
         self._free_at = 0.0
-        self._came: deque[Came] = deque()
+        self._events: deque[CopyEvent] = deque()
 
     def carry(self, until: float) -> None:
         """Carry what is staged, until this time."""
@@ -103,21 +103,21 @@ class Link:
         while self._free_at < until and not self.over and self.transfer.wait(0):
             if (part := self.transfer.take(0)) is None:
                 self.over = True
-                self._came.append(WholeCame({}))
+                self._events.append(CopyDone({}))
                 return
             self._free_at += part.bytes / LINK
             self.heard_at = self._free_at
             self.bytes += part.bytes
             self.transfer.taken(part)
             if part.arrays:
-                self._came.append(ArraysCame(part.arrays, part.versions, self._none))
+                self._events.append(ArraysReceived(part.arrays, part.versions, self._none))
 
     @property
     def ended_at(self) -> float:
         return self._free_at
 
-    def take(self) -> Came | None:
-        return self._came.popleft() if self._came else None
+    def take(self) -> CopyEvent | None:
+        return self._events.popleft() if self._events else None
 
     def cancel(self) -> None:
         """Nothing runs."""

@@ -97,7 +97,7 @@ class ExploredJob:
         """The process dies. What it has sent is on its way, and the syncer knows nothing until the next attempt joins."""
         for taker in self.processes.values():
             if taker.copy is not None and taker.copy.donor == unit:
-                taker.copy.came.append(CopyFailed("it has died"))
+                taker.copy.events.append(CopyFailed("it has died"))
         self.processes[unit] = self._process(unit, self.processes[unit].attempt + 1)
 
     def step(self, unit: str) -> None:

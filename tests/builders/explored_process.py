@@ -13,9 +13,9 @@ from diloco.algorithm.effects import Pull
 from diloco.algorithm.events import Marks, Metadata, Offer
 from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.incoming_state import ArraysReceived
 from diloco.recovery.adopted_versions import AdoptedVersions
-from diloco.recovery.copying import Came
+from diloco.recovery.copying import CopyEvent
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.taking import Taker
 from numpy.typing import NDArray
@@ -53,16 +53,16 @@ class Copying:
 
     donor: str
     heard_at: float
-    came: deque[Came] = field(default_factory=deque)
+    events: deque[CopyEvent] = field(default_factory=deque)
     parts: int = 0
     begun_at: float | None = None
     bytes: int = 0
 
-    def take(self) -> Came | None:
-        return self.came.popleft() if self.came else None
+    def take(self) -> CopyEvent | None:
+        return self.events.popleft() if self.events else None
 
     def cancel(self) -> None:
-        self.came.clear()
+        self.events.clear()
 
 
 class Process:
@@ -121,17 +121,17 @@ class Process:
 
     def boundary(self) -> None:
         """Take what has come of a copy."""
-        came = list(self.copy.came) if self.copy is not None else []
+        events = list(self.copy.events) if self.copy is not None else []
         self.state.put_arrays = []
         self.taker.boundary(self.adopted, restarted=False)
         put = {array.piece.tensor for array in self.state.put_arrays if not array.name}
-        for part in came:
-            if isinstance(part, ArraysCame) and (name := part.arrays[0].piece.tensor) in put:
+        for part in events:
+            if isinstance(part, ArraysReceived) and (name := part.arrays[0].piece.tensor) in put:
                 self.content[int(name[1:])] = part.versions[int(name[1:])]
         if not self.copying:
             self.copy = None
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> ProcessCopy:
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> ProcessCopy:
         self.copy = Copying(donor.unit, self._now())
         return ProcessCopy(self.copy, self.state.put, {f"w{p}": p for p in range(FRAGMENTS)}, now=self._now)  # type: ignore[arg-type]
 

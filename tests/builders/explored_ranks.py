@@ -21,7 +21,7 @@ from builders.explored_defects import Broken
 from builders.explored_rank import FRAGMENTS, LAYOUT, PROCESS, VERSION, Inline, Rank
 from builders.local_process import LocalCopy, LocalProcess
 from diloco.protocol.diloco_pb2 import Donor, Give, Recovery
-from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.incoming_state import ArraysReceived
 from diloco.ranks.following import FollowerMember
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.orders import OrderError
@@ -104,16 +104,16 @@ class Unit:
             copies[-1].looks_at = self._look_at
             copies[-1].send()
 
-    def _look_at(self, came: ArraysCame) -> None:
+    def _look_at(self, received: ArraysReceived) -> None:
         start, of = 0, {}
-        for array in came.arrays:
-            of[array.piece.tensor, array.name] = came.values[start : start + array.piece.elements]
+        for array in received.arrays:
+            of[array.piece.tensor, array.name] = received.values[start : start + array.piece.elements]
             start += array.piece.elements
         donor_ranks = self.job.units[self.taker._donor.unit].ranks if self.taker._donor is not None else []
         fragment_of = {tensor.name: index for index, fragment in enumerate(FRAGMENTS) for tensor in fragment.tensors}
         for tensor in {name for name, _ in of}:
             parameters, moments = of[tensor, ""], of[tensor, "moment"]
-            said = came.versions[fragment_of[tensor]]
+            said = received.versions[fragment_of[tensor]]
             if (held := int(parameters.min()) // VERSION) < said:
                 raise Broken(f"as said: {self.name} is given version {held} of {tensor}, as {said}")
             seen: set[tuple[float, float]] = set().union(*(rank.seen for rank in donor_ranks))

@@ -9,8 +9,8 @@ from builders.explored_process import FRAGMENTS, Process
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import whole
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.protocol.incoming_state import ArraysCame
-from diloco.recovery.copying import WholeCame
+from diloco.protocol.incoming_state import ArraysReceived
+from diloco.recovery.copying import CopyDone
 from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
 
 KIND = "of a test"
@@ -69,7 +69,7 @@ class ExploredRecovery:
         copy.heard_at = self._now()
         if copy.parts < FRAGMENTS:
             arrays = donor.state.arrays([whole(self._layout.tensors[copy.parts])])
-            copy.came.append(ArraysCame(arrays, list(donor.adopted.versions), donor.state.stage(arrays).wait()))
+            copy.events.append(ArraysReceived(arrays, list(donor.adopted.versions), donor.state.stage(arrays).wait()))
         elif copy.parts == FRAGMENTS:
-            copy.came.append(WholeCame({"steps": donor.state.steps}))
+            copy.events.append(CopyDone({"steps": donor.state.steps}))
         copy.parts += 1

@@ -16,12 +16,12 @@ from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
 from diloco.learner.stored_parts import PartsOfProcess
 from diloco.protocol.diloco_pb2 import Donor
-from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCame
+from diloco.protocol.incoming_state import ArraysReceived, EndReceived, IncomingState, RestReceived
 from diloco.protocol.outgoing_state import part_messages
 from diloco.protocol.state_parts import StateError, cut
 from diloco.protocol.state_values import decode, encode
 from diloco.recovery.adopted_versions import AdoptedVersions
-from diloco.recovery.copying import Came, CopyFailed, WholeCame
+from diloco.recovery.copying import CopyDone, CopyEvent, CopyFailed
 from diloco.recovery.process_state import ProcessState
 from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.state_transfer import Refused, StateTransfer
@@ -35,12 +35,12 @@ class Stream:
 
     def __init__(self, transfer: StateTransfer, layout: Layout, fragments: int, *, with_rest: bool) -> None:
         self.transfer = transfer
-        self._incoming = Incoming(layout, fragments, with_rest=with_rest)
+        self._incoming = IncomingState(layout, fragments, with_rest=with_rest)
         self._layout = layout
         self._parts = 0
         self.over = False
 
-    def next(self) -> ArraysCame | RestCame | EndCame | None:
+    def next(self) -> ArraysReceived | RestReceived | EndReceived | None:
         """The next part on its way; None: none is staged. Raises StateError."""
         if self.transfer.over:
             raise StateError(self.transfer._why)
@@ -50,16 +50,16 @@ class Stream:
         if part is None:
             self.over = True
             self.transfer.end()
-            return EndCame(self.transfer._elements)
+            return EndReceived(self.transfer._elements)
         values = part.staged.wait()
         payload = memoryview(values).cast("B") if part.arrays else memoryview(encode(values))
-        came = None
+        received = None
         for message in part_messages(self._parts, part.arrays, payload, part.versions, self._layout):
-            came = self._incoming.add(message)
+            received = self._incoming.add(message)
         self._parts += 1
         self.transfer.taken(part)
-        assert not isinstance(came, EndCame)
-        return came
+        assert not isinstance(received, EndReceived)
+        return received
 
 
 def _there(part: Any) -> bool:
@@ -70,15 +70,15 @@ def _there(part: Any) -> bool:
 class LocalCopy:
     """A `Copy` whose parts come when `send` is called, one of each stream at a time."""
 
-    def __init__(self, open_streams: Callable[[], Sequence[Stream]], came: Callable[[], None]) -> None:
-        self.came: deque[Came] = deque()
+    def __init__(self, open_streams: Callable[[], Sequence[Stream]], on_arrival: Callable[[], None]) -> None:
+        self.events: deque[CopyEvent] = deque()
         self.bytes = 0
         self.begun_at: float | None = None
         self.heard_at = time.monotonic()
         self.over = False
-        self.looks_at: Callable[[ArraysCame], None] = lambda arrays: None
+        self.looks_at: Callable[[ArraysReceived], None] = lambda arrays: None
         """Called with what comes."""
-        self._tell = came
+        self._tell = on_arrival
         self._rest: Any = None
         self.streams: Sequence[Stream] = ()
         try:
@@ -86,8 +86,8 @@ class LocalCopy:
         except Refused as error:
             self.fail(str(error))
 
-    def take(self) -> Came | None:
-        return self.came.popleft() if self.came else None
+    def take(self) -> CopyEvent | None:
+        return self.events.popleft() if self.events else None
 
     def cancel(self) -> None:
         self.over = True
@@ -106,21 +106,21 @@ class LocalCopy:
             if self.over or stream.over:
                 continue
             try:
-                came = stream.next()
+                received = stream.next()
             except StateError as error:
                 self.fail(str(error))
                 return
-            if isinstance(came, RestCame):
-                self._rest = decode(came.data)
-            elif isinstance(came, ArraysCame):
-                self.looks_at(came)
-                self._put(came)
+            if isinstance(received, RestReceived):
+                self._rest = decode(received.data)
+            elif isinstance(received, ArraysReceived):
+                self.looks_at(received)
+                self._put(received)
         if not self.over and all(stream.over for stream in self.streams):
             self.over = True
-            self._put(WholeCame(self._rest))
+            self._put(CopyDone(self._rest))
 
-    def _put(self, came: Came) -> None:
-        self.came.append(came)
+    def _put(self, event: CopyEvent) -> None:
+        self.events.append(event)
         self._tell()
 
 
@@ -158,7 +158,7 @@ class LocalProcess(ProcessState):
     def store(self, name: str, done: Callable[[Sequence[Block], str], None] = lambda blocks, error: None) -> PartsOfProcess:
         return PartsOfProcess(self.inner, self._parts, lambda: BlockWriter(UnitFolder(self.uri), name, self._rank), done)
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> Any:
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> Any:
         def open_streams() -> list[Stream]:
             streams = []
             for number, state_donor in enumerate(self._donors(donor)):
@@ -168,7 +168,7 @@ class LocalProcess(ProcessState):
                 streams.append(Stream(transfer, self._layout, len(self.adopted.versions), with_rest=not wanted.without_rest))
             return streams
 
-        self.copies.append(LocalCopy(open_streams, came))
+        self.copies.append(LocalCopy(open_streams, on_arrival))
         return self.copies[-1]
 
     def _folder_of(self, former: str) -> UnitFolder:

@@ -122,7 +122,7 @@ class SimulatedUnit:
     def receive(self, rank: SimulatedRank) -> None:
         fragment, version = rank.stream.popleft()
         rank.received[fragment] = version
-        self._tell(rank, fragment, rank.versions.came(fragment, version, version))
+        self._tell(rank, fragment, rank.versions.add(fragment, version, version))
         if rank.rank == 0 and self.t == self.steps and not rank.stream:
             self.inbox.append(Finished(self.t))
 

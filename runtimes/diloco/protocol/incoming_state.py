@@ -25,7 +25,7 @@ not train meanwhile, so a donor must not hold it with such messages alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArraysCame:
+class ArraysReceived:
     """A part whose checksum is right."""
 
     arrays: Sequence[PieceArray]
@@ -35,7 +35,7 @@ class ArraysCame:
 
 
 @dataclass(frozen=True, slots=True)
-class RestCame:
+class RestReceived:
     """The small rest, whose checksum is right."""
 
     data: memoryview = field(repr=False)
@@ -43,14 +43,14 @@ class RestCame:
 
 
 @dataclass(frozen=True, slots=True)
-class EndCame:
+class EndReceived:
     """Everything has come that the donor's process has."""
 
     elements: int
     """Elements of the model in the pieces that it gave."""
 
 
-class Incoming:
+class IncomingState:
     """One transfer of a state. Once `add` has raised, nothing more of it can be used."""
 
     def __init__(self, layout: Layout, fragments: int, *, with_rest: bool = True) -> None:
@@ -68,7 +68,7 @@ class Incoming:
         self.bytes = 0
         """Bytes of the parts that are complete."""
 
-    def add(self, message: StateMessage | DataChunk) -> ArraysCame | RestCame | EndCame | None:
+    def add(self, message: StateMessage | DataChunk) -> ArraysReceived | RestReceived | EndReceived | None:
         """Take the next message. None if it completes nothing. Raises StateError and FramingError for a message that cannot be right."""
         if isinstance(message, DataChunk):
             transfer = self._assembler.add(message)
@@ -86,7 +86,7 @@ class Incoming:
                     f"the donor says that its state has {message.end.parts} parts and {message.end.bytes} bytes; {self._parts} and "
                     f"{self.bytes} came, {'with' if self._rest else 'without'} the small rest"
                 )
-            return EndCame(message.end.elements)
+            return EndReceived(message.end.elements)
         self._announced(message.part)
         return None
 
@@ -107,7 +107,7 @@ class Incoming:
             raise FramingError(f"the donor sends {Chunk.Kind.Name(chunk.kind)} {chunk.fragment} that it has not announced")
         return self._part.bytes
 
-    def _complete(self, payload: memoryview) -> ArraysCame | RestCame:
+    def _complete(self, payload: memoryview) -> ArraysReceived | RestReceived:
         part, self._part = self._part, None
         assert part is not None
         if zlib.crc32(payload) != part.checksum:
@@ -116,8 +116,8 @@ class Incoming:
         self.bytes += len(payload)
         if not self._arrays:
             self._rest = True
-            return RestCame(payload)
+            return RestReceived(payload)
         values = np.frombuffer(payload, np.float32)
         if not np.isfinite(values).all():
             raise StateError(f"part {part.index} of the donor's state is not finite")
-        return ArraysCame(self._arrays, list(part.versions), values)
+        return ArraysReceived(self._arrays, list(part.versions), values)

@@ -21,7 +21,7 @@ class ReceivedVersions[V]:
         self._told: dict[int, tuple[Version, V]] = {}
         self._newest: dict[int, tuple[Version, V]] = {}
 
-    def came(self, fragment: int, version: Version, value: V) -> Version | None:
+    def add(self, fragment: int, version: Version, value: V) -> Version | None:
         """Note that a version has come. Returns the version to tell the leader of now, or None."""
         self._newest[fragment] = (version, value)
         return None if fragment in self._told else self._promote(fragment)

@@ -214,7 +214,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
         for event in self._inbox.drain():
             match event:
                 case Received(fragment, t, ready, epoch, tokens):
-                    self._tell_news(fragment, self._received.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
+                    self._tell_news(fragment, self._received.add(fragment, Version(epoch, t), _Arrived(ready, tokens)))
                 case RefusedForGood():
                     self._hear_refusal(event)
                 case Welcomed(generation=generation, epoch=epoch):

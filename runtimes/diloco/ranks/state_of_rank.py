@@ -27,7 +27,7 @@ from diloco.ranks.copied_parameters import CopiedParameters
 from diloco.ranks.messages import pieces_from_wire
 from diloco.ranks.ranks_pb2 import StateCopy, StateOrder, StateSaid, StateWrite, WholeFragment
 from diloco.ranks.state_messages import chunks, from_message, to_message
-from diloco.recovery.copying import Copy, CopyFailed, Found, StoredCopy, WholeCame
+from diloco.recovery.copying import Copy, CopyDone, CopyFailed, Found, StoredCopy
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import Block, blocks_to_bytes
@@ -75,7 +75,7 @@ class StateOfRank:
         self._unpassed = 0
         self._copy = 0
         """Number of the present copy."""
-        self._whole: WholeCame | None = None
+        self._whole: CopyDone | None = None
         """The copy that is whole and fits, with its small rest. None if there is none."""
         self._rests: deque[StateOrder] = deque()
         self._rest = bytearray()
@@ -84,7 +84,7 @@ class StateOfRank:
         """When the first part of the newest copy came, on `time.monotonic`. None if nothing has come."""
         self.found: Found | None = None
         """The stored state that the newest copy reads. None while it is looked for, and for a copy from a peer."""
-        self.end: WholeCame | None = None
+        self.end: CopyDone | None = None
         """The end of the newest whole copy. In the leader it has the small rest."""
         self.has_news = False
         """Something of a copy has come since the last boundary."""
@@ -134,12 +134,12 @@ class StateOfRank:
             former: as in `newest`
             shared: as in StateCopy
         """
-        self._copy_from(number, self._process.copy_of_newest(former, self._came), shared)
+        self._copy_from(number, self._process.copy_of_newest(former, self._on_arrival), shared)
 
     def check(self, rest: Any) -> None:
         """Note that the copy is whole, with this small rest. Raises StateError if it does not fit, so that this rank cannot take it."""
         self._own.check(rest)
-        self._whole = WholeCame(rest)
+        self._whole = CopyDone(rest)
 
     def adopted(self, fragment: int) -> None:
         """Note that a broadcast has overwritten the fragment. What was copied of it before is older."""
@@ -201,16 +201,16 @@ class StateOfRank:
     def _begin_copy(self, number: int, order: StateCopy) -> None:
         shared = pieces_from_wire(order.shared)
         if order.donor.unit:
-            self._copy_from(number, self._process.copy_of_peer(order.donor, self._came), shared)
+            self._copy_from(number, self._process.copy_of_peer(order.donor, self._on_arrival), shared)
         else:
-            self._copy_from(number, self._process.copy_of_stored(order.former, order.state, self._came), shared)
+            self._copy_from(number, self._process.copy_of_stored(order.former, order.state, self._on_arrival), shared)
 
     def _copy_from(self, number: int, source: Copy, shared: Sequence[Piece]) -> None:
         self.begun_at = self.found = self.end = None
         copy = ProcessCopy(source, self._put, self._process.fragment_of, lambda: self._unpassed < MOST_UNPASSED)
         self._copying = _Copying(number, source, copy, by_tensor(shared))
 
-    def _came(self) -> None:
+    def _on_arrival(self) -> None:
         self.has_news = True
         self._wake()
 
@@ -225,7 +225,7 @@ class StateOfRank:
             case CopyFailed(why):
                 self._end_copy()
                 self._say(StateSaid(number=copying.number, last=True, error=why))
-            case WholeCame():
+            case CopyDone():
                 self._end_copy()
                 self.end = end
                 versions = self._process.adopted.versions

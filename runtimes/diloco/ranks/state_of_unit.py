@@ -30,7 +30,7 @@ from diloco.ranks.ranks_pb2 import StateCopy, StateForget, StateOrder, StatePass
 from diloco.ranks.state_messages import chunks, from_message, to_message
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.recovery.adopted_versions import AdoptedVersions
-from diloco.recovery.copying import CopyFailed, WholeCame
+from diloco.recovery.copying import CopyDone, CopyFailed
 from diloco.recovery.process_copy import End
 from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import Block, blocks_from_bytes
@@ -80,7 +80,7 @@ class StateOfUnit:
             owned: the pieces that each rank owns
             held: the pieces that each rank stores. Several ranks may store the same
         """
-        self.leader = StateOfRank(process, portions, lambda said: self.said(0, said), lambda: self._came())
+        self.leader = StateOfRank(process, portions, lambda said: self.said(0, said), lambda: self._on_arrival())
         """This rank's part."""
         self.take: Callable[[TakeState], None] = lambda action: None
         """Orders all ranks, with this one, to take a copy."""
@@ -100,7 +100,7 @@ class StateOfUnit:
         self._copy = 0
         self._fragments: tuple[int, ...] = ()
         """The fragments of the newest copy whose parameters are taken."""
-        self._came: Callable[[], None] = lambda: None
+        self._on_arrival: Callable[[], None] = lambda: None
         self.released = 0
         """How many local steps are released to all ranks."""
         self._numbers = itertools.count(1)
@@ -145,14 +145,14 @@ class StateOfUnit:
         for rank in self._others:
             self._say(rank, StateOrder(forget=StateForget(copy=self._copy)))
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> CopyOfRanks:
-        self._came = came
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> CopyOfRanks:
+        self._on_arrival = on_arrival
         orders = [StateOrder(copy=StateCopy(donor=donor, shared=pieces_to_wire(shared))) for shared in self._shared]
         return CopyOfRanks(self, [self._ask(rank, order) for rank, order in enumerate(orders)])
 
-    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> CopyOfRanks:
+    def copy_of_newest(self, former: Sequence[str], on_arrival: Callable[[], None]) -> CopyOfRanks:
         # Only the leader looks for the newest one, so that all ranks take the same: a process of an earlier attempt may still be storing.
-        self._came = came
+        self._on_arrival = on_arrival
         number, answer = self._answer()
         self.leader.copy_newest(number, former, self._shared[0])
         return CopyOfRanks(self, [answer], self._copy_found)
@@ -194,7 +194,7 @@ class StateOfUnit:
         self._check(rest)
         self.take(TakeState(self._copy, self._fragments))
 
-    def finished(self, answers: Sequence[_Answer]) -> WholeCame:
+    def finished(self, answers: Sequence[_Answer]) -> CopyDone:
         """Note that all ranks have their part of the copy. Returns its end."""
         # If the unit has adopted a fragment since a rank reported it complete, the copied values are older than the model's.
         adopted = self._process.adopted.versions
@@ -221,7 +221,7 @@ class StateOfUnit:
                     self._unwritten -= answer.size
                     self._failed = self._failed or answer.error
             self._changed.notify_all()
-        self._came()
+        self._on_arrival()
 
     def wait_for(self, answer: _Answer) -> bytearray:
         """Return what a rank has read. Raises StateError."""

@@ -28,7 +28,7 @@ from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import StateWanted
 from diloco.protocol.framing import FramingError
-from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCame
+from diloco.protocol.incoming_state import ArraysReceived, EndReceived, IncomingState, RestReceived
 from diloco.protocol.state_parts import PieceArray, StateError, pieces_from_message
 from diloco.protocol.state_values import decode
 from diloco.protocol.tls import TlsError, TlsFiles
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WholeCame:
+class CopyDone:
     """Everything came."""
 
     rest: Any = field(repr=False)
@@ -61,16 +61,16 @@ class CopyFailed:
     why: str
 
 
-type Came = ArraysCame | WholeCame | CopyFailed
+type CopyEvent = ArraysReceived | CopyDone | CopyFailed
 
 
 class Copy(abc.ABC):
     """A queue of what came, filled by a thread that `start` begins and emptied by the training thread."""
 
-    def __init__(self, came: Callable[[], None]) -> None:
-        """The copy's thread calls `came` when there is something to take."""
-        self._came = came
-        self._queue: queue.Queue[Came] = queue.Queue(_AHEAD)
+    def __init__(self, on_arrival: Callable[[], None]) -> None:
+        """The copy's thread calls `on_arrival` when there is something to take."""
+        self._on_arrival = on_arrival
+        self._queue: queue.Queue[CopyEvent] = queue.Queue(_AHEAD)
         self._cancelled = threading.Event()
         self.bytes = 0
         """Bytes that have come."""
@@ -83,10 +83,10 @@ class Copy(abc.ABC):
         threading.Thread(target=self._run, name="diloco-copy", daemon=True).start()
 
     @abc.abstractmethod
-    def _read(self) -> WholeCame:
+    def _read(self) -> CopyDone:
         """Receive everything, `_put` each part, and return the end. Runs on the copy's thread; whatever it raises fails the copy."""
 
-    def take(self) -> Came | None:
+    def take(self) -> CopyEvent | None:
         """Return what came next, without waiting. None if nothing has come."""
         try:
             return self._queue.get_nowait()
@@ -113,14 +113,14 @@ class Copy(abc.ABC):
         if self.begun_at is None:
             self.begun_at = self.heard_at
 
-    def _put(self, came: Came) -> None:
+    def _put(self, event: CopyEvent) -> None:
         """Queue it for the training thread. Waits while `_AHEAD` parts are queued; drops it once the copy is cancelled."""
         while not self._cancelled.is_set():
             try:
-                self._queue.put(came, timeout=0.1)
+                self._queue.put(event, timeout=0.1)
             except queue.Full:
                 continue
-            self._came()
+            self._on_arrival()
             return
 
 
@@ -136,7 +136,7 @@ class PeersCopy(Copy):
         tls: TlsFiles,
         host_name: str,
         keepalive: Keepalive,
-        came: Callable[[], None],
+        on_arrival: Callable[[], None],
     ) -> None:
         """
         Args:
@@ -144,9 +144,9 @@ class PeersCopy(Copy):
             wanted: the request for each of them; only the first one is asked for the small rest
             fragments: how many the model has
             host_name: what the certificate of the donor must say
-            came: see `Copy`
+            on_arrival: see `Copy`
         """
-        super().__init__(came)
+        super().__init__(on_arrival)
         self._wanted = wanted
         self._layout = layout
         self._fragments = fragments
@@ -174,7 +174,7 @@ class PeersCopy(Copy):
         for call in calls:
             call.cancel()
 
-    def _read(self) -> WholeCame:
+    def _read(self) -> CopyDone:
         # Units are mostly sharded alike. Then the donor's process of this rank, which is asked first, has all that is wanted.
         self._take_next()
         # Daemon threads in place of a pool: the threads of a pool would keep the process from ending.
@@ -187,7 +187,7 @@ class PeersCopy(Copy):
             raise self._error
         if self._missing > 0:
             raise StateError(f"the donor's processes did not give {plural(self._missing, 'element')} of what this one owns")
-        return WholeCame(self._rest)
+        return CopyDone(self._rest)
 
     def _take_in_turn(self) -> None:
         while self._missing > 0 and self._take_next():
@@ -214,7 +214,7 @@ class PeersCopy(Copy):
         wanted = StateWanted()
         wanted.CopyFrom(self._wanted)
         wanted.without_rest = wanted.without_rest or rank != 0
-        incoming = Incoming(self._layout, self._fragments, with_rest=not wanted.without_rest)
+        incoming = IncomingState(self._layout, self._fragments, with_rest=not wanted.without_rest)
         credentials = self._tls.read().channel_credentials()
         with grpc.secure_channel(address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
             call = rpc.take(channel)(wanted)
@@ -225,18 +225,18 @@ class PeersCopy(Copy):
                 call.cancel()
             before = 0
             for message in call:
-                came = incoming.add(message)
+                received = incoming.add(message)
                 with self._lock:
                     self.bytes += incoming.bytes - before
                 before = incoming.bytes
                 self._heard()
-                if isinstance(came, ArraysCame):
-                    self._put(came)
-                elif isinstance(came, RestCame):
-                    self._rest = decode(came.data)
-                elif isinstance(came, EndCame):
+                if isinstance(received, ArraysReceived):
+                    self._put(received)
+                elif isinstance(received, RestReceived):
+                    self._rest = decode(received.data)
+                elif isinstance(received, EndReceived):
                     # A version that knew of no donors of several ranks gives all, and does not say how much that is.
-                    return came.elements or (self._missing if self._alone else 0)
+                    return received.elements or (self._missing if self._alone else 0)
         raise StateError("the donor ended before its state was whole")
 
 
@@ -250,7 +250,7 @@ class StoredCopy(Copy):
         kind: str,
         layout: Layout,
         pieces: Sequence[Piece],
-        came: Callable[[], None],
+        on_arrival: Callable[[], None],
         *,
         with_rest: bool = True,
     ) -> None:
@@ -260,10 +260,10 @@ class StoredCopy(Copy):
             unit: the unit that must have stored the state
             kind: the kind that the state must have, see `InnerState.kind`
             pieces: what this process owns
-            came: see `Copy`
+            on_arrival: see `Copy`
             with_rest: the small rest is wanted, too
         """
-        super().__init__(came)
+        super().__init__(on_arrival)
         self.found: Found | None = None
         """The state that is copied. None while it is looked for."""
         self._find = find
@@ -273,18 +273,18 @@ class StoredCopy(Copy):
         self._pieces = by_tensor(pieces)
         self._with_rest = with_rest
 
-    def _read(self) -> WholeCame:
+    def _read(self) -> CopyDone:
         stored = self._find()
         check_fits(stored.state, self._unit, self._kind, self._layout)
         _log.info("takes the state of outer step %d that it has stored in %s/%s", stored.state.t, stored.folder.uri, stored.state.name)
         self.found = stored
-        self._came()
+        self._on_arrival()
         try:
             return self._read_state(stored.folder, stored.state)
         except Unusable as error:
             raise _unusable(error, stored.folder) from error
 
-    def _read_state(self, folder: UnitFolder, state: StoredState) -> WholeCame:
+    def _read_state(self, folder: UnitFolder, state: StoredState) -> CopyDone:
         waiting: deque[tuple[Block, Future[bytes]]] = deque()
         blocks = iter([block for block in state.blocks if overlap((array.piece for array in block.arrays), self._pieces)])
         while not self._cancelled.is_set():
@@ -304,9 +304,9 @@ class StoredCopy(Copy):
             rest = folder.read_rest(state)
             self.bytes += len(rest)
             self._heard()
-        return WholeCame(decode(rest) if rest else None, state.t)
+        return CopyDone(decode(rest) if rest else None, state.t)
 
-    def _share(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> ArraysCame:
+    def _share(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> ArraysReceived:
         """Return what this process owns of these arrays. `values` has the values of one array after the other."""
         shares: list[PieceArray] = []
         parts: list[NDArray[np.float32]] = []
@@ -317,7 +317,7 @@ class StoredCopy(Copy):
             for piece in overlap((array.piece,), self._pieces):
                 shares.append(PieceArray(piece, array.name, array.dtype))
                 parts.append(within(piece, array.piece, of_array).reshape(-1))
-        return ArraysCame(shares, (), np.concatenate(parts))
+        return ArraysReceived(shares, (), np.concatenate(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,13 +355,13 @@ def _unusable(error: Unusable, folder: UnitFolder) -> StateError:
 class StoredSteps:
     """How many local steps are behind what a unit has stored. A thread of its own looks that up, because an object store may hang."""
 
-    def __init__(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
-        """Begin to look. `unit`, `kind` and `came` are as in `StoredCopy`."""
+    def __init__(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, on_arrival: Callable[[], None]) -> None:
+        """Begin to look. `unit`, `kind` and `on_arrival` are as in `StoredCopy`."""
         self.found: int | None = None
         """Local steps; 0 if the unit has stored nothing that it can take, None while that is not known."""
-        threading.Thread(target=self._look, args=(folder, unit, kind, layout, came), name="diloco-stored", daemon=True).start()
+        threading.Thread(target=self._look, args=(folder, unit, kind, layout, on_arrival), name="diloco-stored", daemon=True).start()
 
-    def _look(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, came: Callable[[], None]) -> None:
+    def _look(self, folder: Callable[[], UnitFolder], unit: str, kind: str, layout: Layout, on_arrival: Callable[[], None]) -> None:
         steps = 0
         try:
             if (state := folder().newest()) is not None:
@@ -370,7 +370,7 @@ class StoredSteps:
         except Exception as error:  # noqa: BLE001 - what is wrong with it is said where it is to be taken
             _log.debug("what the unit has stored cannot be looked at: %s", words(error))
         self.found = steps
-        came()
+        on_arrival()
 
 
 def _begin_to_read(folder: UnitFolder, state: StoredState, block: Block) -> Future[bytes]:

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from diloco.learner.store import Float32Array
-from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.incoming_state import ArraysReceived
 from diloco.protocol.state_parts import PieceArray
 from diloco.recovery.adopted_versions import AdoptedVersions
-from diloco.recovery.copying import Copy, CopyFailed, WholeCame
+from diloco.recovery.copying import Copy, CopyDone, CopyFailed
 
 SILENCE_SECONDS = 30.0
 """How long nothing may come before the copy fails. A donor that waits for its step boundary says so, see `state_transfer.ALIVE_SECONDS`."""
 
-type End = WholeCame | CopyFailed
+type End = CopyDone | CopyFailed
 
 
 class ProcessCopy:
@@ -61,15 +61,15 @@ class ProcessCopy:
     def go_on(self, adopted: AdoptedVersions) -> End | None:
         """Put what came. Return the end of the copy, or None if more is to come. Raises StateError."""
         while self._has_room():
-            if (came := self._copy.take()) is None:
+            if (event := self._copy.take()) is None:
                 break
-            if not isinstance(came, ArraysCame):
-                return came
+            if not isinstance(event, ArraysReceived):
+                return event
             start = 0
-            for array in came.arrays:
-                values: Float32Array = came.values[start : start + array.piece.elements]
+            for array in event.arrays:
+                values: Float32Array = event.values[start : start + array.piece.elements]
                 start += array.piece.elements
-                if array.name or self._is_new(array, came, adopted):
+                if array.name or self._is_new(array, event, adopted):
                     self.changed_parameters = self.changed_parameters or not array.name
                     self._put(array, values)
         else:
@@ -82,7 +82,7 @@ class ProcessCopy:
     def cancel(self) -> None:
         self._copy.cancel()
 
-    def _is_new(self, array: PieceArray, came: ArraysCame, adopted: AdoptedVersions) -> bool:
+    def _is_new(self, array: PieceArray, received: ArraysReceived, adopted: AdoptedVersions) -> bool:
         """Whether the donor's version of this parameter is at least as new as what this process has adopted."""
         fragment = self._fragment_of[array.piece.tensor]
-        return came.versions[fragment] >= adopted.versions[fragment]
+        return received.versions[fragment] >= adopted.versions[fragment]

@@ -79,27 +79,27 @@ class ProcessState:
         """Begin to write this process's part of the stored state `name`. `done` is called at the end, see `PartsOfProcess`."""
         return PartsOfProcess(self.inner, self._parts, lambda: writer_of(self._config.job, self._config.unit, name, self._rank), done)
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> Copy:
-        """Begin to copy a donor's state. `came` is called on other threads when there is something to take."""
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> Copy:
+        """Begin to copy a donor's state. `on_arrival` is called on other threads when there is something to take."""
         job, fragments = self._config.job, len(self.adopted.versions)
         addresses = list(donor.rank_addresses) or [donor.address]
         host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        copy = PeersCopy(addresses, self._wanted(donor), self._layout, fragments, self._config.tls, host_name, Keepalive(), came)
+        copy = PeersCopy(addresses, self._wanted(donor), self._layout, fragments, self._config.tls, host_name, Keepalive(), on_arrival)
         copy.start()
         return copy
 
-    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> StoredCopy:
+    def copy_of_newest(self, former: Sequence[str], on_arrival: Callable[[], None]) -> StoredCopy:
         """Begin to copy the newest state that the unit has stored in this job, or else in the first former job that has one."""
-        return self._copy_of_stored(lambda: newest(self._folder_of, former), came)
+        return self._copy_of_stored(lambda: newest(self._folder_of, former), on_arrival)
 
-    def copy_of_stored(self, former: str, name: str, came: Callable[[], None]) -> StoredCopy:
+    def copy_of_stored(self, former: str, name: str, on_arrival: Callable[[], None]) -> StoredCopy:
         """Begin to copy the stored state `name`. `former` is as in `Found`."""
 
         def find() -> Found:
             folder = self._folder_of(former)
             return Found(folder, folder.state(name), former)
 
-        return self._copy_of_stored(find, came)
+        return self._copy_of_stored(find, on_arrival)
 
     def _wanted(self, donor: Donor) -> StateWanted:
         return StateWanted(
@@ -117,8 +117,8 @@ class ProcessState:
             without_rest=self._rank != 0,
         )
 
-    def _copy_of_stored(self, find: Callable[[], Found], came: Callable[[], None]) -> StoredCopy:
-        copy = StoredCopy(find, self._config.unit, self.inner.kind, self._layout, self._owned, came, with_rest=self._rank == 0)
+    def _copy_of_stored(self, find: Callable[[], Found], on_arrival: Callable[[], None]) -> StoredCopy:
+        copy = StoredCopy(find, self._config.unit, self.inner.kind, self._layout, self._owned, on_arrival, with_rest=self._rank == 0)
         copy.start()
         return copy
 

@@ -40,7 +40,7 @@ class Taker:
         self,
         state: WholeState,
         model: Model,
-        came: Callable[[], None],
+        on_arrival: Callable[[], None],
         tell: Callable[[], None],
         started: float,
         now: Callable[[], float] = time.monotonic,
@@ -50,14 +50,14 @@ class Taker:
     ) -> None:
         """
         Args:
-            came: called on other threads when there is something to do at a boundary
+            on_arrival: called on other threads when there is something to do at a boundary
             tell: called when `message` has changed
             started: when the process joined, on `now`
             stores: the job's units store their states
         """
         self._state = state
         self._model = model
-        self._came = came
+        self._on_arrival = on_arrival
         self._stores = stores
         self._unit = unit
         self._tell = tell
@@ -115,7 +115,7 @@ class Taker:
             return
         _log.info("takes the state of unit %s, attempt %d", donor.unit, donor.attempt)
         self._donor = donor
-        self._begin_copy(donor.unit, donor.attempt, lambda: self._state.copy_of_peer(donor, self._came), stored=False)
+        self._begin_copy(donor.unit, donor.attempt, lambda: self._state.copy_of_peer(donor, self._on_arrival), stored=False)
 
     def _take_stored(self, donor: Donor, why: str) -> None:
         """Take the state that this unit has stored. If it stores none, give up.
@@ -129,7 +129,7 @@ class Taker:
             return
         self._donor, self._no_donor = None, why
         self._restore_parameters()
-        self._begin_copy(self._unit, 0, lambda: self._state.copy_of_newest(donor.former, self._came), stored=True)
+        self._begin_copy(self._unit, 0, lambda: self._state.copy_of_newest(donor.former, self._on_arrival), stored=True)
 
     def _begin_copy(self, unit: str, attempt: int, open_copy: Callable[[], UnitCopy], *, stored: bool) -> None:
         self._named_at = self._now()

@@ -70,11 +70,11 @@ class WholeState(Protocol):
         """Forget what an earlier copy has put, except its parameters, which are in the model already."""
         ...
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> UnitCopy:
-        """Begin to copy a donor's state. `came` is called on other threads when there is something to do."""
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> UnitCopy:
+        """Begin to copy a donor's state. `on_arrival` is called on other threads when there is something to do."""
         ...
 
-    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> UnitCopy:
+    def copy_of_newest(self, former: Sequence[str], on_arrival: Callable[[], None]) -> UnitCopy:
         """Begin to copy the state that the unit has stored last, in this job or else in the first former job that has one."""
         ...
 
@@ -113,8 +113,8 @@ class StateOfProcess:
     def finish(self, rest: Any) -> None:
         self._process.inner.finish(rest)
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> UnitCopy:
-        return ProcessCopy(self._process.copy_of_peer(donor, came), self._process.inner.put, self._process.fragment_of)
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> UnitCopy:
+        return ProcessCopy(self._process.copy_of_peer(donor, on_arrival), self._process.inner.put, self._process.fragment_of)
 
-    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> UnitCopy:
-        return ProcessCopy(self._process.copy_of_newest(former, came), self._process.inner.put, self._process.fragment_of)
+    def copy_of_newest(self, former: Sequence[str], on_arrival: Callable[[], None]) -> UnitCopy:
+        return ProcessCopy(self._process.copy_of_newest(former, on_arrival), self._process.inner.put, self._process.fragment_of)

@@ -238,10 +238,10 @@ class OptimizerState:
         """Raise ValueError unless all arrays came, and each as a whole. `names`: the donor's arrays, by tensor; None if it does not say."""
         for piece in self.held():
             place, _ = self._store.placed(piece)
-            came = self._new.get(place.part.parameter, {}).keys()
-            if names is not None and (differing := came ^ names.get(piece.tensor, frozenset())):
+            names_received = self._new.get(place.part.parameter, {}).keys()
+            if names is not None and (differing := names_received ^ names.get(piece.tensor, frozenset())):
                 raise ValueError(f"{min(differing)} of {piece.tensor} is among the arrays or in the small rest only")
-            for name in came:
+            for name in names_received:
                 if self._elements[piece.tensor, name] != piece.elements:
                     raise ValueError(f"{self._elements[piece.tensor, name]} of {piece.elements} elements of {name} of {piece.tensor} came")
 

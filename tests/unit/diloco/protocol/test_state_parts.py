@@ -7,7 +7,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, check_cover, wholes
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.diloco_pb2 import StateArray, StateMessage, StatePart
-from diloco.protocol.incoming_state import MOST_WAITS, Incoming
+from diloco.protocol.incoming_state import MOST_WAITS, IncomingState
 from diloco.protocol.state_parts import PieceArray, StateError, cut, from_message, to_message
 
 LAYOUT = Layout([TensorSpec("a", (7, 5)), TensorSpec("b", ()), TensorSpec("c", (3,)), TensorSpec("d", (2, 40))])
@@ -46,7 +46,7 @@ def test_what_is_no_piece_of_the_model_is_refused(piece: PieceMessage) -> None:
 
 
 def test_a_donor_that_only_says_that_it_waits_does_not_keep_its_taker() -> None:
-    incoming = Incoming(LAYOUT, fragments=1)
+    incoming = IncomingState(LAYOUT, fragments=1)
     for _ in range(MOST_WAITS):
         assert incoming.add(StateMessage()) is None
     with pytest.raises(StateError, match=f"said {MOST_WAITS + 1} times that it waits"):
@@ -54,7 +54,7 @@ def test_a_donor_that_only_says_that_it_waits_does_not_keep_its_taker() -> None:
 
 
 def test_a_donor_with_long_steps_may_wait_before_each_part() -> None:
-    incoming = Incoming(LAYOUT, fragments=1)
+    incoming = IncomingState(LAYOUT, fragments=1)
     for _ in range(MOST_WAITS):
         incoming.add(StateMessage())
     incoming.add(StateMessage(part=StatePart(index=0, versions=[3])))

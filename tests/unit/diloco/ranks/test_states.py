@@ -30,7 +30,7 @@ from diloco.ranks.ranks_pb2 import FromLeader, StateArray, StateOrder, StateRead
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.ranks.stream import MOST_BYTES
-from diloco.recovery.copying import CopyFailed, WholeCame
+from diloco.recovery.copying import CopyDone, CopyFailed
 from diloco.recovery.state_donor import StateDonor
 from diloco.recovery.whole_state import UnitCopy
 from diloco.snapshots.stored_state import Block, StoredState, UnitFolder
@@ -273,13 +273,13 @@ def test_any_number_of_ranks_takes_what_each_of_another_one_has_stored(
     taker.state.begin()
     copy = taker.state.copy_of_newest((), lambda: None)
 
-    def whole() -> WholeCame | None:
+    def whole() -> CopyDone | None:
         taker.boundary()
         end = copy.go_on(taker.processes[0].adopted)
         assert not isinstance(end, CopyFailed), end
         return end
 
-    end: WholeCame = until(whole, "all has come")
+    end: CopyDone = until(whole, "all has come")
     assert end.t == 8
     taker.state.finish(end.rest)
     assert_momentum_of(0, taker)
@@ -457,7 +457,7 @@ def test_what_a_rank_leaves_to_its_leader_to_pass_on_is_bounded(monkeypatch: pyt
     with pytest.raises(AssertionError, match="does not come to its end"):
         taker.finishes(copy, donor)
     # Each has put one part, with the momentum of several tensors, and takes no further one.
-    assert all(process.copies[-1].came for process in taker.processes)
+    assert all(process.copies[-1].events for process in taker.processes)
     monkeypatch.undo()
     taker.finishes(copy, donor)
     assert_momentum_of(0, taker)

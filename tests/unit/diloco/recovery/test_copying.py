@@ -21,7 +21,7 @@ from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import read_learner_config
 from diloco.learner.incarnations import Incarnations
 from diloco.protocol.diloco_pb2 import Donor, Give
-from diloco.recovery.copying import Copy, CopyFailed, StoredCopy, WholeCame, newest
+from diloco.recovery.copying import Copy, CopyDone, CopyFailed, StoredCopy, newest
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.process_state import ProcessState
 from diloco.snapshots.stored_state import FOLDER, StoredState, UnitFolder
@@ -82,11 +82,11 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     found.end()
 
 
-def taken(process: ProcessState, copy: Copy) -> WholeCame | CopyFailed:
+def taken(process: ProcessState, copy: Copy) -> CopyDone | CopyFailed:
     """The end of a copy, once all that comes is put in its place."""
     process.inner.begin()
     puts = ProcessCopy(copy, process.inner.put, process.fragment_of)
-    end: WholeCame | CopyFailed = until(lambda: puts.go_on(process.adopted), "the copy ends")
+    end: CopyDone | CopyFailed = until(lambda: puts.go_on(process.adopted), "the copy ends")
     return end
 
 
@@ -95,7 +95,7 @@ def test_a_process_takes_what_each_process_of_the_donor_owns(processes: Processe
     with processes.training():
         end = taken(taker, taker.copy_of_peer(processes.donor, lambda: None))
     taker.close()
-    assert isinstance(end, WholeCame), end
+    assert isinstance(end, CopyDone), end
     taker.inner.finish(end.rest)
     assert isinstance(taker.inner, MomentumState)
     for arrays in (taker.inner.arrays_of_model, taker.inner.momentum):
@@ -110,9 +110,9 @@ def test_ranks_of_units_that_are_sharded_alike_ask_one_process_each(processes: P
         ends = [taken(taker, taker.copy_of_peer(processes.donor, lambda: None)) for taker in takers]
     for taker in takers:
         taker.close()
-    assert all(isinstance(end, WholeCame) for end in ends), ends
+    assert all(isinstance(end, CopyDone) for end in ends), ends
     assert [set(one.state_donor._served["b"]) for one in processes.donors] == [{0}, {1}, {2}]
-    assert [end.rest for end in ends if isinstance(end, WholeCame)] == [{"steps": 0}, None, None]
+    assert [end.rest for end in ends if isinstance(end, CopyDone)] == [{"steps": 0}, None, None]
 
 
 def test_a_donor_one_of_whose_processes_leaves_gives_no_state(processes: Processes) -> None:

@@ -171,13 +171,13 @@ class _Zlib:
 
 
 def another_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = incoming_state.Incoming._complete
+    original = incoming_state.IncomingState._complete
 
-    def lossy(self: incoming_state.Incoming, payload: memoryview) -> None:
+    def lossy(self: incoming_state.IncomingState, payload: memoryview) -> None:
         original(self, payload)
         self.bytes -= 1
 
-    monkeypatch.setattr(incoming_state.Incoming, "_complete", lossy)
+    monkeypatch.setattr(incoming_state.IncomingState, "_complete", lossy)
 
 
 @pytest.mark.parametrize(

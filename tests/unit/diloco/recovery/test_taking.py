@@ -12,10 +12,10 @@ from builders.momentum_learner import MomentumState
 from diloco.algorithm.pieces import Piece
 from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.incoming_state import ArraysReceived
 from diloco.protocol.state_parts import PieceArray
 from diloco.recovery.adopted_versions import AdoptedVersions
-from diloco.recovery.copying import Came, CopyFailed, WholeCame
+from diloco.recovery.copying import CopyDone, CopyEvent, CopyFailed
 from diloco.recovery.process_copy import SILENCE_SECONDS, ProcessCopy
 from diloco.recovery.taking import MOST_ROUNDS, NAME_SECONDS, Taker
 
@@ -32,10 +32,10 @@ class ScriptedCopy:
     begun_at: float | None = None
     bytes: int = 0
     cancelled: bool = False
-    came: deque[Came] = field(default_factory=deque)
+    events: deque[CopyEvent] = field(default_factory=deque)
 
-    def take(self) -> Came | None:
-        return self.came.popleft() if self.came else None
+    def take(self) -> CopyEvent | None:
+        return self.events.popleft() if self.events else None
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -65,20 +65,20 @@ class Scene:
     def _overwritten(self) -> None:
         self.overwritten += 1
 
-    def copy_of_peer(self, donor: Donor, came: Callable[[], None]) -> ProcessCopy:
+    def copy_of_peer(self, donor: Donor, on_arrival: Callable[[], None]) -> ProcessCopy:
         self.copies.append(ScriptedCopy(donor, self.now))
         return ProcessCopy(self.copies[-1], self.state.put, {"w0": 0, "w1": 1}, now=lambda: self.now)  # type: ignore[arg-type]
 
-    def copy_of_newest(self, former: Sequence[str], came: Callable[[], None]) -> ProcessCopy:
-        return self.copy_of_peer(Donor(former=former), came)
+    def copy_of_newest(self, former: Sequence[str], on_arrival: Callable[[], None]) -> ProcessCopy:
+        return self.copy_of_peer(Donor(former=former), on_arrival)
 
     def names(self, unit: str, why: str = "") -> ScriptedCopy:
         self.taker.named(Donor(round=self.taker.message.round, unit=unit, attempt=1, why=why))
         return self.copies[-1]
 
-    def boundary(self, *came: Came, restarted: bool = False) -> None:
-        if came:
-            self.copies[-1].came.extend(came)
+    def boundary(self, *events: CopyEvent, restarted: bool = False) -> None:
+        if events:
+            self.copies[-1].events.extend(events)
         self.taker.boundary(self.adopted, restarted=restarted)
 
     @property
@@ -86,8 +86,8 @@ class Scene:
         return self.taker.message
 
 
-def arrays(value: float, versions: Sequence[int] = (5, 5), names: Sequence[str] = ("", "momentum")) -> ArraysCame:
-    return ArraysCame([PieceArray(W0, name, "float32") for name in names], versions, np.full(SIZE * len(names), value, np.float32))
+def arrays(value: float, versions: Sequence[int] = (5, 5), names: Sequence[str] = ("", "momentum")) -> ArraysReceived:
+    return ArraysReceived([PieceArray(W0, name, "float32") for name in names], versions, np.full(SIZE * len(names), value, np.float32))
 
 
 def test_a_whole_copy_becomes_parameters_and_state() -> None:
@@ -98,7 +98,7 @@ def test_a_whole_copy_becomes_parameters_and_state() -> None:
     scene.boundary(arrays(3.0))
     assert (scene.state.arrays_of_model["w0"] == 3.0).all()
     assert not scene.state.momentum["w0"].any()  # not before all is there
-    scene.boundary(WholeCame({"steps": 7}))
+    scene.boundary(CopyDone({"steps": 7}))
     assert (scene.state.momentum["w0"] == 3.0).all()
     assert (scene.state.steps, scene.overwritten, scene.taker.over) == (7, 1, True)
     assert (scene.said.unit, scene.said.t, scene.said.steps) == ("a", 5, 7)
@@ -108,7 +108,7 @@ def test_parameters_that_are_older_than_what_was_adopted_meanwhile_are_left_out_
     scene = Scene()
     scene.names("a")
     scene.adopted.versions = [9, 5]
-    scene.boundary(arrays(3.0, versions=(8, 8)), WholeCame({"steps": 7}))
+    scene.boundary(arrays(3.0, versions=(8, 8)), CopyDone({"steps": 7}))
     assert not scene.state.arrays_of_model["w0"].any()
     assert (scene.state.momentum["w0"] == 3.0).all()
 
@@ -178,7 +178,7 @@ def test_without_a_donor_it_takes_what_its_unit_has_stored() -> None:
     scene.taker.named(Donor(round=1, why="none trains", former=["before"]))
     assert (scene.said.phase, scene.said.unit, scene.said.stored) == (Recovery.COPYING, "x", True)
     assert list(scene.copies[-1].donor.former) == ["before"]
-    scene.boundary(arrays(1.0, (), ["momentum"]), WholeCame({"steps": 4}, t=24))
+    scene.boundary(arrays(1.0, (), ["momentum"]), CopyDone({"steps": 4}, t=24))
     assert (scene.said.phase, scene.said.stored, scene.said.t, scene.said.why) == (Recovery.OVER, True, 24, "")
     assert scene.state.steps == 4
     assert (scene.state.momentum["w0"] == 1.0).all()
@@ -226,7 +226,7 @@ def test_a_restart_of_the_syncer_while_the_own_state_comes_asks_for_a_donor_agai
 def test_a_rest_that_does_not_fit_is_a_failure_of_the_donor() -> None:
     scene = Scene()
     scene.names("a")
-    scene.boundary(arrays(3.0), WholeCame({}))
+    scene.boundary(arrays(3.0), CopyDone({}))
     assert (scene.said.phase, scene.said.why) == (Recovery.WANTED, "unit a: the donor has counted no steps")
 
 
