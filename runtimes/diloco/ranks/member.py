@@ -25,7 +25,7 @@ from diloco.protocol.diloco_pb2 import Chunk
 from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
 from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, TakeState, Version
-from diloco.ranks.samples import DataRank, Ranges, own
+from diloco.ranks.samples import DataRank, Ranges, numbers_of_rank
 from diloco.ranks.state_of_rank import StateOfRank
 
 
@@ -136,7 +136,7 @@ class RankMember[Channel: SideChannel[Any]](Member):
             if self._cut is not None and self._end is None:
                 self._carry_out(self._cut)
             return None
-        numbers = own(self._dealt[0], self._data)
+        numbers = numbers_of_rank(self._dealt[0], self._data)
         if len(numbers) != count:
             raise ValueError(
                 f"this rank asks for a batch of {count} samples, and its leader has dealt out {len(numbers)} to each: all ranks of a unit "

@@ -27,8 +27,8 @@ class DataRank:
             raise ValueError(f"data_parallel is (index, count) with an index from 0 to count - 1, not {(self.index, self.of)}")
 
 
-def own(ranges: Ranges, rank: DataRank) -> Numbers:
-    """Return this rank's part of the unit's batch, int64 [n / rank.of]. Raises ValueError if the batch cannot be divided evenly."""
+def numbers_of_rank(ranges: Ranges, rank: DataRank) -> Numbers:
+    """Return the numbers of this rank's part of a batch, int64 [n / rank.of]. Raises ValueError if the batch cannot be divided evenly."""
     count = sum(end - start for start, end in ranges)
     if count % rank.of:
         raise ValueError(f"a batch of {count} samples cannot be dealt out to {rank.of} ranks")

@@ -44,7 +44,7 @@ RANKS = "ranks"
 
 
 @dataclass(slots=True, eq=False)
-class _Answer:
+class _RankAnswer:
     """A rank's answer to an order, as far as it has come."""
 
     size: int = 0
@@ -105,7 +105,7 @@ class StateOfUnit:
         """How many local steps are released to all ranks."""
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, _RankAnswer] = {}
         self._to_pass: deque[tuple[int, StateWrite]] = deque()
         """(rank, what it has copied and others store, too)."""
         self._unwritten = 0
@@ -157,7 +157,7 @@ class StateOfUnit:
         self.leader.copy_newest(number, former, self._shared[0])
         return CopyOfRanks(self, [answer], self._copy_found)
 
-    def _copy_found(self) -> list[_Answer] | None:
+    def _copy_found(self) -> list[_RankAnswer] | None:
         """Order the other ranks to copy what the leader has found. None while the leader is looking for it."""
         if self.leader.found is None:
             return None
@@ -165,7 +165,7 @@ class StateOfUnit:
         orders = [StateCopy(former=former, state=state, shared=pieces_to_wire(self._shared[rank])) for rank in self._others]
         return [self._ask(rank, StateOrder(copy=copy)) for rank, copy in zip(self._others, orders, strict=True)]
 
-    def cancel(self, answers: Sequence[_Answer]) -> None:
+    def cancel(self, answers: Sequence[_RankAnswer]) -> None:
         """Let all ranks end their part of the copy that these are the answers of."""
         with self._changed:
             self._answers = {number: answer for number, answer in self._answers.items() if answer not in answers}
@@ -194,7 +194,7 @@ class StateOfUnit:
         self._check(rest)
         self.take(TakeState(self._copy, self._fragments))
 
-    def finished(self, answers: Sequence[_Answer]) -> CopyDone:
+    def finished(self, answers: Sequence[_RankAnswer]) -> CopyDone:
         """Note that all ranks have their part of the copy. Returns its end."""
         # If the unit has adopted a fragment since a rank reported it complete, the copied values are older than the model's.
         adopted = self._process.adopted.versions
@@ -223,7 +223,7 @@ class StateOfUnit:
             self._changed.notify_all()
         self._on_arrival()
 
-    def wait_for(self, answer: _Answer) -> bytearray:
+    def wait_for(self, answer: _RankAnswer) -> bytearray:
         """Return what a rank has read. Raises StateError."""
         self._wait(lambda: answer.done, "has not done its part of the state")
         if answer.error:
@@ -248,15 +248,15 @@ class StateOfUnit:
         for answer in answers:
             self.wait_for(answer)
 
-    def _answer(self, size: int = 0) -> tuple[int, _Answer]:
-        answer = _Answer(size)
+    def _answer(self, size: int = 0) -> tuple[int, _RankAnswer]:
+        answer = _RankAnswer(size)
         with self._changed:
             # Registered before the order is sent: the answer comes on another thread, perhaps at once.
             number = next(self._numbers)
             self._answers[number] = answer
         return number, answer
 
-    def _ask(self, rank: int, order: StateOrder, size: int = 0) -> _Answer:
+    def _ask(self, rank: int, order: StateOrder, size: int = 0) -> _RankAnswer:
         order.number, answer = self._answer(size)
         self._tell(rank, order)
         return answer
@@ -286,7 +286,7 @@ class CopyOfRanks:
 
     changed_parameters = False  # each rank keeps the copy beside its model until all take it
 
-    def __init__(self, unit: StateOfUnit, answers: Sequence[_Answer], others: Callable[[], list[_Answer] | None] = list) -> None:
+    def __init__(self, unit: StateOfUnit, answers: Sequence[_RankAnswer], others: Callable[[], list[_RankAnswer] | None] = list) -> None:
         """
         Args:
             answers: of the ranks that were told to copy
@@ -294,7 +294,7 @@ class CopyOfRanks:
         """
         self._unit = unit
         self._answers = list(answers)
-        self._others: Callable[[], list[_Answer] | None] | None = others
+        self._others: Callable[[], list[_RankAnswer] | None] | None = others
         self.begun_at: float | None = None
 
     @property
@@ -321,7 +321,7 @@ class CopyOfRanks:
 class StoredByRanks:
     """The `StoredParts` of all ranks. Each rank, also the leader, stages at its own boundaries and ends when it leaves."""
 
-    def __init__(self, answers: Sequence[_Answer]) -> None:
+    def __init__(self, answers: Sequence[_RankAnswer]) -> None:
         self._answers = answers
 
     def at_boundary(self, step_seconds: float) -> None:
@@ -344,7 +344,7 @@ class _GatheredRest:
     """The `StagedRest` of all ranks: the leader's, with those of the others under RANKS."""
 
     unit: StateOfUnit
-    asked: Sequence[_Answer]
+    asked: Sequence[_RankAnswer]
 
     def wait(self) -> Any:
         leader, *others = (decode(self.unit.wait_for(answer)) for answer in self.asked)

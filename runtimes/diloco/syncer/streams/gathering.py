@@ -30,7 +30,7 @@ class WholeAnswer:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _OpenAnswer:
     offer: Offer
     parts: dict[int, tuple[Portion, memoryview]] = field(default_factory=dict)
     """By rank."""
@@ -40,7 +40,7 @@ class Gathering:
     """The answers of one unit. Fragment and outer step of its offer name an answer."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[int, int], _Answer] = {}
+        self._open: dict[tuple[int, int], _OpenAnswer] = {}
         self._refused: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
         """For each refused answer the ranks that have sent their portions."""
 
@@ -62,7 +62,7 @@ class Gathering:
     def add(self, rank: int, offer: Offer, portion: Portion, payload: memoryview) -> WholeAnswer | None:
         """Keep a portion, which must be awaited, not empty, and not have come before. Return the answer if this was the last portion."""
         key = (offer.fragment, offer.t)
-        answer = self._open.setdefault(key, _Answer(offer))
+        answer = self._open.setdefault(key, _OpenAnswer(offer))
         answer.parts[rank] = portion, payload
         # The portions of all ranks cover the fragment exactly once.
         if sum(kept.size for kept, _ in answer.parts.values()) < portion.fragment.size:

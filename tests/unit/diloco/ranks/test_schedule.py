@@ -14,7 +14,7 @@ from diloco.learner.push_header import PushCounts
 from diloco.learner.unit_plan import new_unit
 from diloco.ranks.counts import Counts
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
-from diloco.ranks.samples import DataRank, own
+from diloco.ranks.samples import DataRank, numbers_of_rank
 from diloco.ranks.schedule import MOST_AHEAD, ahead
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -252,7 +252,7 @@ def test_the_leader_goes_ahead_as_far_as_an_order_needs() -> None:
 
 def test_the_ranks_train_the_units_batch_between_them() -> None:
     ranges = ((4, 7), (20, 24), (30, 31))
-    assert [own(ranges, DataRank(index, 4)).tolist() for index in range(4)] == [[4, 5], [6, 20], [21, 22], [23, 30]]
-    assert own((), DataRank(1, 2)).tolist() == []
+    assert [numbers_of_rank(ranges, DataRank(index, 4)).tolist() for index in range(4)] == [[4, 5], [6, 20], [21, 22], [23, 30]]
+    assert numbers_of_rank((), DataRank(1, 2)).tolist() == []
     with pytest.raises(ValueError, match="8 samples cannot be dealt out to 3 ranks"):
-        own(ranges, DataRank(0, 3))
+        numbers_of_rank(ranges, DataRank(0, 3))
