@@ -19,7 +19,7 @@ from builders.master_sgd import MasterSGD
 from builders.scripted_connection import ScriptedSession
 from diloco.algorithm.fragments import pack
 from diloco.torch import ModuleStore
-from diloco.torch.adoptions import Adoptions
+from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.optimizers import UpdateCounts
 from torch import nn
 from torch._C._autograd import DeviceType
@@ -152,8 +152,8 @@ class InJob:
         self.after: list[Values] = []
         """The parameters after each step's boundary."""
         store = ModuleStore(program.model)
-        store.adoptions = Adoptions([program.optimizer])
-        self.job = ScriptedSession(store=store, updates=UpdateCounts([program.optimizer]), stepped=store.adoptions.stepped)
+        store.adoption_check = AdoptionCheck([program.optimizer])
+        self.job = ScriptedSession(store=store, updates=UpdateCounts([program.optimizer]), stepped=store.adoption_check.stepped)
         seeds(self.job)
 
     def train(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from diloco.algorithm.layout import FrozenTensor, LayoutError, TensorSpec
 from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
-from diloco.jax.adoptions import Adoptions
+from diloco.jax.adoption_check import AdoptionCheck
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import without_mesh
 from diloco.jax.rectangles import RUNTIME_ZERO, StagedRectangles, cast, cut, parted, rectangle, same
@@ -79,7 +79,7 @@ class TreeStore[Tree]:
         moment."""
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out last."""
-        self.adoptions: Adoptions | None = None
+        self.adoption_check: AdoptionCheck | None = None
         """Checks that the program keeps what is applied; None if that is not checked."""
         self._handed_out = False
         """The program holds the tree."""
@@ -128,7 +128,7 @@ class TreeStore[Tree]:
         """Take the program's tree after a step on the one that it was handed out, and overwrite it with what was applied meanwhile.
 
         Raises ValueError if its structure, a shape or a type has changed, and LoopError if it was donated, or if the program undoes what
-        was applied (`Adoptions`).
+        was applied (`AdoptionCheck`).
         """
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
@@ -147,8 +147,8 @@ class TreeStore[Tree]:
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         self._handed_out = False
         # Before the tree is overwritten: the program's own values show whether it undoes an adoption.
-        if self.adoptions is not None:
-            self.adoptions.stepped(self._leaves)
+        if self.adoption_check is not None:
+            self.adoption_check.stepped(self._leaves)
         for ready in self._applied:
             self._put(ready)
 
@@ -258,7 +258,7 @@ class TreeStore[Tree]:
 
     def watch(self) -> None:
         """From now on check that the program does not undo what is applied."""
-        self.adoptions = Adoptions(self._leaves.values())
+        self.adoption_check = AdoptionCheck(self._leaves.values())
 
     def applied_paths(self) -> list[str]:
         """The paths of the leaves that were overwritten since the tree was handed out, each once."""
@@ -272,8 +272,8 @@ class TreeStore[Tree]:
     def _put(self, ready: Ready) -> None:
         updated = self._updated(ready)
         # Not while the program holds the tree: `take_back` calls this again, over the tree that the program gives back.
-        if self.adoptions is not None and not self._handed_out:
-            self.adoptions.adopted(self._leaves, updated)
+        if self.adoption_check is not None and not self._handed_out:
+            self.adoption_check.adopted(self._leaves, updated)
         self._leaves |= updated
 
     def _native(self, part: Part, value: Float32Array) -> _Native:

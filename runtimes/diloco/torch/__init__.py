@@ -28,7 +28,7 @@ from diloco.learner.leave import LoopError, refused_layout
 from diloco.schedules import Schedule
 from diloco.session.data_feed import Shard
 from diloco.session.session import Session
-from diloco.torch.adoptions import Adoptions
+from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.first_update import FirstUpdate
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
@@ -100,7 +100,7 @@ def join(
         raise refused_layout(error) from error
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     check_optimizers(store.parameters, optimizers)
-    store.adoptions = Adoptions(optimizers)
+    store.adoption_check = AdoptionCheck(optimizers)
     inner = OptimizerState(store, optimizers, state)
     first = FirstUpdate(store.parameters, optimizers, rank=0 if world is None else world.rank)
 
@@ -116,7 +116,7 @@ def join(
         environment=environment,
         on_adopt=adopted,
         updates=UpdateCounts(optimizers),
-        stepped=store.adoptions.stepped,
+        stepped=store.adoption_check.stepped,
         trained=TrainedParameters(model, store.parameters, optimizers).check,
         world=world,
         how_to_meet=_HOW_TO_MEET,

@@ -20,7 +20,7 @@ from diloco.algorithm.layout import FrozenTensor, LayoutError, TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
-from diloco.torch.adoptions import Adoptions
+from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.frozen import digest
 from diloco.torch.parameters import parameters_of
 from diloco.torch.places import Place, held, local
@@ -82,7 +82,7 @@ class ModuleStore:
         self.device = local(next(iter(self.parameters.trained.values()))).device
         self._module = module
         self._buffers: LeadersBuffers | None = None
-        self.adoptions: Adoptions | None = None
+        self.adoption_check: AdoptionCheck | None = None
         """Is called around each adoption; None if nothing watches."""
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
@@ -169,12 +169,12 @@ class ModuleStore:
         """Overwrite the parameters in place. On CUDA the host does not wait: the current stream copies the values."""
         for place, value in zip(self._places(ready.names), ready.native, strict=True):
             target, name = self._tensor(place), place.part.parameter
-            done = self.adoptions.begin(name, self._parameters[name], place, target) if self.adoptions is not None else None
+            done = self.adoption_check.begin(name, self._parameters[name], place, target) if self.adoption_check is not None else None
             target.copy_(value, non_blocking=target.device.type == "cuda")
             if done is not None:
                 done()
-        if self.adoptions is not None:
-            self.adoptions.adopted()
+        if self.adoption_check is not None:
+            self.adoption_check.adopted()
 
     @torch.no_grad()
     def fill(self, names: Sequence[str]) -> None:

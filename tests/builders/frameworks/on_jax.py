@@ -48,8 +48,8 @@ class JaxProgram(Program):
 
     def give_back(self, params: Params) -> None:
         """Give these back to the session, and take what it hands out."""
-        assert self.store.adoptions is not None
-        for sample in self.store.adoptions._done:
+        assert self.store.adoption_check is not None
+        for sample in self.store.adoption_check._done:
             for values in sample.values:
                 values.block_until_ready()  # in a program it is looked at a step later, if need be
         self.store.take_back(params)

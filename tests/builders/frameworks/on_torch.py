@@ -12,7 +12,7 @@ from builders.scripted_connection import ScriptedSession
 from builders.training_loop import TOKENS
 from diloco.canonical import Canonical
 from diloco.torch import ModuleStore, schedule
-from diloco.torch.adoptions import Adoptions
+from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.optimizers import UpdateCounts
 from torch import nn
 
@@ -45,7 +45,7 @@ class TorchProgram(Program):
         self.module = nn.Linear(16, 16, bias=False).to(getattr(torch, dtype))
         self.store = ModuleStore(self.module)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=RATE)
-        self.adoptions = self.store.adoptions = Adoptions([self.optimizer])
+        self.adoption_check = self.store.adoption_check = AdoptionCheck([self.optimizer])
 
     def step(self) -> None:
         self._step(None)
@@ -73,7 +73,7 @@ class TorchProgram(Program):
         if masters is not None:
             masters -= RATE * GRADIENT
             self.module.weight.data.copy_(masters)
-        self.adoptions.stepped()
+        self.adoption_check.stepped()
 
 
 class TorchJoined(Joined):

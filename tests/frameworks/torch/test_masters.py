@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from builders.master_sgd import MasterSGD
-from diloco.torch.adoptions import Adoptions
+from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.store import ModuleStore
 from torch import nn
 
@@ -21,7 +21,7 @@ class Watched:
         self.model = nn.Linear(16, 16, bias=False).to(dtype)
         self.store = ModuleStore(self.model)
         self.optimizer = make(self.model)
-        self.adoptions = self.store.adoptions = Adoptions([self.optimizer])
+        self.adoption_check = self.store.adoption_check = AdoptionCheck([self.optimizer])
 
     @property
     def values(self) -> torch.Tensor:
@@ -30,7 +30,7 @@ class Watched:
     def step(self) -> None:
         self.model.weight.grad = torch.full_like(self.model.weight, 0.125)
         self.optimizer.step()
-        self.adoptions.stepped()
+        self.adoption_check.stepped()
 
     def adopt(self, change: float) -> torch.Tensor:
         """Everything moves by `change`."""
@@ -59,12 +59,12 @@ def test_float32_parameters_have_no_masters() -> None:
     job = Watched(torch.float32, lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
     job.step()
     job.adopt(2.0)
-    assert job.adoptions._masters._keys == {}
+    assert job.adoption_check._masters._keys == {}
 
 
 def test_masters_of_a_parameter_that_was_zero_are_found_once_it_is_not() -> None:
     job = Watched(torch.bfloat16, with_masters)
     job.model.weight.data.zero_()
-    assert job.adoptions._masters.keys("weight", job.model.weight) == []
+    assert job.adoption_check._masters.keys("weight", job.model.weight) == []
     job.step()
-    assert job.adoptions._masters.keys("weight", job.model.weight) == ["master_param"]
+    assert job.adoption_check._masters.keys("weight", job.model.weight) == ["master_param"]

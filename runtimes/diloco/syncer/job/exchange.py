@@ -34,8 +34,8 @@ from diloco.protocol.diloco_pb2 import Progress, ToLearner
 from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import Transfer
-from diloco.syncer.job.adoptions import Adoptions
 from diloco.syncer.job.awake import AwakeClock
+from diloco.syncer.job.reported_adoptions import ReportedAdoptions
 from diloco.syncer.job.seeding import Seeding
 from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import Work
@@ -110,7 +110,7 @@ class Exchanges:
         self.checksums = VersionChecksums() if checksums is None else checksums
         self.cosine = MovingAverage(COSINE_ALPHA, even=True)
         """Between contributions, over the newest merges, see `merge.Merged`."""
-        self._adoptions = Adoptions()
+        self._reported_adoptions = ReportedAdoptions()
 
     @property
     def seeded(self) -> bool:
@@ -216,7 +216,7 @@ class Exchanges:
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """Note that a learner has taken a local step. Not None: it must be refused."""
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
-        for p, version, step in self._adoptions.reported(session.holder, metadata, progress.t):
+        for p, version, step in self._reported_adoptions.reported(session.holder, metadata, progress.t):
             self._commits.note("adopt", unit=session.unit, fragment=p, version=version, step=step)
         try:
             self.opened().take(Reported(self.at(now), session.unit, metadata))
@@ -346,7 +346,7 @@ class Exchanges:
         self._commits.applied(close.t)
 
     def _merged(self, merged: Merged, now: float) -> None:
-        self._adoptions.made(merged.fragment, merged.t)
+        self._reported_adoptions.merged(merged.fragment, merged.t)
         self._work.closed(merged.fragment, merged.t, {marks.session for marks in merged.marks.values()})
         _log.debug("outer step %d merged fragment %d of %s", merged.t, merged.fragment, ", ".join(merged.units))
         self._recent.merged(merged.t, merged.fragment, merged.units, self._unit_stats.loss(), now)

@@ -36,7 +36,7 @@ class _Sample:
         self.values.append(values)
 
 
-class Adoptions:
+class AdoptionCheck:
     """Watches the leaves of one tree. It never waits for the devices."""
 
     @without_mesh

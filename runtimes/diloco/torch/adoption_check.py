@@ -31,7 +31,7 @@ class _Sample:
     """The values after each of the program's next steps."""
 
 
-class Adoptions:
+class AdoptionCheck:
     """Watches the parameters of one model. The store's `apply` calls `begin` and `adopted` around each adoption; the session calls
     `stepped` in each step."""
 

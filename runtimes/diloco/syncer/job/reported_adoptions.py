@@ -13,7 +13,7 @@ MOST_SESSIONS = 4096
 """Sessions that are remembered. A job has fewer units."""
 
 
-class Adoptions:
+class ReportedAdoptions:
     """The adoptions of one job. A report counts, for each fragment, the local steps since it was adopted. A count that has not grown by the
     steps between two reports shows a new adoption."""
 
@@ -23,7 +23,7 @@ class Adoptions:
         self._versions: dict[int, tuple[int, int]] = {}
         """The two newest versions of each fragment, the newest first."""
 
-    def made(self, p: int, t: int) -> None:
+    def merged(self, p: int, t: int) -> None:
         """A merge has made version `t` of fragment `p`."""
         self._versions[p] = t, self._versions.get(p, (0, 0))[0]
 
