@@ -25,7 +25,7 @@ from diloco.algorithm.fragments import unpack
 from diloco.algorithm.shard import CheckedPush
 from diloco.contract import Training
 from diloco.data.ledger import Ledger
-from diloco.syncer.job.work import MOST_SAMPLES, Work
+from diloco.syncer.job.work import MOST_SAMPLES, JobWork
 from diloco.syncer.streams.sessions import UnitSession
 from numpy.typing import NDArray
 
@@ -62,7 +62,7 @@ class Leased(LockStep):
     """A job whose steps train leased samples, with the syncer's bounds of counters."""
 
     def __init__(self, training: Training, trainees: Mapping[str, Trainee]) -> None:
-        self._work = Work(Ledger(), training.fragments)
+        self._work = JobWork(Ledger(), training.fragments)
         self._sessions: dict[str, tuple[UnitSession, int]] = {}
         """Unit -> its session, and the steps that its trainer had taken before the session."""
         super().__init__(training, trainees)

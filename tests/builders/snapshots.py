@@ -17,7 +17,7 @@ from diloco.snapshots.store import SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
 from diloco.syncer.job.restore import META_FORMAT, snapshot_data
 from diloco.syncer.job.version_checksums import VersionChecksums
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.sessions import StoredSessions
@@ -35,7 +35,7 @@ def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", 
     core = InlineCore(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
     assert core.begin([pack(fragment, arrays) for fragment in core.fragments]) is None
     file = JobFile(name=job, namespace="default", uid=uid, training=training)
-    work, checksums = Work(Ledger(), fragments), VersionChecksums()
+    work, checksums = JobWork(Ledger(), fragments), VersionChecksums()
     data = snapshot_data(
         core, work, UnitStatsTable(), file, StoredSessions(), {}, {}, LossHistory(), [0] * fragments, checksums, Position(1, 1)
     )

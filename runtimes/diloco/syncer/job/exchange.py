@@ -38,7 +38,7 @@ from diloco.syncer.job.awake import AwakeClock
 from diloco.syncer.job.reported_adoptions import ReportedAdoptions
 from diloco.syncer.job.seeding import Seeding
 from diloco.syncer.job.version_checksums import VersionChecksums
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.learner_stream import LearnerStream, LearnerStreams, MergeComputed, MergeDurable
@@ -79,7 +79,7 @@ class Exchanges:
         training: Training,
         core: Core | None,
         streams: LearnerStreams,
-        work: Work,
+        work: JobWork,
         unit_stats: UnitStatsTable,
         recent: RecentEntries,
         commits: Commits,

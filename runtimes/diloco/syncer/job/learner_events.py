@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from diloco.protocol.diloco_pb2 import Alive, Refused, ToLearner
-from diloco.protocol.diloco_pb2 import Work as WorkMessage
+from diloco.protocol.diloco_pb2 import Alive, Refused, ToLearner, Work
 from diloco.protocol.framing import Transfer
 from diloco.syncer.ending import JobEnding
 from diloco.syncer.job.answers import Answers
@@ -134,7 +133,7 @@ class LearnerEvents:
         def send() -> None:
             if stream.session is session:
                 for lease, start, end in leases:
-                    stream.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+                    stream.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
 
         self._job.tape.after_notes(send)
 

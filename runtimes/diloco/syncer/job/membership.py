@@ -10,8 +10,7 @@ import logging
 from diloco.algorithm.effects import ContributionRejected
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
-from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner
-from diloco.protocol.diloco_pb2 import Work as WorkMessage
+from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner, Work
 from diloco.protocol.piece_maps import Owned
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.config import SyncerConfig
@@ -173,7 +172,7 @@ class Membership:
             stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=exchanges.seeding.stream == stream.number))
         if resumed:
             for lease, start, end in self._job.work.unreceived(session, hello.samples_leased):
-                stream.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+                stream.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
 
     def _ask_for_seed(self, stream: LearnerStream, session: UnitSession) -> None:
         if self._starting is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.learner_stream import LearnerStreams
@@ -23,7 +23,7 @@ class JobParts:
     streams: LearnerStreams
     sessions: SessionRegistry
     exchanges: Exchanges
-    work: Work
+    work: JobWork
     unit_stats: UnitStatsTable
     tape: TapeWriter
     changes: Changes

@@ -19,7 +19,7 @@ from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import Training
 from diloco.data.ledger import LedgerError
 from diloco.syncer.job.version_checksums import VersionChecksums
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.streams.sessions import StoredSessions
 from diloco.tape.records import Record, RecordFile, TapeError
@@ -46,7 +46,7 @@ class Stored:
     """What a snapshot holds and the tape goes on with."""
 
     state: CoreState
-    work: Work
+    work: JobWork
     sessions: StoredSessions
     tokens: list[int]
     """Per fragment, committed tokens of the job when its version was made."""

@@ -29,7 +29,7 @@ from diloco.syncer.ending import EndError, Ending, is_over, load_ending
 from diloco.syncer.fences import load_fences
 from diloco.syncer.job.redo import Stored, TapeEnd, end_of_tape, redo
 from diloco.syncer.job.version_checksums import VersionChecksums
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.sessions import StoredSessions
@@ -56,7 +56,7 @@ class RestoredState:
 
     core: Core | None
     """None if the job has no parameters yet."""
-    work: Work
+    work: JobWork
     """The ledger, and the work of sessions that go on."""
     sessions: StoredSessions
     """Sessions of the process before that go on."""
@@ -82,7 +82,7 @@ class RestoredState:
 
 def snapshot_data(
     core: Core,
-    work: Work,
+    work: JobWork,
     unit_stats: UnitStatsTable,
     job: JobFile,
     sessions: StoredSessions,
@@ -198,7 +198,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
         if loaded is None:
             _check_nothing_is_lost(store, folder)
             fragments = config.job.training.fragments
-            work, tape = Work(Ledger(), fragments), end_of_tape(folder)
+            work, tape = JobWork(Ledger(), fragments), end_of_tape(folder)
             nothing = [0] * fragments
             return RestoredState(
                 None,
@@ -279,7 +279,7 @@ def _restored(
     ledger = Ledger.from_json(meta["ledger"])
     state = Stored(
         stored,
-        Work(ledger, len(stored.versions), meta["work"]),
+        JobWork(ledger, len(stored.versions), meta["work"]),
         StoredSessions.from_json(meta["sessions"]),
         [int(tokens) for tokens in meta["tokens"]],
         LossHistory(meta["losses"]),

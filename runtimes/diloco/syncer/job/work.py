@@ -89,7 +89,7 @@ def unnoted(kind: str, **what: Any) -> None:
     """A `Notes` for work that is not written down."""
 
 
-class Work:
+class JobWork:
     """The ledger, and what each session has leased and contributed. Sessions are named by their holder.
 
     Each change of leases is noted, so that the changes after a snapshot can be made again (`redo`).

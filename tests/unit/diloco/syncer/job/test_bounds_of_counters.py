@@ -14,7 +14,7 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
 from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused
-from diloco.syncer.job.work import ENOUGH_SAMPLES, MOST_TOKENS_RATIO, Work
+from diloco.syncer.job.work import ENOUGH_SAMPLES, MOST_TOKENS_RATIO, JobWork
 from diloco.syncer.streams.sessions import UnitSession
 
 LONG = 100_000
@@ -118,9 +118,9 @@ def test_totals_whose_sum_does_not_fit_end_their_sender_only(tmp_path: Path, tot
             assert {other.receive().header.tokens for _ in other.fragments} == {0}
 
 
-def a_session(ledger: Ledger, samples: int) -> tuple[Work, UnitSession]:
+def a_session(ledger: Ledger, samples: int) -> tuple[JobWork, UnitSession]:
     """Return the work and the session of a unit that has leased so many samples."""
-    work, session = Work(ledger, fragments=1), UnitSession("u", 1, b"s", "u/1/1", 1)
+    work, session = JobWork(ledger, fragments=1), UnitSession("u", 1, b"s", "u/1/1", 1)
     work.begin(session)
     list(work.lease(session, samples))
     return work, session

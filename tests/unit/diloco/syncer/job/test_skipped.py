@@ -14,7 +14,7 @@ from builders.tapes import AtOnce
 from diloco.data.ledger import Ledger, Summary
 from diloco.protocol.diloco_pb2 import Progress
 from diloco.syncer.job.exchange import SKIPS_SAID_AGAIN_AFTER, Exchanges
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.learner_stream import LearnerStreams
@@ -40,7 +40,7 @@ def test_the_work_of_a_contribution_that_is_refused_at_the_merge_is_free_again(t
 def test_a_job_that_merges_nothing_says_so_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     core = a_seeded_core(a_job())
     exchanges = Exchanges(
-        a_job(), core, LearnerStreams(), Work(Ledger(), 4), UnitStatsTable({}), RecentEntries(), AtOnce(), lambda event: None
+        a_job(), core, LearnerStreams(), JobWork(Ledger(), 4), UnitStatsTable({}), RecentEntries(), AtOnce(), lambda event: None
     )
     core.join("u", 0.0)
     session = UnitSession("u", 1, b"s", "u/1/1", 1)

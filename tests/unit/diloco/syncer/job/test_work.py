@@ -8,7 +8,7 @@ from diloco.algorithm.events import Marks, Offer
 from diloco.data.ledger import Ledger, UnitWork
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.syncer.job import work as work_module
-from diloco.syncer.job.work import Work
+from diloco.syncer.job.work import JobWork
 from diloco.syncer.streams.sessions import UnitSession
 
 
@@ -27,9 +27,9 @@ def accepted(session: UnitSession, push: Chunk) -> Offer:
     return Offer(push.fragment, push.t, Coding.FLOAT32, 0, push.steps, push.tokens, marks)
 
 
-def at_work(samples: int = 40, fragments: int = 2) -> tuple[Work, UnitSession]:
+def at_work(samples: int = 40, fragments: int = 2) -> tuple[JobWork, UnitSession]:
     """One session that has leased the first `samples` numbers."""
-    work, session = Work(Ledger(), fragments), a_session()
+    work, session = JobWork(Ledger(), fragments), a_session()
     work.begin(session)
     assert sum(end - start for _, start, end in work.lease(session, samples)) == samples
     return work, session
@@ -82,7 +82,7 @@ def test_the_next_session_of_a_unit_does_not_inherit_the_marks_of_the_one_before
 
 
 def test_a_unit_that_feeds_itself_commits_tokens_after_its_end_too() -> None:
-    work, session = Work(Ledger(), 1), a_session()
+    work, session = JobWork(Ledger(), 1), a_session()
     work.begin(session)
     work.offered(accepted(session, a_push(0, 1, 5, samples_done=0)))
     assert work.end(session.holder) == 0
@@ -122,7 +122,7 @@ def test_counters_that_cannot_be_true_are_a_contradiction(changes: dict[str, int
 
 def test_a_session_cannot_collect_leases_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_module, "MOST_LEASES", 3)
-    work, session = Work(Ledger(), 1), a_session()
+    work, session = JobWork(Ledger(), 1), a_session()
     work.begin(session)
     for _ in range(3):
         assert work.too_many(session) == ""
