@@ -25,7 +25,7 @@ from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.config import Timeouts
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.learner_stream import HelloReceived, LearnerStream, StreamEvent
-from diloco.syncer.streams.outgoing import Version
+from diloco.syncer.streams.outgoing import CodedVersion
 from diloco.syncer.streams.service import Service
 from diloco.syncer.streams.sessions import UnitSession
 from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class AnsweringJob:
         self._broadcast(stream, transfer.header.t)
 
     def _broadcast(self, stream: LearnerStream, t: int) -> None:
-        stream.outgoing.broadcast(Version(0, t, -1, Coding.FLOAT32, b"", encode(Coding.FLOAT32, self._value)))
+        stream.outgoing.broadcast(CodedVersion(0, t, -1, Coding.FLOAT32, b"", encode(Coding.FLOAT32, self._value)))
 
 
 def bare(messages: int, size: int) -> grpc.GenericRpcHandler:

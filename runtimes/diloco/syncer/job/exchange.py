@@ -42,7 +42,7 @@ from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.learner_stream import LearnerStream, LearnerStreams, MergeComputed, MergeDurable
-from diloco.syncer.streams.outgoing import Version
+from diloco.syncer.streams.outgoing import CodedVersion
 from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 _log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class Exchanges:
                 stream.outgoing.holds(p, core.version(p))
             else:
                 t = core.version(p)
-                whole = Version(p, t, -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p], self.checksums.of(p, t))
+                whole = CodedVersion(p, t, -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p], self.checksums.of(p, t))
                 stream.outgoing.broadcast(whole, self._work.merged_at(session, p))
         # The other ranks bring their portions, but the core counts units.
         if stream.leader is stream:
@@ -354,7 +354,7 @@ class Exchanges:
     def _broadcast(self, core: Core, new: Broadcast) -> None:
         self.tokens[new.fragment] = tokens = self._work.ledger.tokens
         whole, checksum = core.shard.whole(new.fragment), self.checksums.of(new.fragment, new.t)
-        version = Version(new.fragment, new.t, new.base, new.coding, new.payload, whole, tokens, checksum)
+        version = CodedVersion(new.fragment, new.t, new.base, new.coding, new.payload, whole, tokens, checksum)
         for stream, session in self._streams.joined_ranks():
             stream.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
 

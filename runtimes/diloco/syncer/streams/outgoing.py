@@ -38,7 +38,7 @@ INLINE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Version:
+class CodedVersion:
     """One version of a fragment, coded once for all learners. The buffers are shared and never written to."""
 
     fragment: int
@@ -59,7 +59,7 @@ class Version:
 class _Queued:
     """A version that waits, as a delta or whole."""
 
-    version: Version
+    version: CodedVersion
     delta: bool
     merged: int
     """As in `broadcast`."""
@@ -133,7 +133,7 @@ class Outgoing:
         self._order.pull(fragment, t, overlap_steps, ToLearner(pull=Pull(fragment=fragment, t=t)))
         self._wake.set()
 
-    def broadcast(self, version: Version, merged: int = 0) -> None:
+    def broadcast(self, version: CodedVersion, merged: int = 0) -> None:
         """Send a version, as a delta if the learner will hold its base and all waiting deltas are no larger than a whole value, else whole.
 
         `merged` is the outer step of the fragment's last merge with a contribution of the learner's session. 0 if there is none.

@@ -12,7 +12,7 @@ from diloco.protocol.chunks import DataChunk, acknowledged_in, to_learner, to_wi
 from diloco.protocol.diloco_pb2 import Chunk, Done, Taken, ToLearner, Work
 from diloco.protocol.framing import LEAST_CHUNK_BYTES, split
 from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES, HOLD_SECONDS
-from diloco.syncer.streams.outgoing import Outgoing, Version
+from diloco.syncer.streams.outgoing import CodedVersion, Outgoing
 
 TAU = 2
 VALUE = memoryview(bytes(16))
@@ -24,12 +24,12 @@ def a_chunk(count: int) -> DataChunk:
     return next(split(Chunk(), bytes(count)))
 
 
-def version(t: int, base: int, fragment: int = 0, delta: bytes = b"dddd", value: memoryview = VALUE) -> Version:
-    return Version(fragment, t, base, Coding.INT4_DELTA, delta, value)
+def version(t: int, base: int, fragment: int = 0, delta: bytes = b"dddd", value: memoryview = VALUE) -> CodedVersion:
+    return CodedVersion(fragment, t, base, Coding.INT4_DELTA, delta, value)
 
 
-def whole(t: int, fragment: int = 0, value: memoryview = VALUE) -> Version:
-    return Version(fragment, t, -1, Coding.FLOAT32, b"", value)
+def whole(t: int, fragment: int = 0, value: memoryview = VALUE) -> CodedVersion:
+    return CodedVersion(fragment, t, -1, Coding.FLOAT32, b"", value)
 
 
 async def sent(outgoing: Outgoing) -> list[str]:
@@ -101,13 +101,13 @@ async def test_a_delta_that_waits_keeps_no_whole_value_alive_and_a_whole_value_n
     alive: list[weakref.ref[Any]] = [weakref.ref(value), weakref.ref(delta)]
     up_to_date, fresh = holding(0), Outgoing()
     for outgoing in (up_to_date, fresh):
-        outgoing.broadcast(Version(0, 1, 0, Coding.INT4_DELTA, memoryview(delta), memoryview(value).cast("B")))
+        outgoing.broadcast(CodedVersion(0, 1, 0, Coding.INT4_DELTA, memoryview(delta), memoryview(value).cast("B")))
     assert [one() is not None for one in alive] == [True, True]
     del value
     del fresh, outgoing
     assert [one() is not None for one in alive] == [False, True]
     fresh = Outgoing()
-    fresh.broadcast(Version(0, 1, 0, Coding.INT4_DELTA, memoryview(delta), VALUE))
+    fresh.broadcast(CodedVersion(0, 1, 0, Coding.INT4_DELTA, memoryview(delta), VALUE))
     del delta, up_to_date
     assert [one() is not None for one in alive] == [False, False]
     assert await sent(fresh) == ["whole 0@1"]
@@ -152,7 +152,7 @@ async def test_what_waits_for_a_slow_learner_is_bounded() -> None:
 
 async def test_learners_share_one_coded_buffer() -> None:
     payload = memoryview(bytearray(b"dddd"))
-    shared = Version(0, 1, 0, Coding.INT4_DELTA, payload, VALUE)
+    shared = CodedVersion(0, 1, 0, Coding.INT4_DELTA, payload, VALUE)
     queues = [holding(0), holding(0)]
     for outgoing in queues:
         outgoing.broadcast(shared)
