@@ -138,7 +138,7 @@ class Others:
         return len(self._values) - 1
 
 
-class Merge:
+class ComparedContributions:
     """The contributions of one merge, each compared with the others."""
 
     def __init__(self, given: Sequence[Measured]) -> None:
@@ -203,11 +203,11 @@ class Guard:
         typical = self._typical(fragment)
         if self._unsuspicious(fragment, given, typical):
             return {}
-        merge = Merge(given)
+        compared = ComparedContributions(given)
         verdicts: dict[str, str] = {}
         for contribution in given:
-            reason = self._norm(fragment, contribution, merge, typical) or self._tokens_per_step(contribution, merge)
-            if why := reason or self._whole_cycle(contribution, merge, typical):
+            reason = self._norm(fragment, contribution, compared, typical) or self._tokens_per_step(contribution, compared)
+            if why := reason or self._whole_cycle(contribution, compared, typical):
                 verdicts[contribution.unit] = why
         return verdicts
 
@@ -217,8 +217,8 @@ class Guard:
         typical = self._typical(fragment)
         if not typical or max((x.norm for x in accepted), default=0.0) <= LONG * typical:
             return {}
-        merge = Merge(accepted)
-        longest = {x.unit: LONG * merge.expected(x, typical) for x in accepted}
+        compared = ComparedContributions(accepted)
+        longest = {x.unit: LONG * compared.expected(x, typical) for x in accepted}
         return {x.unit: longest[x.unit] / x.norm for x in accepted if x.norm > longest[x.unit]}
 
     def merged(self, fragment: int, accepted: Sequence[Measured]) -> None:
@@ -242,8 +242,8 @@ class Guard:
         if max(x.norm for x in accepted) <= FAR * typical:
             far: set[str] = set()
         else:
-            merge = Merge(accepted)
-            far = {x.unit for x in accepted if merge.far(x, typical)}
+            compared = ComparedContributions(accepted)
+            far = {x.unit for x in accepted if compared.far(x, typical)}
         for unit in far:
             self._far.setdefault(unit, deque(maxlen=self._cycle)).append(True)
         for unit in {x.unit for x in accepted if x.unit in self._far} - far:
@@ -272,10 +272,10 @@ class Guard:
         levels = (level.value / math.sqrt(size) for level, size in zip(self._norms, self._sizes, strict=True) if level.armed)
         return max(levels, default=0.0) * math.sqrt(self._sizes[fragment])
 
-    def _norm(self, fragment: int, one: Measured, merge: Merge, typical: float) -> str:
+    def _norm(self, fragment: int, one: Measured, compared: ComparedContributions, typical: float) -> str:
         level, parameters = self._norms[fragment], self._parameters[fragment]
         if level.armed:
-            reference = max(level.reference(merge.norms.median(one.norm)), typical)
+            reference = max(level.reference(compared.norms.median(one.norm)), typical)
             limit = max(NORM * reference, SMALL * parameters)
         else:
             # If the parameters are zeros, or nearly, the limit is a root mean square of FIRST_NORM.
@@ -287,8 +287,8 @@ class Guard:
         usual = f"this job has seen up to {reference:.3g}" if level.armed else f"the parameters themselves have {parameters:.3g}"
         return f"the norm of its outer gradient is {one.norm:.3g}; {usual}, and the limit is {limit:.3g}"
 
-    def _tokens_per_step(self, one: Measured, merge: Merge) -> str:
-        tokens = merge.tokens_per_step
+    def _tokens_per_step(self, one: Measured, compared: ComparedContributions) -> str:
+        tokens = compared.tokens_per_step
         if not self._tokens.armed and len(tokens) < ENOUGH_PEERS:
             return ""
         own = self._tokens_of.get(one.unit)
@@ -299,8 +299,8 @@ class Guard:
             return ""
         return f"it has {one.tokens_per_step:.3g} tokens per step; the limit is {limit:.3g}"
 
-    def _whole_cycle(self, one: Measured, merge: Merge, typical: float) -> str:
-        if not merge.far(one, typical):
+    def _whole_cycle(self, one: Measured, compared: ComparedContributions, typical: float) -> str:
+        if not compared.far(one, typical):
             return ""
         cycle = [*self._far.get(one.unit, ()), True][-self._cycle :]
         far = sum(cycle)

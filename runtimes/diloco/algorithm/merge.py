@@ -8,7 +8,7 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
   scalars is a vote of signs. In a stack (`TensorSpec.stack_axes`: the experts of a mixture) each matrix has its own radius and direction,
   as if the experts were separate tensors.
 
-The mean cosine between the contributions comes with the sums, see `Merged`.
+The mean cosine between the contributions comes with the sums, see `MergedGradient`.
 
 The norms are an argument: they are computed once, when a contribution arrives, and not while an outer step waits for the merge.
 
@@ -45,7 +45,7 @@ _LARGEST_COEFFICIENT: Final = 1e30
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedGradient:
     """The merged outer gradient of a fragment."""
 
     delta: Array = field(repr=False)
@@ -76,7 +76,7 @@ def merge(
     method: MergeMethod,
     embeddings: MergeMethod,
     out: Array | None = None,
-) -> Merged:
+) -> MergedGradient:
     """Return the merged outer gradient of a fragment, in `out` or a new array; a single contribution unchanged.
 
     Raises ValueError if there are no contributions, norms are missing, or a weight is not positive and finite.
@@ -98,14 +98,14 @@ def merge(
     merged = np.empty(fragment.size, np.float32) if out is None else out
     if len(gradients) == 1:
         kernels.combine(gradients, [1.0], 1.0, merged)
-        return Merged(merged)
+        return MergedGradient(merged)
     cosines: list[tuple[int, float]] = []
     for i, (tensor, where) in enumerate(parts):
         rule = average if tensor.is_averaged else RULES[embeddings if tensor.embedding else method]
         cosine = rule(gradients, [x[i] for x in norms], weights, merged[where], where.start)
         if math.isfinite(cosine):
             cosines.append((where.stop - where.start, cosine))
-    return Merged(merged, mean_cosine(cosines))
+    return MergedGradient(merged, mean_cosine(cosines))
 
 
 def mean_cosine(of_parts: Iterable[tuple[int, float]]) -> float:
@@ -159,7 +159,7 @@ def rda(gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[f
 class Rule(Protocol):
     """Merges one matrix of at least two contributions into `out`, float32 [size of the matrix]. The matrix begins at `begin` in each of
     `gradients`, and `norms` are its norms there. `weights` are positive. Equal arguments give equal bytes. Returns the mean cosine between
-    two contributions, see `Merged`."""
+    two contributions, see `MergedGradient`."""
 
     def __call__(self, gradients: Sequence[Vector], norms: Sequence[float], weights: Sequence[float], out: Array, begin: int) -> float: ...
 

@@ -28,7 +28,7 @@ from diloco.algorithm.effects import Close, Reason, Refusal
 from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.gradients import Coded, InPortions
-from diloco.algorithm.merge import Merged, matrices, merge, norms
+from diloco.algorithm.merge import MergedGradient, matrices, merge, norms
 from diloco.algorithm.outer import nesterov
 from diloco.algorithm.pieces import Portion
 from diloco.algorithm.spare import SpareMemory
@@ -78,7 +78,7 @@ class Update:
     gradient: Array = field(repr=False)
     """The merged outer gradient. From it, `Shard.redo` makes the same update again."""
     cosine: float
-    """The mean cosine between the contributions, see `merge.Merged`."""
+    """The mean cosine between the contributions, see `merge.MergedGradient`."""
     checksum: int
     """CRC-32 of the value. With `t` it names the version: a syncer whose volume was restored from a backup takes outer steps again, which
     give other values."""
@@ -251,12 +251,12 @@ class Shard:
     def redo(self, t: int, p: int, gradient: Array) -> Update | None:
         """Repeat the outer step of a former merge, which made version t of fragment p from this merged outer gradient. The value has the
         same bytes as then. None if it is not finite. Raises ValueError before the seed."""
-        update = self._step(t, p, Merged(gradient))
+        update = self._step(t, p, MergedGradient(gradient))
         if update is not None:
             self._put(update)
         return update
 
-    def _step(self, t: int, p: int, merged: Merged) -> Update | None:
+    def _step(self, t: int, p: int, merged: MergedGradient) -> Update | None:
         """Compute the outer step for a merged outer gradient; None if the result is not finite. Changes nothing."""
         optimizer, take = self._optimizer, self.memory.floats
         onto = self._residual[p] if self.coding.delta else self.value(p)
