@@ -99,12 +99,12 @@ class Taker:
             stored_steps: local steps behind the state that the unit has stored. A donor must have as many. 0 if nothing is known of it
         """
         self._stored_steps = stored_steps
-        self._say(start_seconds=start_seconds, parameters_seconds=parameters_seconds)
+        self._report(start_seconds=start_seconds, parameters_seconds=parameters_seconds)
         self._asked_at = self._now()
         if wanted:
             self._next_round()
         else:
-            self._say(phase=Recovery.OVER, why=why)
+            self._report(phase=Recovery.OVER, why=why)
 
     def named(self, donor: Donor) -> None:
         """Take the syncer's answer. An answer to an earlier round is ignored."""
@@ -134,7 +134,7 @@ class Taker:
     def _begin_copy(self, unit: str, attempt: int, open_copy: Callable[[], UnitCopy], *, stored: bool) -> None:
         self._named_at = self._now()
         self._state.begin()
-        self._say(phase=Recovery.COPYING, unit=unit, attempt=attempt, stored=stored, donor_seconds=self._named_at - self._asked_at)
+        self._report(phase=Recovery.COPYING, unit=unit, attempt=attempt, stored=stored, donor_seconds=self._named_at - self._asked_at)
         self._copy = open_copy()
 
     def boundary(self, adopted: AdoptedVersions, *, restarted: bool) -> None:
@@ -153,14 +153,14 @@ class Taker:
 
     def stepped(self, first_step_seconds: float) -> None:
         """Report how long the first step took."""
-        self._say(first_step_seconds=first_step_seconds)
+        self._report(first_step_seconds=first_step_seconds)
 
     def cancel(self) -> None:
         """Take nothing more: the process leaves, or the job is over."""
         if self._copy is not None:
             self._end_copy(self._copy)
         if not self.over:
-            self._say(phase=Recovery.OVER, why="the process left before")
+            self._report(phase=Recovery.OVER, why="the process left before")
 
     def _go_on(self, copy: UnitCopy, adopted: AdoptedVersions) -> None:
         end: End | None = copy.go_on(adopted)
@@ -180,7 +180,7 @@ class Taker:
         self._copy = None
         now = self._now()
         begun = copy.begun_at or self._named_at
-        self._say(
+        self._report(
             phase=Recovery.OVER,
             why="",
             t=t,
@@ -193,16 +193,17 @@ class Taker:
 
     def _fail(self, why: str, *, blame: bool = True) -> None:
         """End this round. `blame`: it was the donor's fault, and the syncer shall not name it again."""
-        failed = []
+        failed_donor = ""
         stored = self._message.stored
         if self._copy is not None:
             self._end_copy(self._copy)
         if self._donor is not None:
             _log.warning("no state from unit %s: %s", self._donor.unit, why)
-            failed = [self._donor.unit] if blame else []
+            if blame:
+                failed_donor = self._donor.unit
             why = f"unit {self._donor.unit}: {why}"
             self._donor = None
-        self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0, stored=False)
+        self._report(failed_donor, why=why, unit="", attempt=0, stored=False)
         if stored and blame and self._stored_steps:
             # The syncer has passed over donors with fewer steps than the stored state. Now they are better than nothing.
             self._stores, self._stored_steps, self._not_taken = False, 0, why
@@ -216,13 +217,13 @@ class Taker:
 
     def _next_round(self) -> None:
         self._round_at = self._now()
-        self._say(phase=Recovery.WANTED, round=self._message.round + 1, steps=self._stored_steps)
+        self._report(phase=Recovery.WANTED, round=self._message.round + 1, steps=self._stored_steps)
 
     def _give_up(self, why: str) -> None:
         _log.warning("begins with the parameters of the syncer and an optimizer without state: %s", why)
         self._restore_parameters()
         self._state.begin()
-        self._say(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False, steps=0)
+        self._report(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False, steps=0)
 
     def _restore_parameters(self) -> None:
         """Put the syncer's parameters back where a torn copy has overwritten them."""
@@ -230,14 +231,13 @@ class Taker:
             self._model.take_parameters()
             self._touched = False
 
-    def _say(self, **changes: object) -> None:
+    def _report(self, failed_donor: str = "", **fields: str | float) -> None:
+        """Send the syncer the message with these fields changed, and one more failed donor if there is one."""
         message = Recovery()
         message.CopyFrom(self._message)
-        for name, value in changes.items():
-            if name == "failed":
-                del message.failed[:]
-                message.failed.extend(value)  # type: ignore[arg-type]
-            else:
-                setattr(message, name, value)
+        if failed_donor:
+            message.failed.append(failed_donor)
+        for name, value in fields.items():
+            setattr(message, name, value)
         self._message = message
         self._tell()
