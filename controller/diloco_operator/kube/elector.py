@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.fence import Fence, boot_clock
 from diloco_operator.kube.former_lease import FormerLease
-from diloco_operator.kube.lease import LEASES, Election, ElectionAction, Lease, read_lease, write_lease
-from diloco_operator.timeouts import LAST_RENEWALS, STANDBY_RETRY, LeaseTimeouts
+from diloco_operator.kube.lease import LEASES, Election, ElectionAction, LeaderElectionConfig, Lease, read_lease, write_lease
+from diloco_operator.timeouts import LAST_RENEWALS, STANDBY_RETRY
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,12 @@ class LeaseLost(Exception):
 
 
 class Elector:
-    """One replica's part in the election for the Lease `namespace/name`. It runs in the event loop of the writes: if that stands still,
+    """One replica's part in the election for a Lease. It runs in the event loop of the writes: if that stands still,
     nothing renews the lease, and another replica takes over.
 
     Args:
         client: for the election alone, without a fence, so that no write delays it.
         rng: draws jitter from [0, 1).
-        former: the name of the Lease by which an earlier version of the same Deployment elects; "" if it is the same.
         clock: the fence's clock.
         now: the wall clock, timezone-aware.
     """
@@ -39,29 +38,23 @@ class Elector:
         self,
         client: Client,
         fence: Fence,
+        config: LeaderElectionConfig,
         *,
-        namespace: str,
-        name: str,
-        identity: str,
-        timeouts: LeaseTimeouts,
         rng: Callable[[], float],
-        former: str = "",
         clock: Callable[[], float] = boot_clock,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._fence = fence
-        self._namespace = namespace
-        self._name = name
-        self._identity = identity
-        self._timeouts = timeouts
+        self._namespace = config.namespace
+        self._name = config.name
+        self._identity = config.identity
+        self._timeouts = config.timeouts
         self._rng = rng
         self._clock = clock
         self._now = now
-        self._election = Election(identity, timeouts)
-        self._former = (
-            FormerLease(client, namespace=namespace, name=former, identity=identity, timeouts=timeouts, clock=clock) if former else None
-        )
+        self._election = Election(config.identity, config.timeouts)
+        self._former = FormerLease(client, config, clock) if config.former_name else None
         self._version = ""
         """resourceVersion of the Lease as it was seen last, "" if it must be read first."""
         self._waits_for = ""

@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diloco_operator.kube.client import Client, NotFound
-from diloco_operator.kube.lease import LEASES, Lease, deployment_of, read_lease
-from diloco_operator.timeouts import LeaseTimeouts
+from diloco_operator.kube.lease import LEASES, LeaderElectionConfig, Lease, deployment_of, read_lease
 
 
 class FormerLease:
-    """What this replica has seen of the Lease `namespace/name`. `identity` and `clock` are the election's."""
+    """What this replica has seen of the Lease `config.former_name`. `clock` is the election's."""
 
-    def __init__(
-        self, client: Client, *, namespace: str, name: str, identity: str, timeouts: LeaseTimeouts, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, client: Client, config: LeaderElectionConfig, clock: Callable[[], float]) -> None:
         self._client = client
-        self._namespace = namespace
-        self._name = name
-        self._deployment = deployment_of(identity)
-        self._timeouts = timeouts
+        self._namespace = config.namespace
+        self._name = config.former_name
+        self._deployment = deployment_of(config.identity)
+        self._timeouts = config.timeouts
         self._clock = clock
         self._seen: Lease | None = None
         self._seen_at = 0.0

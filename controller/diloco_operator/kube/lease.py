@@ -14,7 +14,7 @@ See docs/decisions/0090-lease-and-clocks.md.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,19 @@ from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.timeouts import LeaseTimeouts
 
 LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderElectionConfig:
+    """Which Lease this replica takes part in, and its identity."""
+
+    namespace: str
+    name: str
+    identity: str
+    """Unique for this process: no other one has it, not even an earlier process of the same pod."""
+    timeouts: LeaseTimeouts = field(default_factory=LeaseTimeouts)
+    former_name: str = ""
+    """The Lease's name in an earlier version of the same Deployment; "" if it had the same name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence
+from diloco_operator.kube.lease import LeaderElectionConfig
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoint_tls import self_signed
@@ -31,7 +32,7 @@ from diloco_operator.operator.open_files import TooFewFiles, allow_files
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry.watcher import SyncerWatcher
-from diloco_operator.timeouts import REQUESTS, LeaseTimeouts, check_together
+from diloco_operator.timeouts import REQUESTS, check_together
 
 log = logging.getLogger(__name__)
 
@@ -51,24 +52,11 @@ class ExitStatus(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectionOptions:
-    """Which Lease this replica takes part in, and its identity."""
-
-    namespace: str
-    name: str
-    identity: str
-    """Unique for this process: no other one has it, not even an earlier process of the same pod."""
-    timeouts: LeaseTimeouts = field(default_factory=LeaseTimeouts)
-    former: str = ""
-    """The Lease's name in an earlier version of the same Deployment; "" if it had the same name."""
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessOptions:
     cluster: ClientConfig
     operator: OperatorConfig
     run: RunConfig
-    election: ElectionOptions | None
+    election: LeaderElectionConfig | None
     """None if this is the only replica, which needs no election."""
     metrics: Address | None
     metrics_auth: bool
@@ -248,7 +236,7 @@ class OperatorProcess:
         return self._operator.caches.missing_rights if self._operator is not None else []
 
     @contextlib.asynccontextmanager
-    async def _election(self, options: ElectionOptions) -> AsyncIterator[Elector]:
+    async def _election(self, config: LeaderElectionConfig) -> AsyncIterator[Elector]:
         """Make an elector with connections of its own, so that no renewal waits behind a thousand writes."""
         async with RestClient.connect(
             self._options.cluster,
@@ -256,16 +244,7 @@ class OperatorProcess:
             on_date=self._clock.note,
             user_agent=self._options.user_agent,
         ) as client:
-            yield Elector(
-                client,
-                self._fence,
-                namespace=options.namespace,
-                name=options.name,
-                identity=options.identity,
-                timeouts=options.timeouts,
-                rng=random.random,
-                former=options.former,
-            )
+            yield Elector(client, self._fence, config, rng=random.random)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

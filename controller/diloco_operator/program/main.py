@@ -18,8 +18,8 @@ from diloco_operator.program.catalogue import CatalogueError, catalogue_option, 
 from diloco_operator.program.duration import Duration
 
 if TYPE_CHECKING:
+    from diloco_operator.kube.lease import LeaderElectionConfig
     from diloco_operator.operator.endpoints import Address
-    from diloco_operator.operator.process import ElectionOptions
     from diloco_operator.timeouts import LeaseTimeouts
 
 log = logging.getLogger(__name__)
@@ -182,9 +182,9 @@ def run(
     sys.exit(status)
 
 
-def _election(namespace: str, name: str, former: str, timeouts: LeaseTimeouts) -> ElectionOptions:
+def _election(namespace: str, name: str, former: str, timeouts: LeaseTimeouts) -> LeaderElectionConfig:
     """Raises ValueError without a namespace, or if the former Lease has the same name."""
-    from diloco_operator.operator.process import ElectionOptions
+    from diloco_operator.kube.lease import LeaderElectionConfig
 
     if not namespace:
         raise ValueError("the namespace of the Lease is not known: set --leader-elect-namespace, or --no-leader-elect for a single replica")
@@ -192,7 +192,7 @@ def _election(namespace: str, name: str, former: str, timeouts: LeaseTimeouts) -
         raise ValueError(f"the Lease is {name} now and in the earlier version: leave --leader-elect-former-lease-name out")
     # Unique: a restarted process or another pod on the same host gets another identity.
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-    return ElectionOptions(namespace, name, identity, timeouts, former)
+    return LeaderElectionConfig(namespace, name, identity, timeouts, former)
 
 
 def _refuse(error: Exception | str) -> NoReturn:

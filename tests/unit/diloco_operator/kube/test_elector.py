@@ -14,8 +14,7 @@ from diloco_operator.api.names import CONFIG_MAPS
 from diloco_operator.kube.client import Client, Resource, Unavailable
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, NotLeading
-from diloco_operator.kube.lease import LEASES, read_lease
-from diloco_operator.timeouts import LeaseTimeouts
+from diloco_operator.kube.lease import LEASES, LeaderElectionConfig, read_lease
 
 NS = "default"
 OLD, NEW = "diloco-operator", "team-diloco-operator"
@@ -34,11 +33,7 @@ class Replica:
         self.elector = Elector(
             self.client,
             self.fence,
-            namespace=NS,
-            name=lease,
-            identity=identity,
-            former=former,
-            timeouts=LeaseTimeouts(),
+            LeaderElectionConfig(NS, lease, identity, former_name=former),
             rng=world.random.random,
             clock=self.clock,
         )
