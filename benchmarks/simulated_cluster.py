@@ -18,7 +18,7 @@ from diloco_operator.api.names import JobKey
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry.endpoint import Endpoint
 
@@ -66,7 +66,7 @@ class InstantKubelet:
         self.running: dict[JobKey, dict[str, tuple[str, int]]] = {}
         """Job -> pod name -> (unit, attempt), for learners that run."""
         self._todo: asyncio.Queue[tuple[str, Obj]] = asyncio.Queue()
-        self.pods: Reflector[Obj] = Reflector(api, names.PODS, lambda obj, _: obj, rng=lambda: 0.0)
+        self.pods: Reflector[Obj] = Reflector(api, WatchedResource(names.PODS, lambda obj, _: obj), rng=lambda: 0.0)
         self.pods.on_change(self._on_pod)
 
     def _on_pod(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:

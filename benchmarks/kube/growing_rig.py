@@ -15,7 +15,7 @@ from builders.karpenter import MADE_BY_KARPENTER, Karpenter, Machine, karpenter
 from diloco_operator.api import names
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -28,7 +28,7 @@ class InstantKubelet:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._pods = Reflector(client, names.PODS, as_it_is, rng=lambda: 0.5, timeouts=WatchTimeouts())
+        self._pods = Reflector(client, WatchedResource(names.PODS, as_it_is), rng=lambda: 0.5, timeouts=WatchTimeouts())
         self._pods.on_change(self._changed)
         self._due: asyncio.Queue[Obj] = asyncio.Queue()
 

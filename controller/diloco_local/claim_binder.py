@@ -10,7 +10,7 @@ from pathlib import Path
 from diloco_operator.api.names import ANNOTATION_FOLDER, VOLUME_CLAIMS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from diloco_local.state_dir import claim_folder
 
@@ -20,7 +20,7 @@ class ClaimBinder:
         self._client = client
         self._state_dir = state_dir
         self._wake = asyncio.Event()
-        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, rng=random.random)
+        self._claims = Reflector(client, WatchedResource(VOLUME_CLAIMS, as_it_is), rng=random.random)
         self._claims.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:

@@ -16,7 +16,7 @@ from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, PODS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import Client, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from diloco_local.kubelet import Kubelet
 
@@ -132,8 +132,8 @@ class FaultInjector:
         """Faults that have not fired yet, in the order given."""
         self.fired: list[Fired] = []
         self._wake = asyncio.Event()
-        self._jobs = Reflector(client, DILOCO_JOBS, as_it_is, rng=random.random)
-        self._pods = Reflector(client, PODS, as_it_is, rng=random.random)
+        self._jobs = Reflector(client, WatchedResource(DILOCO_JOBS, as_it_is), rng=random.random)
+        self._pods = Reflector(client, WatchedResource(PODS, as_it_is), rng=random.random)
         for reflector in (self._jobs, self._pods):
             reflector.on_change(lambda _old, _new: self._wake.set())
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from diloco_operator.api.names import LABEL_COMPONENT, PODS
 from diloco_operator.kube.cache import CachedObject, ObjectKey, as_it_is
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from diloco_local.environment import Command
 from diloco_local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
@@ -45,7 +45,7 @@ class Kubelet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By pod uid."""
         self._failed: asyncio.Future[None] | None = None
-        self._reflector = Reflector(context.client, PODS, as_it_is, rng=random.random, timeouts=WATCHES)
+        self._reflector = Reflector(context.client, WatchedResource(PODS, as_it_is), rng=random.random, timeouts=WATCHES)
         self._reflector.on_change(self._changed)
 
     def serve(self, name: str, *, relative_speed: str = "") -> SimulatedNode:

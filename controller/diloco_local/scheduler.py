@@ -12,7 +12,7 @@ from fractions import Fraction
 from diloco_operator.api.names import NODES, PODS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from diloco_local.neighbours import Neighbours
 from diloco_local.pod_status import timestamp
@@ -30,8 +30,8 @@ class Scheduler:
         self._client = client
         self._now = now
         self._wake = asyncio.Event()
-        self._pods = Reflector(client, PODS, as_it_is, rng=random.random)
-        self._nodes = Reflector(client, NODES, as_it_is, rng=random.random)
+        self._pods = Reflector(client, WatchedResource(PODS, as_it_is), rng=random.random)
+        self._nodes = Reflector(client, WatchedResource(NODES, as_it_is), rng=random.random)
         self._assumed: dict[str, Obj] = {}
         """Pods, by uid, that this scheduler has bound but the cache shows as pending. They use their node's resources already."""
         self._pods.on_change(lambda _old, _new: self._wake.set())

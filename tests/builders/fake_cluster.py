@@ -26,7 +26,7 @@ from diloco_operator.api.names import JobKey
 from diloco_operator.fleet import Shape
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.metrics import Metrics
@@ -66,7 +66,7 @@ class FakeCluster:
         self._now = now
         self._scheduler = Scheduler(api, now=lambda: datetime.fromtimestamp(now(), tz=UTC)) if scheduler else None
         self._kubelets = kubelets
-        self._pods: Reflector[Obj] = Reflector(api, names.PODS, as_it_is, rng=lambda: 0.0)
+        self._pods: Reflector[Obj] = Reflector(api, WatchedResource(names.PODS, as_it_is), rng=lambda: 0.0)
         self._pods.on_change(self._on_pod)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._deletions: dict[str, asyncio.Event] = {}

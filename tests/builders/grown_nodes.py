@@ -15,7 +15,7 @@ from diloco_local.nodes import set_ready
 from diloco_operator.api.names import NODES
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 
 class GrownNodes:
@@ -23,7 +23,7 @@ class GrownNodes:
 
     def __init__(self, client: Client, kubelet: Kubelet | None, selector: str) -> None:
         self._client, self._kubelet = client, kubelet
-        self._reflector = Reflector(client, NODES, as_it_is, rng=random.random, timeouts=WATCHES, label_selector=selector)
+        self._reflector = Reflector(client, WatchedResource(NODES, as_it_is, label_selector=selector), rng=random.random, timeouts=WATCHES)
         self._reflector.on_change(self._changed)
         self._new: asyncio.Queue[Obj] = asyncio.Queue()
         self._gone: asyncio.Queue[str] = asyncio.Queue()

@@ -18,7 +18,7 @@ from builders.severed_link import link_to
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Obj, Unavailable
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -70,7 +70,7 @@ async def _following(kubeconfig: Path, timeouts: WatchTimeouts, *, without: str 
     requests: list[str] = []
     async with RestClient.connect(load_config(kubeconfig), on_request=lambda method, code, host: requests.append(code)) as client:
         reflector: Reflector[Obj] = Reflector(
-            client, CONFIG_MAPS, as_it_is, rng=lambda: 0.0, namespace=_NAMESPACE, timeouts=timeouts, without=without
+            client, WatchedResource(CONFIG_MAPS, as_it_is, namespace=_NAMESPACE, without=without), rng=lambda: 0.0, timeouts=timeouts
         )
         followed = Followed(reflector, requests)
         running = asyncio.create_task(reflector.run())

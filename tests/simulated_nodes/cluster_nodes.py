@@ -25,7 +25,7 @@ from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, COMPONENT_LEARN
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.lease import LEASES
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from simulated_nodes.names import ANNOTATION_LEAVING, ANNOTATION_SIMULATE, FIELD_MANAGER, LABEL_SERVER
 
@@ -83,7 +83,9 @@ class ClusterNodes:
         self._unreachable = False
         """The API server did not answer the last heartbeat."""
         self._wake = asyncio.Event()
-        self._nodes = Reflector(client, NODES, as_it_is, rng=random.random, timeouts=WATCHES, label_selector=f"{LABEL_SERVER}={server}")
+        self._nodes = Reflector(
+            client, WatchedResource(NODES, as_it_is, label_selector=f"{LABEL_SERVER}={server}"), rng=random.random, timeouts=WATCHES
+        )
         self._nodes.on_change(lambda _old, _new: self._wake.set())
 
     @property

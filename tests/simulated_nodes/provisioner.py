@@ -21,7 +21,7 @@ from diloco_local.kubelet_context import WATCHES
 from diloco_operator.api.names import DEFAULT_CLASS, PERSISTENT_VOLUMES, STORAGE_CLASSES, VOLUME_CLAIMS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from simulated_nodes.names import LABEL_SERVER, PROVISIONER, STORAGE_CLASS
 
@@ -85,10 +85,13 @@ class Provisioner:
         self._server = server
         self._class_uid = ""
         self._wake = asyncio.Event()
-        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, rng=random.random, timeouts=WATCHES)
+        self._claims = Reflector(client, WatchedResource(VOLUME_CLAIMS, as_it_is), rng=random.random, timeouts=WATCHES)
         self._volumes = Reflector(
-            client, PERSISTENT_VOLUMES, as_it_is, rng=random.random, timeouts=WATCHES, label_selector=f"{LABEL_SERVER}={server}"
-        )  # fmt: skip
+            client,
+            WatchedResource(PERSISTENT_VOLUMES, as_it_is, label_selector=f"{LABEL_SERVER}={server}"),
+            rng=random.random,
+            timeouts=WATCHES,
+        )
         for reflector in (self._claims, self._volumes):
             reflector.on_change(lambda _old, _new: self._wake.set())
 

@@ -31,7 +31,7 @@ from diloco_operator.fleet import Inventory, NodeView, PodUse, project_node
 from diloco_operator.fleet.device_pools import DevicePools, DeviceSlice, project_slice, with_claimable
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.operator.caches import USING
 from diloco_operator.operator.projections import project_use
 from diloco_operator.reconcile import OperatorConfig
@@ -107,23 +107,39 @@ class Source:
         self._watched: dict[JobKey, _Watched] = {}
         self._inventory = Inventory(OperatorConfig().disruption_signals)
         about = f"involvedObject.kind={KIND}"
-        self._jobs = Reflector(client, DILOCO_JOBS, _read, rng=random.random, namespace=namespace)
+        self._jobs = Reflector(client, WatchedResource(DILOCO_JOBS, _read, namespace=namespace), rng=random.random)
         self._events = Reflector(
-            client, EVENTS, _event, rng=random.random, namespace=namespace, field_selector=about, indexers={_BY_JOB: _about},
-            without="the pages do not show how attempts ended",
-        )  # fmt: skip
-        self._nodes = Reflector(client, NODES, _node, rng=random.random, without="the pages do not show the hardware")
+            client,
+            WatchedResource(EVENTS, _event, namespace=namespace, field_selector=about, without="the pages do not show how attempts ended"),
+            rng=random.random,
+            indexers={_BY_JOB: _about},
+        )
+        self._nodes = Reflector(client, WatchedResource(NODES, _node, without="the pages do not show the hardware"), rng=random.random)
         self._pools = DevicePools()
         self._slices = Reflector(
-            client, RESOURCE_SLICES, lambda obj, _: project_slice(obj), rng=random.random, field_selector=GPU_SLICES,
-            without="GPUs that only DRA offers are not shown",
-        )  # fmt: skip
-        self._priorities = Reflector(client, PRIORITY_CLASSES, as_it_is, rng=random.random, without="no place in line is known")
-        self._uses: Reflector[PodUse] = Reflector(
-            client, PODS, project_use, rng=random.random, field_selector=USING, without="slices in other use are not told from free ones"
+            client,
+            WatchedResource(
+                RESOURCE_SLICES,
+                lambda obj, _: project_slice(obj),
+                field_selector=GPU_SLICES,
+                without="GPUs that only DRA offers are not shown",
+            ),
+            rng=random.random,
         )
-        self._quotas = Reflector(client, QUOTAS, _quota, rng=random.random, namespace=namespace, without="the pages show no ResourceQuota")
-        self._queues = Reflector(client, CLUSTER_QUEUES, _queue, rng=random.random, without="the pages show no quota of Kueue")
+        self._priorities = Reflector(
+            client, WatchedResource(PRIORITY_CLASSES, as_it_is, without="no place in line is known"), rng=random.random
+        )
+        self._uses: Reflector[PodUse] = Reflector(
+            client,
+            WatchedResource(PODS, project_use, field_selector=USING, without="slices in other use are not told from free ones"),
+            rng=random.random,
+        )
+        self._quotas = Reflector(
+            client, WatchedResource(QUOTAS, _quota, namespace=namespace, without="the pages show no ResourceQuota"), rng=random.random
+        )
+        self._queues = Reflector(
+            client, WatchedResource(CLUSTER_QUEUES, _queue, without="the pages show no quota of Kueue"), rng=random.random
+        )
         self._units = UnitReader(client, logs, monotonic, lambda: self._changed())
         self._jobs.on_change(self._on_job)
         self._nodes.on_change(self._on_node)

@@ -33,7 +33,7 @@ from diloco_operator.api.names import CONFIG_MAPS, DILOCO_JOBS, EVENTS, UP_MANAG
 from diloco_operator.api.status import ModelStatus
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Invalid, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 
 from diloco_cli.diloco.run_report import recorded
 from diloco_cli.diloco.view import UntilClosed, View
@@ -147,8 +147,8 @@ class Run:
 
     async def _follow(self) -> Ending:
         client = self._plane.client
-        jobs = Reflector(client, DILOCO_JOBS, as_it_is, rng=random.random)
-        events = Reflector(client, EVENTS, as_it_is, rng=random.random)
+        jobs = Reflector(client, WatchedResource(DILOCO_JOBS, as_it_is), rng=random.random)
+        events = Reflector(client, WatchedResource(EVENTS, as_it_is), rng=random.random)
         jobs.on_change(self._on_job)
         events.on_change(self._on_event)
         self._view.start()

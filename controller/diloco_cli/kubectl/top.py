@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.kube.client import Client, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.rest import RestClient
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -51,7 +51,7 @@ async def show(client: Client, namespace: str, job: str, console: Console) -> No
     if not console.is_terminal:
         console.print(screen(_chosen(first, job), job, time.time(), console.width))
         return
-    jobs = Reflector(client, DILOCO_JOBS, _view, rng=random.random, namespace=namespace)
+    jobs = Reflector(client, WatchedResource(DILOCO_JOBS, _view, namespace=namespace), rng=random.random)
 
     def now() -> RenderableType:
         views = [cached.value for cached in jobs.cache] if jobs.synced else first

@@ -13,7 +13,7 @@ from diloco_operator.api import names
 from diloco_operator.api.names import JobKey
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -50,7 +50,7 @@ class VirtualCluster:
         self._reports = Reports(self._pods_of, self.now)
         for job in contents.jobs:
             self._reports.know((job["metadata"]["namespace"], job["metadata"]["name"]), known_of(job))
-        self._jobs: Reflector[Any] = Reflector(self.api, names.DILOCO_JOBS, lambda obj, _: _essence(obj), rng=lambda: 0.0)
+        self._jobs: Reflector[Any] = Reflector(self.api, WatchedResource(names.DILOCO_JOBS, lambda obj, _: _essence(obj)), rng=lambda: 0.0)
         self._jobs.on_change(self._on_job)
         self._operator = Operator(
             self.api, config=config or OperatorConfig(), telemetry=self._reports, now=self.now, rng=lambda: 0.5, run=RunConfig(stop_grace=0)
@@ -192,7 +192,10 @@ class Kubelets:
         self._due: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._addresses = 0
         self.pods: Reflector[Obj] = Reflector(
-            client, names.PODS, as_it_is, rng=lambda: 0.0, label_selector=names.LABEL_JOB, indexers={BY_JOB: lambda held: (_job_of(held),)}
+            client,
+            WatchedResource(names.PODS, as_it_is, label_selector=names.LABEL_JOB),
+            rng=lambda: 0.0,
+            indexers={BY_JOB: lambda held: (_job_of(held),)},
         )
         self.pods.on_change(self._on_pod)
 

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer, ObjectKey, Projection
@@ -47,51 +48,66 @@ PAGE_SIZE = 50
 in pages of 500, and 3 MiB in pages of 50."""
 
 
+def _no_problem(_: object) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedResource[T]:
+    """The objects that a reflector follows, and what its cache keeps of each."""
+
+    resource: Resource
+    project: Projection[T]
+    """Reduces an object to what the cache keeps."""
+    namespace: str = ""
+    """"" for all namespaces."""
+    label_selector: str = ""
+    field_selector: str = ""
+    problem: Callable[[T], str] = _no_problem
+    """Says what is wrong with an object that can be used in part, "" if nothing is."""
+    without: str = ""
+    """What the program does without these objects, in words. "" if it needs them.
+
+    If it does not need them and the server forbids reading them, or does not know the resource, the cache is empty, and the reflector asks
+    again from time to time. So it follows a custom resource as soon as its CustomResourceDefinition exists."""
+
+
 class Reflector[T]:
-    """Keeps `cache` equal to the objects of `resource` on the API server.
+    """Keeps a cache equal to the objects of `watched` on the API server. Time is the event loop's.
 
-    `project` reduces an object to what the cache keeps. `rng` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
-    fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given. `malformed` learns of objects
-    that cannot be used; `problem` says what is wrong with one that can be used in part.
-
-    `without` makes the reflector optional: it says, in words, what the program does without these objects. While the server forbids reading
-    them, or does not know the resource, the cache is empty, and the reflector asks again from time to time. So it follows a custom resource
-    as soon as its CustomResourceDefinition exists.
+    Args:
+        rng: draws jitter from [0, 1).
+        cache: several reflectors may fill one, each from its own namespace. None for a new one with these `indexers`.
+        malformed: learns of objects that cannot be used.
     """
 
     def __init__(
         self,
         client: Client,
-        resource: Resource,
-        project: Projection[T],
+        watched: WatchedResource[T],
         *,
         rng: Callable[[], float],
-        namespace: str = "",
         cache: Cache[T] | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        without: str = "",
         indexers: Mapping[str, Indexer[T]] | None = None,
         timeouts: WatchTimeouts | None = None,
         malformed: MalformedObjects | None = None,
-        problem: Callable[[T], str] = lambda _: "",
     ) -> None:
-        self.resource = resource
+        self.resource = watched.resource
         self.cache: Cache[T] = cache if cache is not None else Cache(indexers)
         self.last_heard: float | None = None
         """When the server last sent anything, on the event loop's clock. None if it has sent nothing."""
         self._client = client
         self._rng = rng
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
-        self._without = without
+        self._namespace = watched.namespace
+        self._label_selector = watched.label_selector
+        self._field_selector = watched.field_selector
+        self._without = watched.without
         self.missing = ""
         """Why an optional reflector cannot read the objects: it is forbidden, or the server does not know them. "" if it can."""
-        self._project = project
+        self._project = watched.project
         self._timeouts = timeouts or WatchTimeouts()
         self._malformed = malformed if malformed is not None else MalformedObjects()
-        self._problem = problem
+        self._problem = watched.problem
         self._named: set[ObjectKey] = set()
         """The malformed objects that this reflector found: another one may follow other objects of the same resource."""
         self.forbidden = ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from diloco_operator.api import names
@@ -15,11 +16,11 @@ from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import project_certificates, project_foreign
 from diloco_operator.fleet import NodeView, PodUse, project_node
 from diloco_operator.fleet.device_pools import ClaimedDevices, DeviceSlice, project_claim, project_slice
-from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer, Projection
+from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer
 from diloco_operator.kube.client import Client, Obj, Resource
 from diloco_operator.kube.fields import controller_uid, fields, string
 from diloco_operator.kube.malformed import MalformedObjects
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.operator.projections import (
     CachedJob,
     JobObject,
@@ -87,94 +88,63 @@ class Caches:
         """Objects that are left out of the caches."""
 
         def reflect[T](
-            resource: Resource,
-            project: Projection[T],
-            *,
-            ours: bool = True,
-            indexers: Mapping[str, Indexer[T]] | None = None,
-            problem: Callable[[T], str] = lambda _: "",
-            without: str = "",
-            selected: str = "",
-            everywhere: bool = False,
+            watched: WatchedResource[T], indexers: Mapping[str, Indexer[T]] | None = None, *, everywhere: bool = False
         ) -> _Followed[T]:
             cache: Cache[T] = Cache(indexers)
             # A namespace may be configured twice, and is listed and watched once.
-            followed_namespaces = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces and not everywhere else ("",)
+            followed_namespaces: tuple[str, ...] = ("",)
+            if watched.resource.namespaced and namespaces and not everywhere:
+                followed_namespaces = tuple(dict.fromkeys(namespaces))
             reflectors = [
-                Reflector(
-                    client,
-                    resource,
-                    project,
-                    rng=rng,
-                    namespace=namespace,
-                    cache=cache,
-                    label_selector=names.LABEL_JOB if ours else "",
-                    field_selector=selected,
-                    timeouts=timeouts,
-                    malformed=self.malformed,
-                    problem=problem,
-                    without=without,
-                )
+                Reflector(client, replace(watched, namespace=namespace), rng=rng, cache=cache, timeouts=timeouts, malformed=self.malformed)
                 for namespace in followed_namespaces
             ]
             return _Followed(cache, reflectors)
 
-        self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False, problem=lambda job: job.problem)
+        self._jobs = reflect(WatchedResource(names.DILOCO_JOBS, CachedJob.of, problem=lambda job: job.problem))
         self._pods = reflect(
-            names.PODS,
-            lambda obj, _: project_pod(obj),
-            indexers={_BY_JOB: _job_of_pod, _BY_GROUP: _group_of_pod},
-            problem=lambda pod: pod.problem,
+            WatchedResource(names.PODS, lambda obj, _: project_pod(obj), label_selector=names.LABEL_JOB, problem=lambda pod: pod.problem),
+            {_BY_JOB: _job_of_pod, _BY_GROUP: _group_of_pod},
         )
-        self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj, end_annotations), ours=False)
-        self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: project_priority(obj), ours=False)
+        self._nodes = reflect(WatchedResource(names.NODES, lambda obj, _: project_node(obj, end_annotations)))
+        self._priorities = reflect(WatchedResource(names.PRIORITY_CLASSES, lambda obj, _: project_priority(obj)))
         self._objects = {
-            resource: reflect(resource, project_object, indexers={_BY_JOB: _job_of_object})
+            resource: reflect(WatchedResource(resource, project_object, label_selector=names.LABEL_JOB), {_BY_JOB: _job_of_object})
             for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
 
         def reflect_granted[T](watched: Watched[T]) -> _Followed[T]:
-            return reflect(
-                watched.resource,
-                lambda obj, _: watched.project(obj),
-                ours=False,
-                without=watched.without,
-            )
+            return reflect(WatchedResource(watched.resource, lambda obj, _: watched.project(obj), without=watched.without))
 
         self._granted: Mapping[Resource, _Followed[Any]] = {each.resource: reflect_granted(each) for each in WATCHES}
         """The objects of grantors. Where they cannot be read, the operator works without them."""
         self._device_slices = reflect(
-            names.RESOURCE_SLICES,
-            lambda obj, _: project_slice(obj),
-            ours=False,
-            without=_WITHOUT_SLICES,
-            selected=names.GPU_SLICES,
+            WatchedResource(
+                names.RESOURCE_SLICES,
+                lambda obj, _: project_slice(obj),
+                field_selector=names.GPU_SLICES,
+                without=_WITHOUT_SLICES,
+            )
         )
         self._claims: _Followed[ClaimedDevices] | None = None
         """What pods claim. None if the operator is not to see other pods."""
         if other_pods:
             self._claims = reflect(
-                names.RESOURCE_CLAIMS,
-                lambda obj, _: project_claim(obj),
-                ours=False,
-                indexers={_BY_JOB: _job_of_claim, _BY_POOL: _pools_of_claim},
-                without=_WITHOUT_CLAIMS,
+                WatchedResource(names.RESOURCE_CLAIMS, lambda obj, _: project_claim(obj), without=_WITHOUT_CLAIMS),
+                {_BY_JOB: _job_of_claim, _BY_POOL: _pools_of_claim},
                 everywhere=True,
             )
         self._secrets = reflect(
-            names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda cached: ((cached.namespace, cached.value.job),)}
+            WatchedResource(names.SECRETS, self._project_secret, label_selector=names.LABEL_JOB),
+            {_BY_JOB: lambda cached: ((cached.namespace, cached.value.job),)},
         )
         # A Secret that came before its job was taken for a foreign one, and nothing else would read its certificates later.
         self._jobs.on_change(self._read_secrets_of_new_job)
         self._other_pods = tuple(
             Reflector(
                 client,
-                names.PODS,
-                project_use,
+                WatchedResource(names.PODS, project_use, label_selector=label, field_selector=selected, without=_WITHOUT_OTHER_PODS),
                 rng=rng,
-                label_selector=label,
-                field_selector=selected,
-                without=_WITHOUT_OTHER_PODS,
                 timeouts=timeouts,
                 malformed=self.malformed,
             )

@@ -12,7 +12,7 @@ from diloco_operator.kube.cache import Cache, CachedObject
 from diloco_operator.kube.client import ApiError, Forbidden, Gone, NotFound, Obj, ObjList, Unavailable
 from diloco_operator.kube.fields import needed_string
 from diloco_operator.kube.malformed import MalformedObjects
-from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
@@ -30,12 +30,10 @@ class Followed:
         self.changes: list[tuple[str, str | None, str | None]] = []
         self.reflector: Reflector[str] = Reflector(
             api,  # type: ignore[arg-type]
-            PODS,
-            lambda obj, _: obj.get("phase", ""),
+            WatchedResource(PODS, lambda obj, _: obj.get("phase", ""), without=without),
             rng=lambda: draw,
             indexers={"phase": lambda held: (held.value,)},
             timeouts=timeouts,
-            without=without,
         )
         self.took = 0.0
         """Virtual seconds that `follow` waited."""
@@ -72,7 +70,9 @@ class Followed:
 )
 def test_messages_name_the_selectors_of_a_watch_with_a_field_selector(label: str, field: str, what: str) -> None:
     api: Any = ScriptedApi()
-    reflector: Reflector[Obj] = Reflector(api, PODS, lambda obj, _: obj, rng=lambda: 0.0, label_selector=label, field_selector=field)
+    reflector: Reflector[Obj] = Reflector(
+        api, WatchedResource(PODS, lambda obj, _: obj, label_selector=label, field_selector=field), rng=lambda: 0.0
+    )
     assert reflector.what == what
 
 
@@ -225,8 +225,7 @@ class Strict(Followed):
         self.malformed = MalformedObjects()
         self.reflector: Reflector[str] = Reflector(
             api,  # type: ignore[arg-type]
-            PODS,
-            lambda obj, _: needed_string(obj, "phase"),
+            WatchedResource(PODS, lambda obj, _: needed_string(obj, "phase")),
             rng=lambda: 0.0,
             malformed=self.malformed,
         )
@@ -291,10 +290,8 @@ def test_a_list_of_one_namespace_leaves_the_objects_of_others() -> None:
         def reflector(namespace: str, api: ScriptedApi) -> Reflector[str]:
             return Reflector(
                 api,  # type: ignore[arg-type]
-                PODS,
-                lambda obj, _: needed_string(obj, "phase"),
+                WatchedResource(PODS, lambda obj, _: needed_string(obj, "phase"), namespace=namespace),
                 rng=lambda: 0.0,
-                namespace=namespace,
                 cache=cache,
                 malformed=malformed,
             )
@@ -330,7 +327,7 @@ def test_everything_can_be_listed_and_projected_again_without_waiting_for_the_wa
     phases = iter(["Pending", "Running"])
     api = ScriptedApi(lists=[*pages("a"), *pages("a")], watches=[[SILENCE], [SILENCE]])
     followed = Followed(api)
-    followed.reflector = Reflector(api, PODS, lambda obj, _: next(phases), rng=lambda: 0.0)  # type: ignore[arg-type]
+    followed.reflector = Reflector(api, WatchedResource(PODS, lambda obj, _: next(phases)), rng=lambda: 0.0)  # type: ignore[arg-type]
     followed.reflector.on_change(followed.note)
     asked: list[Followed] = []
 
