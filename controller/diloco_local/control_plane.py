@@ -17,7 +17,7 @@ from diloco.contract import SYNCER_PORT
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import COMPONENT_LEARNER, CUSTOM_RESOURCES, JobKey
 from diloco_operator.kube.client import Client, Obj
-from diloco_operator.operator import Operator
+from diloco_operator.operator import DecisionOptions, Operator
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report
 from diloco_operator.telemetry.watcher import SyncerWatcher
@@ -135,7 +135,7 @@ class LocalControlPlane:
     def _new_operator(self) -> Operator:
         rng = random.random
         telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._on_report)
-        return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)
+        return Operator(self.client, telemetry=telemetry, now=time.time, rng=rng, decisions=DecisionOptions(self._config))
 
 
 # --- Background tasks of one program that must all run on: if one ends, the program has failed ------------------------

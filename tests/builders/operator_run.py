@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator import DecisionOptions, Operator, RunConfig
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Judged, ObservedState, OperatorConfig
 from diloco_operator.telemetry.watcher import Telemetry
@@ -29,13 +30,21 @@ type Decide = Callable[[ObservedState, datetime], Plan]
 
 
 def an_operator(
-    client: Any, telemetry: Telemetry, *, now: Callable[[], float], seed: int = 7, decide: Decide | None = None, **options: Any
+    client: Any,
+    telemetry: Telemetry,
+    *,
+    now: Callable[[], float],
+    seed: int = 7,
+    config: OperatorConfig | None = None,
+    decide: Decide | None = None,
+    **options: Any,
 ) -> Operator:
     """`client` may be any that has a `Client`'s methods. It stops at once unless `run` says otherwise; `options` go to `Operator`.
     `decide`: instead of the reconcile."""
+    decisions = DecisionOptions(config or OperatorConfig())
     if decide is not None:
-        options["judge"] = lambda _, now: Judged(None, lambda observed: decide(observed, now))
-    chosen = {"config": OperatorConfig(), "run": RunConfig(stop_grace=0), "rng": random.Random(seed).random, **options}
+        decisions = replace(decisions, judge=lambda _, now: Judged(None, lambda observed: decide(observed, now)))
+    chosen = {"decisions": decisions, "run": RunConfig(stop_grace=0), "rng": random.Random(seed).random, **options}
     return Operator(client, telemetry=telemetry, now=now, **chosen)
 
 

@@ -15,7 +15,7 @@ from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator import DecisionOptions, Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 
 from diloco_local.memory import MemoryApi
@@ -53,7 +53,12 @@ class VirtualCluster:
         self._jobs: Reflector[Any] = Reflector(self.api, WatchedResource(names.DILOCO_JOBS, lambda obj, _: _essence(obj)), rng=lambda: 0.0)
         self._jobs.on_change(self._on_job)
         self._operator = Operator(
-            self.api, config=config or OperatorConfig(), telemetry=self._reports, now=self.now, rng=lambda: 0.5, run=RunConfig(stop_grace=0)
+            self.api,
+            telemetry=self._reports,
+            now=self.now,
+            rng=lambda: 0.5,
+            decisions=DecisionOptions(config or OperatorConfig()),
+            run=RunConfig(stop_grace=0),
         )
         self._tasks: list[asyncio.Task[None]] = []
 

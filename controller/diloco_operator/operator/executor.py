@@ -92,9 +92,20 @@ class ExecutionResult:
         return self.written is not None or bool(self.patched or self.failures or self.created or self.existed or self.deleted or self.gone)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Requests at once."""
+
+    total: int = DEFAULT_CONCURRENCY
+    """Over all jobs."""
+    per_job: int = JOB_CONCURRENCY
+    light: int = LIGHT_FLOW
+    """A job that wants more at once gets `in_contention` while other jobs write too."""
+    in_contention: int = CONTENTION_CONCURRENCY
+
+
 class Executor:
-    """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than
-    `light` at once gets `in_contention` while other jobs write too. Waiting jobs take turns, request by request.
+    """Carries out plans, within the limits of requests. Waiting jobs take turns, request by request.
 
     `crowds_others` tells whether a job's namespace is a crowd, with other namespaces at work. The requests of a crowd go one at a time, and
     `give_way` is awaited before each of them.
@@ -104,22 +115,22 @@ class Executor:
         self,
         client: Client,
         events: EventRecorder,
+        limits: RequestLimits | None = None,
         *,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        per_job: int = JOB_CONCURRENCY,
-        light: int = LIGHT_FLOW,
-        in_contention: int = CONTENTION_CONCURRENCY,
         crowds_others: Callable[[Subject], bool] = lambda _: False,
         give_way: Callable[[Subject], Awaitable[None]] = _at_once,
     ) -> None:
         self._client = client
         self._events = events
-        self._per_job = per_job
+        limits = limits or RequestLimits()
+        self._per_job = limits.per_job
         self._crowds_others = crowds_others
         self._give_way = give_way
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By namespace. A lock lives as long as requests hold it or wait for it."""
-        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, light=light, most_in_contention=min(in_contention, per_job))
+        self._slots: FairSlots[Subject] = FairSlots(
+            limits.total, most=limits.per_job, light=limits.light, most_in_contention=min(limits.in_contention, limits.per_job)
+        )
 
     async def execute(
         self,

@@ -29,6 +29,7 @@ from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
 from diloco_operator.operator.open_files import TooFewFiles, allow_files
+from diloco_operator.operator.reconciler import DecisionOptions
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry.watcher import SyncerWatcher
@@ -166,12 +167,11 @@ class OperatorProcess:
         rng = random.random
         self._operator = Operator(
             client,
-            config=self._options.operator,
             telemetry=SyncerWatcher(now=self._clock.now, rng=rng),
             now=self._clock.now,
             rng=rng,
+            decisions=DecisionOptions(self._options.operator, offload=asyncio.to_thread),
             run=self._options.run,
-            offload=asyncio.to_thread,
             metrics=self._metrics,
         )
         allow_files(len(self._operator.caches.reflectors))

@@ -19,7 +19,7 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -37,6 +37,7 @@ from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
+from diloco_operator.kube.workqueue import WorkQueue
 from diloco_operator.operator import decision_log
 from diloco_operator.operator.allotment_refresh import AllotmentRefresh
 from diloco_operator.operator.caches import Caches
@@ -79,6 +80,27 @@ class Offload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionOptions:
+    """How the operator decides."""
+
+    config: OperatorConfig = field(default_factory=OperatorConfig)
+    judge: Judge = judge
+    offload: Offload | None = None
+    """Runs long work, such as the decision for a big job, beside the event loop. None: everything runs on the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What the operator knows of the cluster, beside what each job's context has."""
+
+    caches: Caches
+    inventory: Inventory
+    expectations: Expectations[JobKey]
+    telemetry: Telemetry
+    grantor_events: GrantorEvents
+
+
+@dataclass(frozen=True, slots=True)
 class ReconcileResult:
     """When a job must be reconciled again."""
 
@@ -97,57 +119,52 @@ class ReconcileResult:
 class Reconciler:
     """Reconciles jobs. The caller makes sure that the caches are synced and that no job has two reconciles at once.
 
-    `now` is the wall clock in seconds since the epoch. `issuer` makes certificates. `wake` queues a job. `due` says whether a job is queued
-    again already. Without `offload` everything runs on the event loop.
+    Args:
+        events: reports what happens to jobs.
+        now: the wall clock in seconds since the epoch.
+        queue: the jobs that are due.
     """
 
     def __init__(
         self,
-        caches: Caches,
-        inventory: Inventory,
-        expectations: Expectations[JobKey],
+        cluster: ClusterState,
         executor: Executor,
         events: EventRecorder,
-        telemetry: Telemetry,
-        config: OperatorConfig,
+        decisions: DecisionOptions,
         *,
         now: Callable[[], float],
-        issuer: Issuer,
-        wake: Callable[[JobKey], None],
-        words: GrantorEvents,
-        due: Callable[[JobKey], bool] = lambda _: False,
-        judge: Judge = judge,
-        offload: Offload | None = None,
+        queue: WorkQueue[JobKey],
         jobs: JobMetrics | None = None,
     ) -> None:
-        self._caches = caches
-        self._inventory = inventory
-        self._allotment = Allotment(inventory)
-        self._refresh = AllotmentRefresh(self._allotment, wake, offload)
-        self._expectations = expectations
+        self._caches = cluster.caches
+        self._inventory = cluster.inventory
+        self._allotment = Allotment(cluster.inventory)
+        self._refresh = AllotmentRefresh(self._allotment, queue.add, decisions.offload)
+        self._expectations = cluster.expectations
         self._executor = executor
         self._events = events
-        self._telemetry = telemetry
-        self._config = config
+        self._telemetry = cluster.telemetry
+        self._config = decisions.config
         self._now = now
-        self._issuer = issuer
-        self._judge = judge
-        self._offload = offload
+        self._issuer = Issuer(now, decisions.config.certificate_lifetime)
+        self._judge = decisions.judge
+        self._offload = decisions.offload
         self._decision_lock = asyncio.Lock()
         """One offloaded decision at a time: several at once take as long, and more memory."""
         self._next_offload = 0.0
         """When the next decision may begin, on the loop's clock. An offloaded decision slows down the writes of earlier ones, so a pause of
         the same length follows it."""
         self._jobs = jobs
-        self._words = words
-        self._due = due
-        self._wake = wake
+        self._grantor_events = cluster.grantor_events
+        self._queue = queue
         self._restoring = False
         self._default_class: set[str] = set()
         """Namespaces in which a claim without a class got the default one (`ObservedState.default_class`). A new job there need not wait
         until its own claim shows it."""
-        forgets = [expectations.forget, telemetry.forget, words.forget, *([jobs.forget] if jobs is not None else [])]
-        self._contexts = JobContexts(caches, self._release, forgets)
+        forgets: list[Callable[[JobKey], None]] = [self._expectations.forget, self._telemetry.forget, self._grantor_events.forget]
+        if jobs is not None:
+            forgets.append(jobs.forget)
+        self._contexts = JobContexts(self._caches, self._release, forgets)
 
     async def restore(self) -> None:
         """Reserve what every job has already, and register what it wants, before the first reconcile. Otherwise the first job could get the
@@ -198,7 +215,7 @@ class Reconciler:
             return await self._release_orphans(key) if cached is None else ReconcileResult()
         context = self._context(cached)
         self._telemetry.follow(key, self._endpoint(key, cached.value.bare))
-        self._words.follow(key, self._caches.pods(key))
+        self._grantor_events.follow(key, self._caches.pods(key))
         if context.listening_since is None:
             context.listening_since = self._now()
         if (wait := self._expectations.expires_in(key)) is not None:
@@ -317,7 +334,7 @@ class Reconciler:
         planned_for = self._allotment.of(context.id)
         self._ask(context, plan.request or _occupying(context.id, plan.reservations))
         if self._allotment.of(context.id).adds_to(planned_for):
-            self._wake(context.key)
+            self._queue.add(context.key)
 
     def fleet_changed(self) -> None:
         """Slices came, went, or became free: wake the jobs that get or give some, in a moment."""
@@ -363,7 +380,7 @@ class Reconciler:
             listening_since=context.listening_since if context.listening_since is not None else self._now(),
             report=self._telemetry.latest(key),
             report_fault=self._telemetry.fault(key),
-            grantor_events=self._words.of(key),
+            grantor_events=self._grantor_events.of(key),
         )
         if log.isEnabledFor(logging.DEBUG):
             log.debug("found %s", decision_log.found_line(observed))
@@ -431,7 +448,7 @@ class Reconciler:
     def _postpone(self, context: JobContext) -> bool:
         """Leave the status to the next reconcile, which writes it once with all that has happened by then. False if it must not wait."""
         key, now = context.key, asyncio.get_running_loop().time()
-        return self._is_big(key) and self._due(key) and context.postponement.postpone(now)
+        return self._is_big(key) and self._queue.is_queued(key) and context.postponement.postpone(now)
 
     def _conclude(self, context: JobContext, job: Job, plan: Plan, executed: ExecutionResult) -> ReconcileResult:
         key, subject = context.key, Subject(job.namespace, job.name, job.uid)
@@ -445,7 +462,7 @@ class Reconciler:
         context.rejected_writes.note(job.generation, plan, executed, self._now())
         context.admissions = {**plan.admissions, **dry_run_admissions(executed, self._now())}
         if context.pod_answers.note(job.generation, plan, executed, self._now()):
-            self._wake(key)
+            self._queue.add(key)
         context.unsure = executed.postponed or not executed.ok
         if executed.postponed:
             return ReconcileResult(requeue_after=plan.requeue_after)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.api.names import JobKey
-from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Client, Resource
@@ -24,13 +23,12 @@ from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.dynamic_resources import DynamicResources
 from diloco_operator.operator.events import EventRecorder
-from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
+from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor, RequestLimits
 from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
 from diloco_operator.operator.other_pods import OtherPods
-from diloco_operator.operator.reconciler import Judge, Offload, Reconciler, ReconcileResult
-from diloco_operator.reconcile import OperatorConfig, judge
+from diloco_operator.operator.reconciler import ClusterState, DecisionOptions, Reconciler, ReconcileResult
 from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
 
@@ -102,24 +100,23 @@ class Counters:
 class Operator:
     """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several operators in one process share nothing.
 
-    `now` is the wall clock in seconds since the epoch. `rng` draws jitter from [0, 1). `offload` runs decisions for big jobs outside the
-    event loop. `metrics` belongs to this operator alone. All timers and time-outs run on the event loop's clock.
+    `now` is the wall clock in seconds since the epoch. `rng` draws jitter from [0, 1). `metrics` belongs to this operator alone. All timers
+    and time-outs run on the event loop's clock.
     """
 
     def __init__(
         self,
         client: Client,
         *,
-        config: OperatorConfig,
         telemetry: Telemetry,
         now: Callable[[], float],
         rng: Callable[[], float],
+        decisions: DecisionOptions | None = None,
         run: RunConfig | None = None,
-        judge: Judge = judge,
-        offload: Offload | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._run = run or RunConfig()
+        decisions = decisions or DecisionOptions()
         self._telemetry = telemetry
         self._metrics = metrics
         self.counters = Counters()
@@ -129,9 +126,9 @@ class Operator:
             namespaces=self._run.namespaces,
             other_pods=self._run.watch_other_pods,
             timeouts=self._run.watches,
-            end_annotations=config.end_annotations,
+            end_annotations=decisions.config.end_annotations,
         )
-        self.inventory = Inventory(config.disruption_signals)
+        self.inventory = Inventory(decisions.config.disruption_signals)
         self._queue: WorkQueue[JobKey] = WorkQueue(
             self._run.backoff, rng, observer=metrics.queue if metrics else None, lane=lambda key: key[0], workers=self._run.workers
         )
@@ -139,29 +136,21 @@ class Operator:
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
         self._events = events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
-        self._words = GrantorEvents(client, self._queue.add)
-        self._reconciler = Reconciler(
-            self.caches,
-            self.inventory,
-            self._expectations,
-            Executor(
-                client,
-                events,
-                concurrency=self._run.concurrency,
-                per_job=self._run.job_concurrency,
-                crowds_others=lambda job: self._queue.crowds_others((job.namespace, job.name)),
-                give_way=lambda job: self._queue.give_way((job.namespace, job.name)),
-            ),
+        self._grantor_events = GrantorEvents(client, self._queue.add)
+        executor = Executor(
+            client,
             events,
-            telemetry,
-            config,
+            RequestLimits(self._run.concurrency, self._run.job_concurrency),
+            crowds_others=lambda job: self._queue.crowds_others((job.namespace, job.name)),
+            give_way=lambda job: self._queue.give_way((job.namespace, job.name)),
+        )
+        self._reconciler = Reconciler(
+            ClusterState(self.caches, self.inventory, self._expectations, telemetry, self._grantor_events),
+            executor,
+            events,
+            decisions,
             now=now,
-            issuer=Issuer(now, config.certificate_lifetime),
-            wake=self._queue.add,
-            words=self._words,
-            due=self._queue.is_queued,
-            judge=judge,
-            offload=offload,
+            queue=self._queue,
             jobs=metrics.jobs if metrics else None,
         )
         if metrics is not None:
@@ -195,7 +184,7 @@ class Operator:
         """
         following = [asyncio.create_task(reflector.run(), name=reflector.what) for reflector in self.caches.reflectors]
         following.append(asyncio.create_task(self._events.run(), name="events"))
-        following.append(asyncio.create_task(self._words.run(), name="grantor words"))
+        following.append(asyncio.create_task(self._grantor_events.run(), name="grantor events"))
         syncing = asyncio.create_task(self.caches.wait_synced())
         workers: list[asyncio.Task[None]] = []
         leading: list[asyncio.Future[None]] = []

@@ -20,7 +20,7 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj
-from diloco_operator.operator import RunConfig
+from diloco_operator.operator import DecisionOptions, RunConfig
 from diloco_operator.operator.reconciler import Judge
 from diloco_operator.reconcile import Judged, ObservedState, OperatorConfig, judge
 
@@ -94,7 +94,7 @@ async def stand(slices: int, *, offload: Any = None, judge: Judge = judge, run: 
         )
         # Where the class is known, learners come in the first plan: they need not wait for what the cluster makes of the volume claim.
         config = OperatorConfig(storage_class_name="standard")
-        options = {"config": config, "offload": offload, "judge": judge, **({"run": run} if run else {})}
+        options: dict[str, Any] = {"decisions": DecisionOptions(config, judge, offload), **({"run": run} if run else {})}
         async with running(an_operator(api, FakeTelemetry(cluster), now=now, **options)) as task:
             yield Stand(api, cluster)
             assert not task.done()

@@ -12,7 +12,7 @@ from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, SECRETS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, Unavailable
 from diloco_operator.operator.events import EventRecorder, Subject
-from diloco_operator.operator.executor import READY, ExecutionResult, Executor
+from diloco_operator.operator.executor import READY, ExecutionResult, Executor, RequestLimits
 from diloco_operator.plan import Create, Delete, Event, IssueCertificates, Patch, Plan, PodCheck, ReplaceStatus
 
 JOB = Subject("ns", "lm", "uid-lm")
@@ -69,7 +69,7 @@ class Run:
         async def carry_out() -> ExecutionResult:
             client: Any = self.api
             events = EventRecorder(client, lambda: NOW)
-            executor = Executor(client, events, concurrency=concurrency)
+            executor = Executor(client, events, RequestLimits(concurrency))
             result = await executor.execute(
                 JOB,
                 plan,
