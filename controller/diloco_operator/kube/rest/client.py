@@ -29,7 +29,7 @@ from diloco_operator.kube.rest.errors import error_of_status
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.nesting import loads
 from diloco_operator.kube.rest.pod_exec import PROTOCOL, PodExec
-from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
+from diloco_operator.kube.rest.transport import HttpRequest, OnDate, OnRequest, Transport
 from diloco_operator.timeouts import REQUESTS
 
 log = logging.getLogger(__name__)
@@ -127,9 +127,9 @@ class RestClient:
         }
         wanted = {name: value for name, value in query.items() if value}
         lines = LineSplitter()
-        async with self._transport.answer(
-            "GET", collection_path(resource, namespace), query=wanted, timeout=seconds + REQUESTS.watch_margin, watch=True
-        ) as response:
+        path = collection_path(resource, namespace)
+        request = HttpRequest("GET", path, timeout=seconds + REQUESTS.watch_margin, query=wanted, watch=True)
+        async with self._transport.answer(request) as response:
             async for piece in response.content.iter_any():
                 for line in _split(lines, piece, resource):
                     if (event := _event(line, resource)) is not None:
@@ -146,7 +146,8 @@ class RestClient:
         if wanted.tail_lines is not None:
             query["tailLines"] = wanted.tail_lines
         path = object_path(PODS, namespace, name, "log")
-        async with self._transport.answer("GET", path, query=query, timeout=None if wanted.follow else REQUESTS.answer) as response:
+        request = HttpRequest("GET", path, timeout=None if wanted.follow else REQUESTS.answer, query=query)
+        async with self._transport.answer(request) as response:
             async for piece in response.content.iter_any():
                 yield piece
 
@@ -233,7 +234,7 @@ class RestClient:
 
     # --- requests -----------------------------------------------------------------------------------------------------
     async def _get(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
-        async with self._transport.answer(method, path, query=query, timeout=REQUESTS.answer) as response:
+        async with self._transport.answer(HttpRequest(method, path, timeout=REQUESTS.answer, query=query)) as response:
             return _decoded(await response.read(), f"{method} {path}")
 
     async def _write(
@@ -247,19 +248,17 @@ class RestClient:
         honor_retry_after: bool = True,
         metadata_only: bool = False,
     ) -> Obj:
-        async with (
-            self._around_write(),
-            self._transport.answer(
-                method,
-                path,
-                query=query,
-                body=_encoded(obj),
-                content_type=content_type,
-                accept=_METADATA if metadata_only else _WHOLE,
-                timeout=REQUESTS.answer,
-                honor_retry_after=honor_retry_after,
-            ) as response,
-        ):
+        request = HttpRequest(
+            method,
+            path,
+            timeout=REQUESTS.answer,
+            query=query,
+            body=_encoded(obj),
+            content_type=content_type,
+            accept=_METADATA if metadata_only else _WHOLE,
+            honor_retry_after=honor_retry_after,
+        )
+        async with self._around_write(), self._transport.answer(request) as response:
             return _decoded(await response.read(), f"{method} {path}")
 
 

@@ -48,6 +48,28 @@ class _ActiveCredentials:
     tls: ssl.SSLContext | bool
 
 
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    method: str
+    path: str
+    timeout: float | None
+    """Seconds until the answer must be complete; None for no limit."""
+    query: Mapping[str, str | int] | None = None
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    """Media types, the best first."""
+    honor_retry_after: bool = True
+    """Wait and repeat when the server answers 429 with a Retry-After."""
+    watch: bool = False
+    """The answer lasts, and must take no connection from others."""
+
+    @property
+    def target(self) -> str:
+        """The path with the query."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+
 class Transport:
     """Sends requests to the server of `config`. Lives in one event loop; made by `opened`."""
 
@@ -98,43 +120,22 @@ class Transport:
             yield transport
 
     @contextlib.asynccontextmanager
-    async def answer(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        timeout: float | None,
-        honor_retry_after: bool = True,
-        watch: bool = False,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def answer(self, request: HttpRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer, if its status is below 300. Read it inside the context; if it is not read to its end, its connection is closed.
 
         Raises the `ApiError` that the server answered; `Unavailable` if the connection fails, also while the answer is read.
-
-        Args:
-            accept: media types, the best first.
-            timeout: seconds until the answer must be complete; None for no limit.
-            honor_retry_after: wait and repeat when the server answers 429 with a Retry-After.
-            watch: the answer lasts, and must take no connection from others.
         """
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=REQUESTS.connect)
-        url = f"{path}?{urlencode(query)}" if query else path
+        what = f"{request.method} {request.path}"
         try:
-            headers = {"Accept": accept, "User-Agent": self._user_agent} | ({} if body is None else {"Content-Type": content_type})
-            session = self._watches if watch else self._session
-            response = await self._accepted(session, method, url, body, headers, limits, honor_retry_after=honor_retry_after)
+            response = await self._accepted(request)
             try:
                 yield response
             finally:
                 response.close() if not response.content.at_eof() else response.release()
         except TimeoutError:
-            raise Unavailable(504, "Timeout", f"{method} {path}: no complete answer within {timeout} s") from None
+            raise Unavailable(504, "Timeout", f"{what}: no complete answer within {request.timeout} s") from None
         except aiohttp.ClientError as error:
-            raise Unavailable(503, "ServiceUnavailable", f"{method} {path}: {str(error) or type(error).__name__}") from error
+            raise Unavailable(503, "ServiceUnavailable", f"{what}: {str(error) or type(error).__name__}") from error
 
     @contextlib.asynccontextmanager
     async def websocket(
@@ -167,22 +168,12 @@ class Transport:
         except aiohttp.ClientError as error:
             raise Unavailable(503, "ServiceUnavailable", f"{path}: {str(error) or type(error).__name__}") from error
 
-    async def _accepted(
-        self,
-        session: aiohttp.ClientSession,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: dict[str, str],
-        limits: aiohttp.ClientTimeout,
-        *,
-        honor_retry_after: bool,
-    ) -> aiohttp.ClientResponse:
+    async def _accepted(self, request: HttpRequest) -> aiohttp.ClientResponse:
         """Return an answer with a status below 300."""
         waited, renewed = 0.0, False
         while True:
             active = await self._current()
-            response = await self._sent(session, active, method, url, body, headers, limits)
+            response = await self._sent(request, active)
             if response.status < 300:
                 return response
             async with response:
@@ -190,34 +181,29 @@ class Transport:
                 wait = retry_after(response.headers.get("Retry-After"))
             if response.status == 401 and not renewed and await self._renew(active):
                 renewed = True  # a request without valid credentials has no effect, so every method can be repeated
-            elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= REQUESTS.retry_after:
+            elif response.status == 429 and request.honor_retry_after and wait is not None and waited + wait <= REQUESTS.retry_after:
                 await asyncio.sleep(wait)  # likewise: a request that API priority and fairness rejects has no effect
                 waited += max(wait, 0.1)
             else:
                 raise error
 
-    async def _sent(
-        self,
-        session: aiohttp.ClientSession,
-        active: _ActiveCredentials,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: dict[str, str],
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+    async def _sent(self, request: HttpRequest, active: _ActiveCredentials) -> aiohttp.ClientResponse:
         credentials = active.credentials
-        target = URL(credentials.server + url, encoded=True)
+        target = URL(credentials.server + request.target, encoded=True)
+        headers = {"Accept": request.accept, "User-Agent": self._user_agent}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
         if credentials.authorization:
-            headers = headers | {"Authorization": credentials.authorization}
+            headers["Authorization"] = credentials.authorization
+        session = self._watches if request.watch else self._session
         code, asked = "<error>", time.time()
         try:
             response = await session.request(
-                method,
+                request.method,
                 target,
-                data=body,
+                data=request.body,
                 headers=headers,
-                timeout=limits,
+                timeout=aiohttp.ClientTimeout(total=request.timeout, sock_connect=REQUESTS.connect),
                 ssl=active.tls,
                 server_hostname=credentials.tls.server_name or None,
                 proxy=credentials.proxy or None,
@@ -226,7 +212,7 @@ class Transport:
             code = str(response.status)
         finally:
             if self._on_request is not None:
-                self._on_request(method, code, target.authority)
+                self._on_request(request.method, code, target.authority)
         if self._on_date is not None and (date := response.headers.get("Date")):
             self._on_date(date, asked)
         self._log_warnings(response)
