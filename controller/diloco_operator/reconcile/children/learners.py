@@ -15,7 +15,7 @@ from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
-from diloco_operator.reconcile.children.places import delegated_places, gang_label, pinned_places
+from diloco_operator.reconcile.children.places import NodeRequirements, delegated_places, gang_label, pinned_places
 from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
@@ -51,9 +51,9 @@ class LearnerPods:
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
-        template, signs = self._base(record.pool).spec, context.observed.fleet.signs
         shape = context.shapes[record.pool]
-        places = delegated_places(template, pool, shape, grantor, gang, avoid, signs, self._all_claim(shape))
+        needed = NodeRequirements(pool, shape, avoid, context.observed.fleet.signs, self._all_claim(shape))
+        places = delegated_places(self._base(record.pool).spec, needed, gang, grantor)
         return self._attempt(record, grantor.places(context, record, places))
 
     def _all_claim(self, shape: Shape) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.accelerators import NodeLabels, Sign, only_cloud, spoken_labels
@@ -38,30 +39,32 @@ def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[
     return places
 
 
-def delegated_places(
-    template: Mapping[str, Any],
-    pool: Pool,
-    shape: Shape,
-    grantor: Grantor,
-    gang: str,
-    avoid: Collection[str],
-    signs: Collection[Sign],
-    claims: bool = False,
-) -> list[PodPlace]:
+@dataclass(frozen=True, slots=True)
+class NodeRequirements:
+    """What a delegated unit needs of its nodes."""
+
+    pool: Pool
+    shape: Shape
+    avoid: Collection[str]
+    """Host names on which no pod may start."""
+    signs: Collection[Sign]
+    """The dialects of labels that the nodes of the cluster speak."""
+    claims: bool
+    """See `PodPlace`."""
+
+
+def delegated_places(template: Mapping[str, Any], needed: NodeRequirements, gang: str, grantor: Grantor) -> list[PodPlace]:
     """Return the same place for all pods of an attempt.
 
     Args:
         template: the PodSpec
         gang: see `gang_label`
-        avoid: host names on which no pod may start
-        signs: the dialects of labels that the nodes of the cluster speak
-        claims: see `PodPlace`
     """
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
-    selector, terms = _wanted(template, pool, shape, avoid, signs, claims)
-    affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
-    place = PodPlace(affinity, annotations, selector=selector, never_preempts=not grantor.reads_priority, claims=claims)
-    return [place] * shape.hosts
+    selector, terms = _wanted(template, needed)
+    affinity = _with_neighbours(template.get("affinity") or {}, terms, needed.pool, needed.shape, gang)
+    place = PodPlace(affinity, annotations, selector=selector, never_preempts=not grantor.reads_priority, claims=needed.claims)
+    return [place] * needed.shape.hosts
 
 
 def gang_label(job_uid: str, unit: str, attempt: int) -> str:
@@ -92,16 +95,16 @@ def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
 
 
 # --- delegated units ---------------------------------------------------------------------------------------------------
-def _wanted(
-    template: Mapping[str, Any], pool: Pool, shape: Shape, avoid: Collection[str], signs: Collection[Sign], claims: bool
-) -> tuple[dict[str, str], list[Obj]]:
+def _wanted(template: Mapping[str, Any], needed: NodeRequirements) -> tuple[dict[str, str], list[Obj]]:
     """Labels that the node must have, and terms of affinity that are alternatives."""
-    without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
+    shape, capacity = needed.shape, needed.pool.capacity
+    without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(needed.avoid)}] if needed.avoid else []
     # If no label of the nodes tells the kind, the claim selects it.
-    labelled = not claims or any(sign.accelerator == shape.accelerator for sign in signs)
-    kinds = [_hardware(labels, shape) for labels in (spoken_labels(shape.accelerator, signs) if labelled else ())] or [[]]
-    cloud = only_cloud(signs)
-    paid = [[]] if pool.capacity in (None, Capacity.SCAVENGED) else expressions(CapacityType(pool.capacity.value), cloud)
+    labelled = not needed.claims or any(sign.accelerator == shape.accelerator for sign in needed.signs)
+    kinds = [_hardware(labels, shape) for labels in (spoken_labels(shape.accelerator, needed.signs) if labelled else ())] or [[]]
+    paid: list[list[Obj]] = [[]]
+    if capacity not in (None, Capacity.SCAVENGED):
+        paid = expressions(CapacityType(capacity.value), only_cloud(needed.signs))
     wanted = [[*kind, *how, *without] for kind, how in itertools.product(kinds, paid)]
     selector: dict[str, str] = {}
     if len(wanted) == 1:  # Autopilot and node auto-provisioning of GKE take no alternatives, and make nodes for plain selectors

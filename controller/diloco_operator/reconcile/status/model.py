@@ -22,6 +22,7 @@ from diloco_operator.reconcile.children.retention import Retention, is_claim_of,
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status import model_words
 from diloco_operator.reconcile.status.ending import JobEnd
+from diloco_operator.reconcile.status.model_words import ModelLocation
 from diloco_operator.report import Report, snapshot_path
 
 FORMAT = "safetensors"
@@ -80,8 +81,7 @@ def model_place(context: ReconcileContext, model: Mapping[str, Any] | None, rete
         return model_words.no_snapshot(claim, folder, _fate(context, _retain(context), retention, ended))
     model = model or {}  # the syncer left no readable result, but it exits with status 0 only when there is a model
     path, copy = model.get("path") or "", model.get("uri", "")
-    return model_words.model_place(
-        complete=complete,
+    location = ModelLocation(
         step=model.get("step", 0),
         claim=model.get("claim") or claim,
         folder=folder,
@@ -89,8 +89,9 @@ def model_place(context: ReconcileContext, model: Mapping[str, Any] | None, rete
         format=model.get("format") or FORMAT,
         copy=copy,
         not_copied_to=(context.spec.training.checkpoint.uri or "") if path and not copy else "",
-        fate=_fate(context, Retain(model.get("retain", Retain.DELETE)), retention, ended),
     )
+    fate = _fate(context, Retain(model.get("retain", Retain.DELETE)), retention, ended)
+    return model_words.model_place(location, fate, complete=complete)
 
 
 def _folder(context: ReconcileContext) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from diloco_operator.api.spec import Retain
 from diloco_operator.kube.timestamps import format_timestamp
 
@@ -29,27 +31,36 @@ def no_snapshot(claim: str, folder: str, fate: str) -> str:
     return f"No snapshot is known in {folder}" if folder else f"No snapshot is known in claim {claim}; {fate}"
 
 
-def model_place(
-    *, complete: bool, step: int, claim: str, folder: str, path: str, format: str, copy: str, not_copied_to: str, fate: str
-) -> str:
-    """Say where the model of a complete job is, or the last snapshot of a failed one.
+@dataclass(frozen=True, slots=True)
+class ModelLocation:
+    """Where the snapshot of outer step `step` is."""
 
-    Args:
-        folder: the folder that stands for the claim under `diloco up`, "" in a cluster
-        path: below the folder or in the claim, "" if it is not known
-        copy: the URI of its copy in a bucket, "" if there is none
-        not_copied_to: the URI of the bucket that should have it but does not, "" if none should
-    """
-    begin = "The model is in" if complete else f"The last snapshot, of outer step {step}, is in"
-    place = f"{folder}/{path}".rstrip("/") if folder else f"claim {claim}{f', {path}' if path else ''}"
-    text = f"{begin} {place} ({format})"
-    if copy:
-        text += f", and in {copy}"
-    elif not_copied_to:
-        text += f", and has not been copied to {not_copied_to}"
+    step: int
+    claim: str
+    folder: str
+    """The folder that stands for the claim under `diloco up`, "" in a cluster."""
+    path: str
+    """Below the folder or in the claim, "" if it is not known."""
+    format: str
+    copy: str
+    """The URI of its copy in a bucket, "" if there is none."""
+    not_copied_to: str
+    """The URI of the bucket that should have it but does not, "" if none should."""
+
+
+def model_place(location: ModelLocation, fate: str, *, complete: bool) -> str:
+    """Say where the model of a complete job is, or the last snapshot of a failed one. `fate`: see `claim_fate`."""
+    folder, path = location.folder, location.path
+    begin = "The model is in" if complete else f"The last snapshot, of outer step {location.step}, is in"
+    place = f"{folder}/{path}".rstrip("/") if folder else f"claim {location.claim}{f', {path}' if path else ''}"
+    text = f"{begin} {place} ({location.format})"
+    if location.copy:
+        text += f", and in {location.copy}"
+    elif location.not_copied_to:
+        text += f", and has not been copied to {location.not_copied_to}"
     if folder:
         return f"{text}, and stays there until you delete it"
-    return f"{text}; {fate}{'; the copy stays' if copy else ''}"
+    return f"{text}; {fate}{'; the copy stays' if location.copy else ''}"
 
 
 def ended(why: str, place: str) -> str:
