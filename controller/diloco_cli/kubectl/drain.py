@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.names import KUBECTL_PLUGIN, NODES
@@ -29,41 +30,36 @@ _BUDGET_HINT = (
 type Emit = Callable[[str], None]
 
 
-async def drain(
-    client: Client,
-    namespace: str,
-    job: str,
-    unit: str,
-    emit: Emit,
-    *,
-    cordon: bool,
-    wait: bool,
-    seconds: float,
-    retry: float = RETRY_SECONDS,
-) -> None:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class DrainedUnit:
+    namespace: str
+    job: str
+    name: str
+
+
+async def drain(client: Client, unit: DrainedUnit, emit: Emit, *, cordon: bool, wait: bool, seconds: float) -> None:
     """Evict every pod of the unit's newest attempt. `cordon` cordons its nodes first, and `wait` waits until the unit contributes with a
     later attempt, all within `seconds`. Raises `CommandError` if there is nothing to drain or the unit does not come back."""
-    view = JobView.of(await find_job(client, namespace, job))
-    before = unit_of(view, unit)
+    view = JobView.of(await find_job(client, unit.namespace, unit.job))
+    before = unit_of(view, unit.name)
     if view.over:
-        raise CommandError(f'job "{job}" has ended, so there is nothing to drain')
-    pods = of_newest_attempt(await unit_pods(client, namespace, job, unit))
+        raise CommandError(f'job "{unit.job}" has ended, so there is nothing to drain')
+    pods = of_newest_attempt(await unit_pods(client, unit.namespace, unit.job, unit.name))
     running = [pod for pod in pods if not pod.ended]
     if not running:
-        raise CommandError(f"unit {unit} has no running pods to drain: {describe(before)}")
+        raise CommandError(f"unit {unit.name} has no running pods to drain: {describe(before)}")
     if cordon:
         await _cordon(client, running, emit)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    begun = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout_at(deadline):
-            await asyncio.gather(*(_evict(client, namespace, pod, emit, retry) for pod in running))
+        async with asyncio.timeout_at(begun + seconds):
+            await asyncio.gather(*(_evict(client, unit.namespace, pod, emit) for pod in running))
     except TimeoutError as error:
         raise CommandError(
-            f"unit {unit} could not be evicted within {format_duration(seconds)}: a PodDisruptionBudget does not allow it; {_BUDGET_HINT}"
+            f"unit {unit.name} could not be evicted within {format_duration(seconds)}: a PodDisruptionBudget does not allow it; {_BUDGET_HINT}"
         ) from error
     if wait:
-        await _wait_back(client, namespace, job, unit, pods[0].attempt, emit, deadline=deadline, seconds=seconds)
+        await _wait_back(client, unit, pods[0].attempt, emit, begun=begun, seconds=seconds)
 
 
 def describe(unit: UnitStatus) -> str:
@@ -78,7 +74,7 @@ async def _cordon(client: Client, pods: Sequence[UnitPod], emit: Emit) -> None:
         emit(f"node/{node} cordoned; undo it with `kubectl uncordon {node}`")
 
 
-async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit, retry: float) -> None:
+async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit) -> None:
     reported = False
     while True:
         try:
@@ -89,19 +85,21 @@ async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit, retry
             if error.code != _TOO_MANY_REQUESTS:
                 raise
             if not reported:
-                emit(f"pod/{pod.name}: {error.message} Trying again every {format_duration(retry)}")
+                emit(f"pod/{pod.name}: {error.message} Trying again every {format_duration(RETRY_SECONDS)}")
                 reported = True
-            await asyncio.sleep(retry)
+            await asyncio.sleep(RETRY_SECONDS)
         else:
             emit(f"pod/{pod.name} evicted")
             return
 
 
-async def _wait_back(
-    client: Client, namespace: str, job: str, unit: str, attempt: int, emit: Emit, *, deadline: float, seconds: float
-) -> None:
-    """Wait until the unit trains in a later attempt than `attempt`, and emit every state on the way. `seconds` is the time of the whole
-    drain, for messages."""
+async def _wait_back(client: Client, unit: DrainedUnit, attempt: int, emit: Emit, *, begun: float, seconds: float) -> None:
+    """Wait until the unit trains in a later attempt than `attempt`, and emit every state on the way.
+
+    Args:
+        begun: when the drain began, on the event loop's clock
+        seconds: time for the whole drain
+    """
     last = ""
 
     def emit_state(view: JobView) -> bool:
@@ -109,25 +107,27 @@ async def _wait_back(
         if view.complete:
             return True
         if view.over or view.suspend:
-            raise CommandError(f'job "{job}" {"is suspended" if view.suspend else "failed"}; unit {unit} does not come back')
-        now = next((status for status in view.status.units if status.name == unit), None)
+            raise CommandError(f'job "{unit.job}" {"is suspended" if view.suspend else "failed"}; unit {unit.name} does not come back')
+        now = next((status for status in view.status.units if status.name == unit.name), None)
         if now is None:
-            raise CommandError(f"unit {unit} is no longer desired: the job asks for fewer learners now")
-        text = f"unit {unit}: attempt {now.attempt}, {describe(now)}"
+            raise CommandError(f"unit {unit.name} is no longer desired: the job asks for fewer learners now")
+        text = f"unit {unit.name}: attempt {now.attempt}, {describe(now)}"
         if text != last:
             emit(text)
             last = text
         if now.state is UnitState.FAILED:
-            raise CommandError(f"unit {unit} does not come back: {describe(now)}")
+            raise CommandError(f"unit {unit.name} does not come back: {describe(now)}")
         return now.attempt > attempt and now.state is UnitState.TRAINING
 
-    left = max(0.0, deadline - asyncio.get_running_loop().time())
-    view = await wait_until(client, namespace, job, emit_state, seconds=left)
+    left = max(0.0, begun + seconds - asyncio.get_running_loop().time())
+    view = await wait_until(client, unit.namespace, unit.job, emit_state, seconds=left)
     if view is None:
-        raise CommandError(f"unit {unit} does not contribute again after {format_duration(seconds)}; last seen: {last}")
+        raise CommandError(f"unit {unit.name} does not contribute again after {format_duration(seconds)}; last seen: {last}")
     if view.complete:
-        emit(f'job "{job}" is complete')
+        emit(f'job "{unit.job}" is complete')
         return
-    now = unit_of(view, unit)
+    now = unit_of(view, unit.name)
     took = "" if now.recover_seconds is None else f" after {now.recover_seconds:.1f} s"
-    emit(f"unit {unit} contributes again{took}, on {now.slice or 'an unnamed slice'}; failures on its restart budget: {len(now.failures)}")
+    emit(
+        f"unit {unit.name} contributes again{took}, on {now.slice or 'an unnamed slice'}; failures on its restart budget: {len(now.failures)}"
+    )

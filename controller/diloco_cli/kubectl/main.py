@@ -17,6 +17,7 @@ from diloco_operator.program.duration import Duration
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.curve import Paper
 from diloco_cli.jobs import find_job, list_jobs
+from diloco_cli.kubectl.drain import DrainedUnit
 from diloco_cli.kubectl.drain import drain as drain_unit
 from diloco_cli.kubectl.logs import SYNCER, logs_of, show_logs
 from diloco_cli.kubectl.retry import retry_job, wait_retried
@@ -190,7 +191,7 @@ def drain(target: Target, job: str, unit: str, cordon: bool, no_wait: bool, time
     """
 
     async def work(client: RestClient, namespace: str) -> None:
-        await drain_unit(client, namespace, job, unit, click.echo, cordon=cordon, wait=not no_wait, seconds=timeout)
+        await drain_unit(client, DrainedUnit(namespace, job, unit), click.echo, cordon=cordon, wait=not no_wait, seconds=timeout)
 
     on_cluster(target, work)
 

@@ -54,7 +54,7 @@ def ready(node: Obj, now: float) -> Obj:
 async def of_cluster(client: Client, namespace: str) -> Contents:
     """Read what the operator would read. If the user may not list an object in all namespaces, read only those of `namespace`, and add a
     note. Raises `NodesNotReadable`, and `NotFound` if the cluster does not know DiLoCoJobs."""
-    notes: list[str] = []
+    readable = _ReadableObjects(client, namespace)
     try:
         nodes = await list_all(client, names.NODES)
     except Forbidden as error:
@@ -62,11 +62,10 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
             "you may not list the nodes of the cluster, without which nothing can be placed; ask for the right to list nodes, or plan on a "
             "file of them: --fleet FILE, for example from `kubectl get nodes -o yaml` of someone who may"
         ) from error
-    jobs = await _allowed(client, names.DILOCO_JOBS, namespace, notes, "jobs", "hold no slice here")
-    pods = await _allowed(client, names.PODS, namespace, notes, "pods of jobs", "hold no slice here", label=names.LABEL_JOB)
-    pods += await _allowed(
-        client, names.PODS, namespace, notes, "other pods", "use no resource of a node here", label=f"!{names.LABEL_JOB}", field=_USING
-    )
+    jobs = await readable.read(names.DILOCO_JOBS, "jobs", "hold no slice here")
+    pods = await readable.read(names.PODS, "pods of jobs", "hold no slice here", labels=names.LABEL_JOB)
+    pods += await readable.read(names.PODS, "other pods", "use no resource of a node here", labels=f"!{names.LABEL_JOB}", fields=_USING)
+    notes = readable.notes
     try:
         priorities = await list_all(client, names.PRIORITY_CLASSES)
     except Forbidden:
@@ -96,15 +95,21 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
     )
 
 
-async def _allowed(
-    client: Client, resource: Resource, namespace: str, notes: list[str], what: str, meaning: str, *, label: str = "", field: str = ""
-) -> list[Obj]:
-    """List the objects of all namespaces. If that is forbidden, list those of one and add a note."""
-    try:
-        return await list_all(client, resource, labels=label, fields=field)
-    except Forbidden:
-        notes.append(f"you may list {what} of namespace {namespace} only: those of other namespaces {meaning}")
-        return await list_all(client, resource, namespace, labels=label, fields=field)
+class _ReadableObjects:
+    """Lists objects of all namespaces, or only of `namespace` if that is all that the user may list. `notes` then says so."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self.notes: list[str] = []
+
+    async def read(self, resource: Resource, what: str, meaning: str, *, labels: str = "", fields: str = "") -> list[Obj]:
+        """`what` names the objects, and `meaning` says what follows if those of other namespaces are not read, for the note."""
+        try:
+            return await list_all(self._client, resource, labels=labels, fields=fields)
+        except Forbidden:
+            self.notes.append(f"you may list {what} of namespace {self._namespace} only: those of other namespaces {meaning}")
+            return await list_all(self._client, resource, self._namespace, labels=labels, fields=fields)
 
 
 def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from builders.fake_cluster import FakeCluster
 from builders.pods import a_learner_pod
 from builders.virtual_time import run_virtual
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.drain import drain
+from diloco_cli.kubectl.drain import DrainedUnit, drain
 from diloco_local.memory import MemoryApi
 from diloco_operator.api.names import NODES
 from diloco_operator.kube.client import ApiError, Obj
@@ -19,7 +19,7 @@ TWO_HOSTS = [a_learner_pod(host=0), a_learner_pod(host=1)]
 
 
 async def drained(cluster: FakeCluster, name: str = "v5p-0", *, cordon: bool = False, wait: bool = True, seconds: float = 600.0) -> None:
-    await drain(cluster.api, "team", "bytes-lm", name, cluster.said.append, cordon=cordon, wait=wait, seconds=seconds)
+    await drain(cluster.api, DrainedUnit("team", "bytes-lm", name), cluster.said.append, cordon=cordon, wait=wait, seconds=seconds)
 
 
 @on_a_cluster
