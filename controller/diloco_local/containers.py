@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from diloco_local.environment import (
     NO_ACCELERATORS,
     Command,
     ContainerConfigError,
-    Mount,
+    LocalNames,
     Sources,
     command,
     cpu_devices,
-    translate,
 )
 from diloco_local.kubelet_context import KubeletContext, SimulatedNode, out_of_memory_kills
 from diloco_local.pod_status import (
@@ -54,24 +53,34 @@ _START_ERROR = 128
 """Exit status that containerd reports for a program that cannot be started."""
 
 
+@dataclass(frozen=True, slots=True)
+class ContainersPod:
+    """The pod that a container is in."""
+
+    context: KubeletContext
+    node: SimulatedNode
+    folder: PodFolder
+    newest: Callable[[], Obj]
+    """The pod as the API has it now, with the addresses that its status will have."""
+
+
 class Container:
     """One container. `state` is what the pod's status shows of the container; `changed` is called after every change of `state`."""
 
     def __init__(
-        self, context: KubeletContext, node: SimulatedNode, folder: PodFolder, pod: Callable[[], Obj], spec: Mapping[str, Any], policy: str,
-        state: ContainerState, changed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self, pod: ContainersPod, spec: Mapping[str, Any], policy: str, state: ContainerState, changed: Callable[[], None]
+    ) -> None:
         self.state = state
-        self._context = context
-        self._node = node
-        self._folder = folder
-        self._pod = pod
+        self._context = pod.context
+        self._node = pod.node
+        self._folder = pod.folder
+        self._pod = pod.newest
         self._spec = spec
         self._policy = policy
         self._changed = changed
         self._process: Process | None = None
         self._configured: Command | None = None
-        self._mounts: Sequence[Mount] = ()
+        self._names = LocalNames((), self._context.addresses.resolve)
         self._stopping = asyncio.Event()
         self._killing = False
         self._restarts_in_a_row = 0
@@ -129,7 +138,7 @@ class Container:
         """
         if self._configured is None or not (self._process and self._process.running):
             return None
-        argv = _with_this_interpreter([translate(word, self._mounts, self._context.addresses.resolve) for word in words])
+        argv = _with_this_interpreter([self._names.translate(word) for word in words])
         return replace(self._configured, argv=tuple(argv), cwd=self._context.working_directory / (self._configured.cwd or ""))
 
     def _update_state(self, **changes: Any) -> None:
@@ -176,8 +185,7 @@ class Container:
         sources = await mounted_sources(client, pod)
         claims = await _fetch(client, VOLUME_CLAIMS, namespace, _named(pod, {("persistentVolumeClaim", "claimName")}))
         folders = {name: await self._context.folder_of(claim) for name, claim in claims.items()}
-        mounts = self._folder.mounts(pod, self._spec, sources, folders)
-        self._mounts = mounts
+        self._names = replace(self._names, mounts=self._folder.mounts(pod, self._spec, sources, folders))
         speed = (
             {ENV_RELATIVE_SPEED: self._node.relative_speed} if self._node.relative_speed and self._spec["name"] == LEARNER_CONTAINER else {}
         )
@@ -196,8 +204,7 @@ class Container:
                 **self._context.chosen_environment,
             },
             sources=sources,
-            mounts=mounts,
-            resolve=self._context.addresses.resolve,
+            names=self._names,
             shorten=lambda folder: str(self._context.short_paths.of(Path(folder))),
         )
 

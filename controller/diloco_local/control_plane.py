@@ -50,6 +50,25 @@ class LocalTiming:
     streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramOptions:
+    """How the programs of pods run."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for all programs."""
+    priority: Priority = Priority.LOW
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Functions that a control plane calls."""
+
+    on_fault: Callable[[Fired], None] = lambda _: None
+    """With each fault that was injected."""
+    on_report: Callable[[JobKey, Report], None] | None = None
+    """With every report of a syncer."""
+
+
 class LocalControlPlane:
     """An async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
 
@@ -57,23 +76,23 @@ class LocalControlPlane:
     """
 
     def __init__(
-        self, state_dir: Path, nodes: Sequence[Obj], *, operator_config: OperatorConfig | None = None, faults: Sequence[Fault] = (),
-        on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None,
-        working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        priority: Priority = Priority.LOW, on_report: Callable[[JobKey, Report], None] | None = None,
-    ) -> None:  # fmt: skip
-        """`on_report` gets every report of a syncer."""
+        self,
+        state_dir: Path,
+        nodes: Sequence[Obj],
+        *,
+        operator_config: OperatorConfig | None = None,
+        faults: Sequence[Fault] = (),
+        programs: ProgramOptions | None = None,
+        timing: LocalTiming | None = None,
+        listeners: Listeners | None = None,
+    ) -> None:
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
         self._config = operator_config or OperatorConfig(progress_interval=1.0)
         self._faults = faults
-        self._on_fault = on_fault
-        self._environment = environment or {}
-        self._working_directory = working_directory or Path.cwd()
+        self._programs = programs or ProgramOptions()
         self._timing = timing or LocalTiming()
-        self._sleep = sleep
-        self._priority = priority
-        self._on_report = on_report
+        self._listeners = listeners or Listeners()
         self._stack = contextlib.AsyncExitStack()
         self.client: Client
         self.kubelet: Kubelet
@@ -93,17 +112,23 @@ class LocalControlPlane:
             stack.callback(short_paths.close)
             tasks = BackgroundTasks()
             self.failed = tasks.failed
-            self.supervisor = await stack.enter_async_context(Supervisor(self._priority))
+            self.supervisor = await stack.enter_async_context(Supervisor(self._programs.priority))
             network.check_port(SYNCER_PORT, "the syncer of every job")
             self.client = client = MemoryApi()
             context = KubeletContext(
-                client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
-                chosen_environment=self._environment, short_paths=short_paths, sleep=self._sleep, volume_sync=self._timing.volume_sync,
-            )  # fmt: skip
+                client,
+                self.supervisor,
+                Addresses(network.second),
+                self.state_dir.path,
+                Path.cwd(),
+                chosen_environment=self._programs.environment,
+                short_paths=short_paths,
+                volume_sync=self._timing.volume_sync,
+            )
             self.kubelet = Kubelet(context)
             self.nodes = RegisteredNodes(client, self.kubelet, context, self._node_manifests)
             self._operator = self._new_operator()
-            self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
+            self.injector = FaultInjector(client, self.kubelet, self._faults, self._listeners.on_fault)
             # Pushed last, so that it is called first: the tasks must end before the things that they use.
             stack.push_async_callback(tasks.stop)
             # Before the tasks start: the operator watches the kind that this creates, and places jobs on these nodes.
@@ -129,12 +154,15 @@ class LocalControlPlane:
         """Wait until no program of these jobs runs any more and the operator has written their end. The programs of an ended job end by
         themselves, or the operator ends them."""
         caches = self._operator.caches
-        while any(pod.uses is not None for job in jobs for pod in caches.pods(job)) or not self._operator.idle:
-            await self._sleep(_LOOK_AGAIN)
+        while True:
+            running = any(pod.uses is not None for job in jobs for pod in caches.pods(job))
+            if not running and self._operator.idle:
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
 
     def _new_operator(self) -> Operator:
         rng = random.random
-        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._on_report)
+        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._listeners.on_report)
         return Operator(self.client, telemetry=telemetry, now=time.time, rng=rng, decisions=DecisionOptions(self._config))
 
 

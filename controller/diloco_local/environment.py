@@ -71,6 +71,29 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalNames:
+    """What the paths and names in a container are on this machine."""
+
+    mounts: Sequence[Mount]
+    resolve: Callable[[str], str]
+    """Replaces names of pods by addresses."""
+
+    def translate(self, text: str) -> str:
+        """Return `text` with paths below a mount and names of pods replaced by local folders and addresses.
+
+        A path is replaced only where a path can begin, not inside a longer one. The longest mount wins, and replaced text is not scanned
+        again. A mount on /tmp is not replaced: a program that opens "/tmp/x" by itself gets this machine's file, so the same path in the
+        text must mean that file too.
+        """
+        local = {path: mount.local_path for mount in self.mounts if (path := mount.container_path.rstrip("/")) != TEMPORARY}
+        if local:
+            longest_first = sorted(local, key=len, reverse=True)
+            pattern = _PATH_START + "(?P<path>" + "|".join(map(re.escape, longest_first)) + ")" + _PATH_END
+            text = re.sub(pattern, lambda match: local[match["path"]], text)
+        return self.resolve(text)
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -174,21 +197,6 @@ def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | 
     )
 
 
-def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str]) -> str:
-    """Return `text` with paths below a mount and names of pods replaced by local folders and addresses.
-
-    A path is replaced only where a path can begin, not inside a longer one. The longest mount wins, and replaced text is not scanned again.
-    A mount on /tmp is not replaced: a program that opens "/tmp/x" by itself gets this machine's file, so the same path in the text must
-    mean that file too.
-    """
-    local = {path: mount.local_path for mount in mounts if (path := mount.container_path.rstrip("/")) != TEMPORARY}
-    if local:
-        longest_first = sorted(local, key=len, reverse=True)
-        pattern = _PATH_START + "(?P<path>" + "|".join(map(re.escape, longest_first)) + ")" + _PATH_END
-        text = re.sub(pattern, lambda match: local[match["path"]], text)
-    return resolve(text)
-
-
 def command(
     pod: Obj,
     container: Mapping[str, Any],
@@ -196,8 +204,7 @@ def command(
     base: Mapping[str, str],
     defaults: Mapping[str, str],
     sources: Sources,
-    mounts: Sequence[Mount],
-    resolve: Callable[[str], str],
+    names: LocalNames,
     shorten: Callable[[str], str] = str,
 ) -> Command:
     """What to run for a container. Raises ContainerConfigError.
@@ -205,21 +212,20 @@ def command(
     Args:
         base: the machine's part of the environment (PATH, HOME), with paths of this machine
         defaults: variables that this kubelet sets; the pod's declarations win over both
-        resolve: replaces names of pods by addresses
         shorten: gives the folder that is mounted on /tmp a short name for TMPDIR
     """
     declared = declared_environment(pod, container, sources)
-    variables = {name: translate(value, mounts, resolve) for name, value in declared.items()}
+    variables = {name: names.translate(value) for name, value in declared.items()}
     if declared.get("HOME") == TEMPORARY:  # set for containers with a read-only root; here the machine's home is used
         del variables["HOME"]
-    temporary = [("TMPDIR", shorten(mount.local_path)) for mount in mounts if mount.container_path.rstrip("/") == TEMPORARY]
+    temporary = [("TMPDIR", shorten(mount.local_path)) for mount in names.mounts if mount.container_path.rstrip("/") == TEMPORARY]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if not container.get("command"):
         raise ContainerConfigError(
             f"container {container['name']!r} has no command. Simulated nodes run processes, not images, "
             "so they do not know the entry point of an image; set command"
         )
-    argv = [translate(expand(str(word), declared), mounts, resolve) for word in words]
+    argv = [names.translate(expand(str(word), declared)) for word in words]
     directory = container.get("workingDir")
-    cwd = PurePath(translate(directory, mounts, resolve)) if directory else None
+    cwd = PurePath(names.translate(directory)) if directory else None
     return Command(tuple(argv), {**base, **dict(temporary), **defaults, **variables}, cwd)

@@ -17,7 +17,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.api.names import ANNOTATION_ADDRESS, PODS
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
 
-from diloco_local.containers import Container, first_of, mounted_sources
+from diloco_local.containers import Container, ContainersPod, first_of, mounted_sources
 from diloco_local.environment import Command, ContainerConfigError
 from diloco_local.kubelet_context import KubeletContext, SimulatedNode
 from diloco_local.pod_status import Running, Waiting, initial_states, phase, pod_status
@@ -137,13 +137,11 @@ class PodWorker:
         spec, status = self._pod["spec"], self._pod.get("status", {})
         policy = spec.get("restartPolicy", "Always")
         now = self._context.now()
+        pod = ContainersPod(self._context, self._node, self._folder, self._with_addresses)
 
         def containers(specs: Sequence[Mapping[str, Any]], reported: Sequence[Mapping[str, Any]], policy: str) -> list[Container]:
             states = initial_states(specs, reported, now)
-            return [
-                Container(self._context, self._node, self._folder, self._with_addresses, spec, policy, state, self._dirty.set)
-                for spec, state in zip(specs, states, strict=True)
-            ]
+            return [Container(pod, spec, policy, state, self._dirty.set) for spec, state in zip(specs, states, strict=True)]
 
         self._admission_error = self._context.admission_error(self._pod)
         # Not Always: an init container that succeeds would run again for ever, and the others would never begin.

@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -129,21 +130,35 @@ def submit(
     except BadScript as error:
         refuse(str(error))
     wanted = Submission(
-        job_name, program, image or _NO_IMAGE, (), steps, arguments, target.namespace, least, queue, dict(variables),
-        processes or (1 if local else None), cpu or "", memory or "", storage or "", sync_interval, fragments,
-    )  # fmt: skip
-    held = Capacity.SPOT if spot else None
-    local_pools = _pools(pools, None, held)
+        name=job_name,
+        script=program,
+        image=image or _NO_IMAGE,
+        pools=(),
+        steps=steps,
+        arguments=arguments,
+        namespace=target.namespace,
+        least=least,
+        queue=queue,
+        environment=dict(variables),
+        processes=processes or (1 if local else None),
+        cpu=cpu or "",
+        memory=memory or "",
+        storage=storage or "",
+        sync_interval=sync_interval,
+        fragments=fragments,
+    )
+    pool_options = _PoolOptions(pools, Capacity.SPOT if spot else None)
+    local_pools = _pools(pool_options, None)  # also in a cluster: an option that is wrong everywhere ends the program before a request
     if local:
         _run_here(wanted.on(local_pools), state_dir)
-    explicit_pools = _explicit(pools, held)
+    explicit_pools = _explicit(pool_options)
     if dry_run:
-        _print(wanted.on(explicit_pools if explicit_pools is not None else _seen(target, pools, held)), output)
+        _print(wanted.on(explicit_pools if explicit_pools is not None else _seen(target, pool_options)), output)
         return
 
     async def work(client: RestClient, namespace: str) -> bool:
         """Create the job. False if it was watched and did not complete."""
-        placed_pools = explicit_pools if explicit_pools is not None else _pools(pools, await _slices(client), held)
+        placed_pools = explicit_pools if explicit_pools is not None else _pools(pool_options, await _slices(client))
         submission = wanted.on(placed_pools).in_namespace(namespace)
         await create_job(client, _valid(submission), config_map_of(submission))
         click.echo(f"{reference(job_name)} created in namespace {namespace}")
@@ -192,32 +207,43 @@ def _read(path: str) -> Script:
 
 
 # --- pools ------------------------------------------------------------------------------------------------------------
-def _pools(texts: Sequence[str], cluster_slices: Mapping[SliceKind, int] | None, held: Capacity | None) -> list[PoolRequest]:
-    """Read the pools, or end the program and say which one is not possible. `held` is the capacity of pools that name none; for
-    `cluster_slices` see `read_pool`."""
+@dataclass(frozen=True, slots=True)
+class _PoolOptions:
+    texts: Sequence[str]
+    """The values of --pool."""
+    capacity: Capacity | None
+    """Of pools that name none."""
+
+    def read(self, cluster_slices: Mapping[SliceKind, int] | None) -> list[PoolRequest]:
+        """`cluster_slices`: see `read_pool`. Raises `BadPool`."""
+        requests = [read_pool(text, cluster_slices) for text in self.texts]
+        return [request.held_as(self.capacity) for request in requests] if self.capacity else requests
+
+
+def _pools(options: _PoolOptions, cluster_slices: Mapping[SliceKind, int] | None) -> list[PoolRequest]:
+    """Read the pools, or end the program and say which one is not possible."""
     try:
-        requests = [read_pool(text, cluster_slices) for text in texts]
+        requests = options.read(cluster_slices)
     except BadPool as error:
         refuse(str(error))
     names = [pool.name for pool in requests]
     if repeated := sorted({pool for pool in names if names.count(pool) > 1}):
         refuse(
             f"two pools would have the name {repeated[0]}: give one pool all the units, or name them apart by a word behind each, "
-            f"such as {texts[names.index(repeated[0])]},name={repeated[0][: MAX_POOL_NAME - 2]}-b"
+            f"such as {options.texts[names.index(repeated[0])]},name={repeated[0][: MAX_POOL_NAME - 2]}-b"
         )
-    return [pool.held_as(held) for pool in requests] if held else requests
+    return requests
 
 
-def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] | None:
+def _explicit(options: _PoolOptions) -> list[PoolRequest] | None:
     """Read the pools without a look at the cluster. None if they leave something open that its nodes decide."""
     try:
-        requests = [read_pool(text, {}) for text in texts]
+        return options.read({})
     except BadPool:
         return None
-    return [pool.held_as(held) for pool in requests] if held else requests
 
 
-def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[PoolRequest]:
+def _seen(target: Target, options: _PoolOptions) -> list[PoolRequest]:
     """Read the pools. The cluster's nodes decide what they leave open, or the catalogue, with a note, if no cluster answers."""
 
     async def ask(client: RestClient, _namespace: str) -> Mapping[SliceKind, int]:
@@ -228,7 +254,7 @@ def _seen(target: Target, texts: Sequence[str], held: Capacity | None) -> list[P
     except CommandError as error:
         slices = None
         note_on_stderr(f"what --pool leaves open is the first of the catalogue, as no cluster could be asked: {error.message}")
-    return _pools(texts, slices, held)
+    return _pools(options, slices)
 
 
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:

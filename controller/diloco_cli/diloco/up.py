@@ -123,9 +123,18 @@ def up(
             view.note(text)
         else:
             click.echo(text, err=True)
-    command = shlex.join(["diloco", *sys.argv[1:]])
     options = UpOptions(
-        jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report, config_maps, dashboard
+        jobs,
+        nodes,
+        state_dir,
+        faults=faults,
+        timeout=timeout,
+        resume_command=shlex.join(["diloco", *sys.argv[1:]]),
+        environment=dict(variables),
+        priority=Priority(priority),
+        report=report,
+        config_maps=config_maps,
+        dashboard=dashboard,
     )
     run_here(options, view)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diloco.wording import plural
-from diloco_local.control_plane import LocalControlPlane
+from diloco_local.control_plane import Listeners, LocalControlPlane, ProgramOptions
 from diloco_local.faults import Fault, Fired
 from diloco_local.pod_logs import LocalPodLogs
 from diloco_local.processes import Priority
@@ -110,9 +110,12 @@ class Run:
         """Return once no process runs any more and the view has shown the result."""
         options = self._options
         self._plane = LocalControlPlane(
-            options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment,
-            priority=options.priority, on_report=self._recorder.report,
-        )  # fmt: skip
+            options.state_dir,
+            options.nodes,
+            faults=options.faults,
+            programs=ProgramOptions(options.environment, options.priority),
+            listeners=Listeners(self._on_fault, self._recorder.report),
+        )
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:
                 self._recorder.began(options.resume_command)

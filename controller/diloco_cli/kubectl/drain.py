@@ -56,7 +56,8 @@ async def drain(client: Client, unit: DrainedUnit, emit: Emit, *, cordon: bool, 
             await asyncio.gather(*(_evict(client, unit.namespace, pod, emit) for pod in running))
     except TimeoutError as error:
         raise CommandError(
-            f"unit {unit.name} could not be evicted within {format_duration(seconds)}: a PodDisruptionBudget does not allow it; {_BUDGET_HINT}"
+            f"unit {unit.name} could not be evicted within {format_duration(seconds)}: a PodDisruptionBudget does not allow it; "
+            f"{_BUDGET_HINT}"
         ) from error
     if wait:
         await _wait_back(client, unit, pods[0].attempt, emit, begun=begun, seconds=seconds)
@@ -128,6 +129,5 @@ async def _wait_back(client: Client, unit: DrainedUnit, attempt: int, emit: Emit
         return
     now = unit_of(view, unit.name)
     took = "" if now.recover_seconds is None else f" after {now.recover_seconds:.1f} s"
-    emit(
-        f"unit {unit.name} contributes again{took}, on {now.slice or 'an unnamed slice'}; failures on its restart budget: {len(now.failures)}"
-    )
+    where = now.slice or "an unnamed slice"
+    emit(f"unit {unit.name} contributes again{took}, on {where}; failures on its restart budget: {len(now.failures)}")

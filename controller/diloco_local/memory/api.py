@@ -28,7 +28,7 @@ from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
 from diloco_local.memory.crds import DEFINITIONS, kinds_of
 from diloco_local.memory.kinds import Kind, at_path
 from diloco_local.memory.server import Server
-from diloco_local.memory.watch import watch_table
+from diloco_local.memory.watch import WatchOptions, watch_table
 
 type Hook = Callable[[str, Resource, str, str], None]
 """`hook(verb, resource, namespace, name)`. The verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""
@@ -138,18 +138,18 @@ class MemoryApi:
             meta = {"resourceVersion": str(at)}
             return WatchEvent(EventType.BOOKMARK, {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
 
-        async for event in watch_table(
-            store,
-            self._server.table(kind),
+        def broken() -> Unavailable | None:
+            return Unavailable(503, "ServiceUnavailable", "connection lost") if self._interruptions > begun else None
+
+        options = WatchOptions(
             namespace,
             selection(kind, label_selector, field_selector),
-            version=version,
-            timeout_seconds=timeout_seconds,
-            bookmark=bookmark if allow_bookmarks else None,
-            bookmark_seconds=self._bookmark_seconds,
-            copied=copy_json,
-            broken=lambda: Unavailable(503, "ServiceUnavailable", "connection lost") if self._interruptions > begun else None,
-        ):
+            version,
+            timeout_seconds,
+            bookmark if allow_bookmarks else None,
+            self._bookmark_seconds,
+        )
+        async for event in watch_table(store, self._server.table(kind), options, broken):
             yield event
 
     # --- writes -------------------------------------------------------------------------------------------------------

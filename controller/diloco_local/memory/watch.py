@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from diloco_operator.kube.client import ApiError, EventType, Obj, WatchEvent
 
+from diloco_local.memory.copy_json import copy_json
 from diloco_local.memory.store import Change, Store, Table
 
 type Filter = Callable[[Obj], bool]
@@ -27,36 +29,38 @@ def seen_through(change: Change, matches: Filter) -> tuple[EventType, Obj] | Non
     return None
 
 
-async def watch_table(
-    store: Store,
-    table: Table,
-    namespace: str,
-    matches: Filter,
-    *,
-    version: int,
-    timeout_seconds: float,
-    bookmark: Callable[[int], WatchEvent] | None,
-    bookmark_seconds: float,
-    copied: Callable[[Obj], Obj],
-    broken: Callable[[], ApiError | None],
-) -> AsyncIterator[WatchEvent]:
-    """Yield the changes after `version`, until the time-out. If `version` is 0, the existing objects come as ADDED first.
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What a watcher asks for."""
 
-    Args:
-        bookmark: makes a bookmark for a version; None if the watcher wants none
-        copied: makes the watcher's own copy of an object
-        broken: called at every wake-up; an error that it returns ends the watch
-    """
+    namespace: str
+    """"" for all namespaces."""
+    matches: Filter
+    version: int
+    """Only changes after this version. 0: the existing objects come as ADDED first."""
+    timeout_seconds: float
+    bookmark: Callable[[int], WatchEvent] | None
+    """Makes a bookmark for a version. None if the watcher wants none."""
+    bookmark_seconds: float
+    """Time between two bookmarks."""
+
+
+async def watch_table(
+    store: Store, table: Table, options: WatchOptions, broken: Callable[[], ApiError | None]
+) -> AsyncIterator[WatchEvent]:
+    """Yield the changes until the time-out, with copies of the objects. `broken` is called at every wake-up, and an error that it returns
+    ends the watch."""
+    namespace, matches, version, bookmark = options.namespace, options.matches, options.version, options.bookmark
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_seconds
-    next_bookmark = loop.time() + bookmark_seconds
+    deadline = loop.time() + options.timeout_seconds
+    next_bookmark = loop.time() + options.bookmark_seconds
     if version:
         position = table.position_after(version)
     else:
         position = table.end
         for obj in list(table.all(namespace)):
             if matches(obj):
-                yield WatchEvent(EventType.ADDED, copied(obj))
+                yield WatchEvent(EventType.ADDED, copy_json(obj))
     while True:
         while position < table.end:
             change = table.change_at(position)
@@ -66,7 +70,7 @@ async def watch_table(
             if namespace and change.obj["metadata"].get("namespace", "") != namespace:
                 continue
             if seen := seen_through(change, matches):
-                yield WatchEvent(seen[0], copied(seen[1]))
+                yield WatchEvent(seen[0], copy_json(seen[1]))
         if error := broken():
             raise error
         now = loop.time()
@@ -75,7 +79,7 @@ async def watch_table(
                 yield bookmark(store.version)
             return
         if bookmark and now >= next_bookmark:
-            next_bookmark = now + bookmark_seconds
+            next_bookmark = now + options.bookmark_seconds
             if store.version > version:  # a bookmark of the initial version would say nothing new
                 yield bookmark(store.version)
             continue

@@ -8,6 +8,7 @@ import pytest
 from builders.jobs import a_manifest, cpu_pool, tpu_pool
 from builders.local import condition, is_true, local_control_plane
 from builders.nodes import a_fleet_node, a_fleet_tpu_node
+from diloco_local.control_plane import Listeners
 from diloco_local.faults import Fault
 from diloco_local.nodes import BadNode
 from diloco_local.state_dir import StateDirBusy
@@ -137,7 +138,8 @@ async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_pat
 async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
     fault = Fault("cpu-0", 0)
     on_fired: list[Any] = []
-    async with local_control_plane(tmp_path, [a_fleet_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=on_fired.append) as cluster:
+    listeners = Listeners(on_fault=on_fired.append)
+    async with local_control_plane(tmp_path, [a_fleet_node("a")], faults=[fault, Fault("cpu-9", 5)], listeners=listeners) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
         injector = cluster.plane.injector

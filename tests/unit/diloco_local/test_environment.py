@@ -6,6 +6,7 @@ from diloco.contract import ENV_ACCELERATORS_PER_HOST, ENV_PROCESSES_PER_HOST
 from diloco_local.addresses import Addresses
 from diloco_local.environment import (
     ContainerConfigError,
+    LocalNames,
     Mount,
     Sources,
     command,
@@ -13,7 +14,6 @@ from diloco_local.environment import (
     declared_environment,
     expand,
     field_value,
-    translate,
 )
 from diloco_operator.kube.client import Obj
 from hypothesis import given
@@ -44,17 +44,17 @@ def as_is(text: str) -> str:
     ],
 )
 def test_paths_under_a_mount_become_the_folder_that_stands_for_it(text: str, expected: str) -> None:
-    assert translate(text, MOUNTS, as_is) == expected
+    assert LocalNames(MOUNTS, as_is).translate(text) == expected
 
 
 def test_mount_that_lies_in_the_folder_of_another_is_not_translated_twice() -> None:
     mounts = [Mount("/a", "/b/x"), Mount("/b", "/c")]
-    assert translate("/a/file /b/file", mounts, as_is) == "/b/x/file /c/file"
+    assert LocalNames(mounts, as_is).translate("/a/file /b/file") == "/b/x/file /c/file"
 
 
 @given(st.text(alphabet="abc/.-_ :=", max_size=40))
 def test_text_without_a_mount_path_stays_as_it_is(text: str) -> None:
-    assert translate(text, [Mount("/mnt/volume", "/elsewhere")], as_is) == text
+    assert LocalNames([Mount("/mnt/volume", "/elsewhere")], as_is).translate(text) == text
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_downward_fields() -> None:
 
 def test_pod_wins_over_defaults_and_defaults_over_the_machine() -> None:
     container = {"name": "main", "command": ["run"], "env": [{"name": "A", "value": "pod"}]}
-    found = command(
-        a_pod(), container, base={"A": "m", "B": "m", "C": "m"}, defaults={"A": "d", "B": "d"}, sources=NOTHING, mounts=[], resolve=as_is
+    configured = command(
+        a_pod(), container, base={"A": "m", "B": "m", "C": "m"}, defaults={"A": "d", "B": "d"}, sources=NOTHING, names=LocalNames([], as_is)
     )
-    assert found.env == {"A": "pod", "B": "d", "C": "m"}
+    assert configured.env == {"A": "pod", "B": "d", "C": "m"}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_jax_gets_devices_where_a_process_has_several_accelerators(accelerators:
 
 def test_container_without_a_command_says_what_to_do() -> None:
     with pytest.raises(ContainerConfigError, match="set command"):
-        command(a_pod(), {"name": "main"}, base={}, defaults={}, sources=NOTHING, mounts=[], resolve=as_is)
+        command(a_pod(), {"name": "main"}, base={}, defaults={}, sources=NOTHING, names=LocalNames([], as_is))
 
 
 def test_arguments_are_expanded_with_the_values_that_kubernetes_would_see_and_then_translated() -> None:
@@ -139,7 +139,7 @@ def test_arguments_are_expanded_with_the_values_that_kubernetes_would_see_and_th
         "workingDir": "/etc/diloco/job",
     }
     addresses = Addresses(9)
-    found = command(a_pod(), container, base={}, defaults={}, sources=NOTHING, mounts=MOUNTS, resolve=addresses.resolve)
-    assert found.argv == ("run", "--file", "/state/etc/x", "127.9.0.2:7077")
-    assert found.env["SYNCER"] == "127.9.0.2:7077"
-    assert str(found.cwd) == "/state/job"
+    configured = command(a_pod(), container, base={}, defaults={}, sources=NOTHING, names=LocalNames(MOUNTS, addresses.resolve))
+    assert configured.argv == ("run", "--file", "/state/etc/x", "127.9.0.2:7077")
+    assert configured.env["SYNCER"] == "127.9.0.2:7077"
+    assert str(configured.cwd) == "/state/job"
