@@ -71,6 +71,8 @@ class ScriptedLearner:
         ]
         self.held: list[dict[int, tuple[int, Float32Array]]] = [{} for _ in range(self.ranks)]
         """Per rank and fragment: version, and values of the portion."""
+        self.checksums: list[dict[int, int]] = [{} for _ in range(self.ranks)]
+        """Per rank and fragment what came with the last broadcast."""
         self.steps = 0
         """Local steps that were reported."""
 
@@ -250,6 +252,7 @@ class ScriptedLearner:
             value = value_of(coding, transfer.payload, base) if self.owned is None else value_of_cut(coding, transfer.payload, own, base)
         assert value.shape == (own.size,)
         self.held[rank][header.fragment] = header.t, value
+        self.checksums[rank][header.fragment] = header.checksum
 
     def value(self, p: int) -> Float32Array:
         """What all ranks together hold of a fragment."""

@@ -20,7 +20,9 @@ class AdoptedVersions:
         self.epoch = -1
         """The number of the syncer's incarnation (see `Incarnations`). -1 if the process has not met the syncer."""
         self.versions = [-1] * fragments
-        """For each fragment the version that was adopted in this epoch. -1 if none was."""
+        """For each fragment the version that was adopted in this epoch and generation. -1 if none was."""
+        self._generation = 0
+        """As in `Welcomed`."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """For each fragment the (epoch, version) that came last."""
 
@@ -29,9 +31,12 @@ class AdoptedVersions:
         before = self.epoch
         for event in events:
             match event:
-                case Welcomed(epoch=epoch) if epoch != self.epoch:
-                    self.epoch = epoch
+                # A session that does not go on gets all parameters anew. Within one incarnation too: of a syncer whose volume was restored
+                # from a backup, what was adopted before has other values than the versions of these numbers have now.
+                case Welcomed(generation=generation, epoch=epoch) if (generation, epoch) != (self._generation, self.epoch):
+                    self._generation, self.epoch = generation, epoch
                     self.versions = [-1] * len(self.versions)
+                    self._arrived.clear()
                 case Received(fragment=fragment, t=t, epoch=epoch):
                     self._arrived[fragment] = epoch, t
         for adoption in plan.adoptions:
