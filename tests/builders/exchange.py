@@ -340,15 +340,20 @@ class Program:
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
         with log.open("ab") as output:
-            quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
             self.process = subprocess.Popen(command, env={**os.environ, **quiet, **environment}, stdout=output, stderr=output)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
     def wait(self, timeout: float = WAIT_TIMEOUT) -> int:
-        """Exit status; negative: the signal that ended it."""
-        return self.process.wait(timeout)
+        """Exit status; negative: the signal that ended it. Where it does not end, its log gets the stack of each thread."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            self.signal(signal.SIGABRT)
+            self.process.wait()
+            raise AssertionError(f"{self.process.args} did not end within {timeout} s:\n{self.text[-8000:]}") from error
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.exploration import examples
-from diloco.data.ledger import Ledger, LedgerError, UnitWork, WorkLease
+from diloco.data.ledger import Ledger, LedgerError, UnitWork, Usual, WorkLease
 from diloco.data.sampling import sample_indices
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -114,6 +114,16 @@ def test_what_is_usual_among_units_that_feed_themselves_leaves_out_those_that_ha
     a_lease(ledger, "c/1", 4)
     ledger.commit("c/1", UnitWork(4, 0, 5))
     assert ledger.usual.per_step_of == {"a": 100, "b": 140}
+
+
+def test_what_is_usual_comes_from_the_units_that_have_committed_enough_to_be_believed() -> None:
+    ledger = Ledger()
+    # (samples, tokens, steps): 64 samples are enough, 63 are not.
+    for unit, work in {"a": UnitWork(64, 64 * 32, 32), "b": UnitWork(100, 100 * 30, 50), "c": UnitWork(63, 63 * 1, 63)}.items():
+        a_lease(ledger, f"{unit}/1", work.samples)
+        ledger.commit(f"{unit}/1", work)
+    # Lower medians of two: the smaller of 30 and 32 tokens a sample, and of 60 and 64 tokens a step.
+    assert ledger.usual == Usual(30.0, 60.0)
 
 
 def test_unit_that_feeds_itself_still_counts_tokens() -> None:

@@ -182,3 +182,14 @@ def test_no_other_name_is_a_pod_group_of_the_unit(name: str) -> None:
     mark = pod_group_name("job", "uid-1", "v5p-0", 1).rpartition("-")[2]
     assert is_pod_group(f"job-v5p-0-a1-{mark}", "job", "uid-1", "v5p-0")
     assert not is_pod_group(name.format(mark=mark), "job", "uid-1", "v5p-0")
+
+
+def test_the_secrets_with_certificates_of_a_job_are_told_from_others() -> None:
+    own = (
+        names.authority_secret_name("a"),
+        names.syncer_secret_name("a"),
+        names.outside_secret_name("a"),
+        names.learner_secret_name("a", "v5p", "v5p-0"),
+    )
+    assert all(names.holds_certificates(name, "a") for name in own)
+    assert not any(names.holds_certificates(name, "b") for name in (*own, "registry"))

@@ -181,3 +181,16 @@ def test_pods_of_a_job_that_is_gone_still_hold_their_hosts() -> None:
     observed = stage.observed()
     stage.job["status"] = {}
     assert reservations(stage.observed().job, observed.pods, stage.inventory).nodes == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+
+
+def test_shared_objects_are_made_again_while_one_is_left_though_no_unit_needs_them() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.lose_node("tpu-0")
+    stage.settle()
+    for name in [name for name in stage.pods if name != stage.syncer["metadata"]["name"]]:
+        del stage.pods[name]
+    stage.settle()
+    assert not any(unit["slice"] for unit in stage.status["units"])
+    stage.children.clear()
+    stage.secrets.clear()
+    assert "ConfigMap" in {create.resource.kind for create in stage.step().creates}

@@ -83,6 +83,13 @@ def test_a_revoked_unit_trains_on_until_the_minimum_trains_without_it() -> None:
     assert stage.states() == {"v5p-0": "Draining", "v5p-1": "Training", "v5p-2": "Training"}
 
 
+def test_of_two_revoked_units_one_trains_on_if_both_would_break_the_minimum() -> None:
+    stage = Stage(a_job().with_learners(2, 3).with_pool(max=3), *(a_tpu_node(f"tpu-{index}") for index in range(3))).train()
+    stage.revoked = {"v5p-0": OTHER, "v5p-1": OTHER}
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Draining", "v5p-1": "Training", "v5p-2": "Training"}
+
+
 def test_of_a_job_with_more_than_its_minimum_those_are_offered_that_do_not_train_if_too_few_do() -> None:
     asked = request(a_job_of_which_one_unit_waits_to_start_again())
     assert {unit.name: unit.settling for unit in asked.pools[0].units} == {"v5p-0": True, "v5p-1": True, "v5p-2": False}

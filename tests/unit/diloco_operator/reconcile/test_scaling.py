@@ -286,3 +286,9 @@ def test_job_whose_other_pools_failed_waits_while_a_pool_is_switched_off() -> No
     stage.all_contribute()
     stage.settle()
     assert stage.states() == {"v5p-0": "Failed", "h100-0": "Training"}
+
+
+def test_a_pools_minimum_that_is_not_met_is_shown_though_that_of_the_job_is() -> None:
+    job = a_job().with_learners(1, 2).with_pool("a", min=1, max=1).with_gpu_pool("b", min=1, max=1)
+    stage = Stage(job, a_tpu_node("tpu-0")).train()
+    assert stage.states() == {"a-0": "Training", "b-0": "Pending"}
