@@ -32,7 +32,7 @@ from diloco_operator.api import names
 from diloco_operator.api.names import OPERATOR_LEASE
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.lease import LEASES
-from diloco_operator.operator.write_limit import PER_SECOND
+from diloco_operator.operator.job_context import WRITES_PER_SECOND
 
 from benchmarks import ROOT
 from benchmarks.figure import Figure, percentile, rounded
@@ -75,7 +75,7 @@ class Size:
     """Seconds between two failures."""
 
 
-FULL = Size(victim_units=16, failures=30, syncers=(1, 3, 10), scrapers=8, silent=230, jobs=10_000, pause=2 / PER_SECOND)
+FULL = Size(victim_units=16, failures=30, syncers=(1, 3, 10), scrapers=8, silent=230, jobs=10_000, pause=2 / WRITES_PER_SECOND)
 """A failure makes the operator write twice. With a shorter pause the victim would wait for the limit of its own writes, flood or not."""
 SMOKE = Size(victim_units=2, failures=2, syncers=(1,), scrapers=1, silent=4, jobs=8, pause=0.0)
 

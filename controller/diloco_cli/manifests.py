@@ -1,4 +1,9 @@
-"""Reads manifests from files, and collects all problems of all files, each with its place and what to do."""
+"""Reads manifests from files, and collects all problems of all files, each with its place and what to do.
+
+What is valid in a job's spec is read although other fields are wrong, so that the user sees the problems of both at once.
+
+See docs/decisions/0010-crd-and-limits.md.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +20,16 @@ from typing import Any
 import yaml
 from diloco.wording import one_line
 from diloco_local.memory.schema import Structural
-from diloco_operator.accelerators import BUILT_IN
+from diloco_operator.accelerators import BUILT_IN, CATALOGUE, CPU
 from diloco_operator.api.crd import Schema, job_schema
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.kinds import kind_problems
-from diloco_operator.api.names import API_VERSION, KIND
+from diloco_operator.api.names import API_VERSION, KIND, LEARNER_CONTAINER
+from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.program.yaml_reader import BadYaml, decoded, documents, read_text
 from diloco_operator.reconcile.observe.template import template_problems
-
-from diloco_cli.readable_spec import readable_spec
+from pydantic import ValidationError
 
 STDIN = "-"
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -170,7 +175,7 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
 def _beyond_schema(obj: Obj, wrong: Sequence[Cause]) -> list[Cause]:
     """What the operator would refuse beyond the schema, as far as it can be judged without the fields of `wrong`."""
     try:
-        spec = readable_spec(obj.get("spec")) if wrong else load(obj).spec
+        spec = _readable_spec(obj.get("spec")) if wrong else load(obj).spec
     except InvalidJob as error:
         return list(error.causes)
     # For built-in kinds the schema has the rules.
@@ -342,3 +347,49 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), list(lowered), 1, cutoff=0.6)
     hint = f"did you mean {lowered[near[0]]}?" if near else f"the fields here are {', '.join(known)}" if known else "it has no fields"
     return f"unknown field; {hint}"
+
+
+_HARDWARE = {"topology", "chipsPerHost", "hosts", "acceleratorsPerHost", "processesPerHost"}
+_FAULTLESS: Mapping[str, Any] = {
+    "name": "pool",
+    "accelerator": CPU,
+    "learners": {"max": 1},
+    "template": {"spec": {"containers": [{"name": LEARNER_CONTAINER}]}},
+}
+"""Replaces required fields of a pool that cannot be read. No check complains about it."""
+
+
+def _readable_spec(given: object) -> Spec:
+    """Read pools and templates of a job's spec, as far as they are valid. Pools keep their index. The rest is left out or replaced by
+    something without faults."""
+    spec = given if isinstance(given, dict) else {}
+    pools, priority, syncer = spec.get("pools"), spec.get("priorityClassName"), spec.get("syncer")
+    return Spec.model_validate(
+        {
+            "learners": _FAULTLESS["learners"],
+            "training": {"steps": 1},
+            "pools": [_pool(pool) for pool in pools] if isinstance(pools, list) and pools else [_FAULTLESS],
+            "priorityClassName": priority if isinstance(priority, str) else "",
+            "syncer": {"template": _template(syncer.get("template")) if isinstance(syncer, dict) else None},
+        }
+    )
+
+
+def _pool(given: object) -> Pool:
+    kept = dict(given) if isinstance(given, dict) else {}
+    wrong: set[str] = set()
+    while True:
+        try:
+            return Pool.model_validate({**_FAULTLESS, **kept})
+        except ValidationError as error:
+            wrong |= {str(problem["loc"][0]) for problem in error.errors()}
+        kept = {name: value for name, value in kept.items() if name not in wrong}
+        if wrong & _HARDWARE and kept.get("accelerator") in CATALOGUE:
+            kept["accelerator"] = CPU  # without its hardware fields the kind could break rules
+
+
+def _template(given: object) -> PodTemplate | None:
+    try:
+        return PodTemplate.model_validate(given)
+    except ValidationError:
+        return None

@@ -212,7 +212,7 @@ class _PoolOptions:
     texts: Sequence[str]
     """The values of --pool."""
     capacity: Capacity | None
-    """Of pools that name none."""
+    """The capacity of pools that name none."""
 
     def read(self, cluster_slices: Mapping[SliceKind, int] | None) -> list[PoolRequest]:
         """`cluster_slices`: see `read_pool`. Raises `BadPool`."""

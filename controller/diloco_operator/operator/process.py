@@ -1,4 +1,7 @@
-"""The operator as a process in a cluster: connections, election, endpoints and signals around `Operator`."""
+"""The operator as a process in a cluster: connections, election, endpoints and signals around `Operator`.
+
+See docs/decisions/0086-reading-the-api.md.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import logging
 import math
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -20,6 +24,7 @@ from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence
 from diloco_operator.kube.lease import LeaderElectionConfig
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
+from diloco_operator.kube.rest.transport import CONNECTIONS
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoint_tls import self_signed
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
@@ -28,7 +33,6 @@ from diloco_operator.operator.loop_watch import watched_loop
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
-from diloco_operator.operator.open_files import TooFewFiles, allow_files
 from diloco_operator.operator.reconciler import DecisionOptions
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -39,6 +43,27 @@ log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0005
 """Python's thread switch interval. While a thread makes a decision, the event loop waits this long after each of its system calls."""
+
+
+OTHER_FILES = CONNECTIONS + 768
+"""Files that are open beside the watches: connections for requests, and an estimate for streams of syncers, scrapes, probes and logs."""
+
+
+class TooFewFiles(Exception):
+    """The process may not open as many files as it needs."""
+
+
+def allow_files(watches: int) -> None:
+    """Let the process open as many files as its surroundings allow. Raises `TooFewFiles` if these are too few: with HTTP/1.1 each watch has
+    a connection of its own."""
+    log.info("%d watches, each over a connection of its own", watches)
+    needed, (_, hard) = watches + OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise TooFewFiles(
+            f"{watches} watches need {needed} open files, and this process may have {hard}: raise its limit (ulimit -Hn), watch fewer "
+            "namespaces, or watch all of them, which takes one watch for each kind of object"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class ExitStatus(enum.IntEnum):

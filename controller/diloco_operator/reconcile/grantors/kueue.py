@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from sys import intern
 
 from diloco_operator.api import names
@@ -20,19 +21,56 @@ from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import PlacedReason, UnitReason, follows
 from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.client import Resource
-from diloco_operator.kube.fields import Fields, string
+from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.fields import Fields, MalformedField, fields, moment, objects, string, text
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Patch
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, QUOTA, Grantor, PodPlace, PodWait, Watched
-from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
 from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+_CONDITION = "status.conditions[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What Kueue says about a pod group."""
+
+    admitted_at: float | None
+    """Since when the group has its quota, and its pods may go to nodes. None: it waits."""
+    words: str
+    """Why it waits, in Kueue's words. "": it does not wait, or Kueue has not said why."""
+
+
+def project_workload(obj: Obj) -> Workload:
+    """Project the raw Workload object. If its status cannot be read, `words` says so, and the group counts as waiting."""
+    try:
+        return _workload(obj)
+    except MalformedField as error:
+        return Workload(None, f"its Workload cannot be read: {error}")
+
+
+def _workload(obj: Obj) -> Workload:
+    status = fields(obj, "status")
+    conditions = {string(condition, "type", _CONDITION): condition for condition in objects(status, "conditions", "status")}
+    admitted, reserved = conditions.get("Admitted", {}), conditions.get("QuotaReserved", {})
+    if admitted.get("status") == "True":
+        return Workload(moment(admitted, "lastTransitionTime", _CONDITION) or 0.0, "")
+    if reserved.get("status") == "True":  # admission checks come after the quota, such as that of a ProvisioningRequest
+        return Workload(None, _checks(status) or text(admitted, "message", _CONDITION))
+    return Workload(None, text(reserved, "message", _CONDITION))
+
+
+def _checks(status: Fields) -> str:
+    """Return the messages of the admission checks that are not ready."""
+    pending = (check for check in objects(status, "admissionChecks", "status") if check.get("state") != "Ready")
+    return "; ".join(filter(None, (text(check, "message", "status.admissionChecks[]") for check in pending)))
+
 
 WORKLOADS = Watched(
     names.WORKLOADS,

@@ -6,8 +6,7 @@ import pytest
 from builders.exploration import examples
 from builders.virtual_time import run_virtual
 from diloco.protocol.backoff import ExponentialBackoff
-from diloco_operator.kube.giving_way import GIVE_WAY_SECONDS
-from diloco_operator.kube.workqueue import KeyQueue, ShutDown, WorkQueue
+from diloco_operator.kube.workqueue import GIVE_WAY_SECONDS, KeyQueue, ShutDown, WorkQueue
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

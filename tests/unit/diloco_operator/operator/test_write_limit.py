@@ -9,7 +9,7 @@ from builders.cluster_scenes import named, plans, two_jobs_among_strangers
 from builders.fake_cluster import NS
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
-from diloco_operator.operator.write_limit import WriteLimit
+from diloco_operator.operator.job_context import WriteLimit
 
 
 def test_after_a_burst_the_rate_is_limited() -> None:

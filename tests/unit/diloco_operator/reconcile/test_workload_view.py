@@ -6,7 +6,7 @@ import pytest
 from builders.pods import a_learner_pod
 from builders.workloads import NO_QUOTA, a_workload, preempts, takes_up
 from diloco_operator.reconcile import project_pod
-from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
+from diloco_operator.reconcile.grantors.kueue import Workload, project_workload
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
 
 GROUP = {"kueue.x-k8s.io/pod-group-name": "lm-v5p-0-a1-abc", "kueue.x-k8s.io/queue-name": "team-a"}
