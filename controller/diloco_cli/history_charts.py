@@ -10,7 +10,7 @@ from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from diloco.wording import loss_text
-from diloco_local.record.effects import said_of
+from diloco_local.record.effects import participle_of
 from diloco_local.record.history import JobHistory, Traffic, UnitHistory
 from diloco_operator.api.phases import Phase
 
@@ -82,7 +82,7 @@ class Chart:
             yield element("line", x1=x, x2=x, y1=self.top - 4, y2=self.bottom, class_="fault")
             if self._names_faults and x - previous > 110:
                 anchor, shift = ("end", -5) if x > WIDTH - 160 else ("start", 5)
-                text = f"{fault.unit} {said_of(fault.signal)}"
+                text = f"{fault.unit} {participle_of(fault.signal)}"
                 yield element("text", text, x=x + shift, y=self.top + 3, text_anchor=anchor, class_="fault-text")
                 previous = x
 

@@ -128,10 +128,10 @@ def field_value(pod: Obj, path: str) -> str:
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace `$(NAME)` by its value and `$$` by `$`. A reference to an unknown name stays, as in Kubernetes."""
 
-    def replace(found: re.Match[str]) -> str:
-        if found[0] == "$$":
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$$":
             return "$"
-        return variables.get(found["name"], found[0])
+        return variables.get(match["name"], match[0])
 
     return _REFERENCE.sub(replace, text)
 

@@ -76,8 +76,8 @@ class Neighbours:
         return any(_share(term, labels, other) for other in selected) or (not selected and term.selects(pod))
 
 
-def _share(term: _Term, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return term.topology_key in one and one[term.topology_key] == other.get(term.topology_key)
+def _share(term: _Term, labels: Mapping[str, str], other_labels: Mapping[str, str]) -> bool:
+    return term.topology_key in labels and labels[term.topology_key] == other_labels.get(term.topology_key)
 
 
 def _terms(pod: Obj, kind: str) -> list[_Term]:

@@ -132,7 +132,7 @@ class Event:
     message: str
     unit: str = ""
     """The unit that the event is about, "" for the whole job."""
-    said: str = ""
+    unit_message: str = ""
     """The message without the name of the unit."""
 
     @classmethod
@@ -141,8 +141,8 @@ class Event:
         return cls(reason.severity.value, reason.value, message)
 
     @classmethod
-    def about(cls, unit: str, reason: EventReason, said: str) -> Event:
-        return cls(reason.severity.value, reason.value, f"{unit}: {said}" if said else unit, unit, said)
+    def about(cls, unit: str, reason: EventReason, unit_message: str) -> Event:
+        return cls(reason.severity.value, reason.value, f"{unit}: {unit_message}" if unit_message else unit, unit, unit_message)
 
 
 @dataclass(frozen=True, slots=True)

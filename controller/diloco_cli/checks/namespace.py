@@ -63,8 +63,8 @@ def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, s
             continue
         spec = facts.spec
         template = spec.syncer.template.spec if spec is not None and spec.syncer.template is not None else {}
-        own = _set(template, names.SYNCER_CONTAINER, kind, name)
-        if not own and not _of_configuration(facts, kind, name):
+        set_in_template = _set(template, names.SYNCER_CONTAINER, kind, name)
+        if not set_in_template and not _of_configuration(facts, kind, name):
             yield "the syncer", f"config.syncer{name.capitalize()}{'Limit' if kind == 'limits' else ''} of the chart", resource
         for pool in spec.pools if spec is not None else ():
             if not _set(pool.template.spec, names.LEARNER_CONTAINER, kind, name):
@@ -88,8 +88,8 @@ def _default(facts: Facts, kind: str, name: str) -> bool:
 
 
 def _set(template: Mapping[str, Any], container: str, kind: str, name: str) -> bool:
-    own = next((part for part in template.get("containers") or () if part.get("name") == container), None)
-    resources: Mapping[str, Any] = (own or {}).get("resources") or {}
+    spec = next((part for part in template.get("containers") or () if part.get("name") == container), None)
+    resources: Mapping[str, Any] = (spec or {}).get("resources") or {}
     # A limit without a request counts as the request, too.
     kinds = ("requests", "limits") if kind == "requests" else ("limits",)
     return any(name in (resources.get(part) or {}) for part in kinds)
@@ -170,8 +170,9 @@ _OUT = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled", "ku
 
 def _template_marks(spec: Spec) -> Sequence[Mapping[str, str]]:
     templates = [pool.template for pool in spec.pools]
-    own = [template.metadata for template in (*templates, *([spec.syncer.template] if spec.syncer.template else ()))]
-    pod_marks = [{**template.annotations, **template.labels} for template in own]
+    if spec.syncer.template is not None:
+        templates.append(spec.syncer.template)
+    pod_marks = [{**template.metadata.annotations, **template.metadata.labels} for template in templates]
     # A syncer without a template has no mark that keeps it out, so the mesh takes it.
     return pod_marks if spec.syncer.template is not None else [*pod_marks, {}]
 

@@ -19,9 +19,9 @@ def classes(facts: Facts) -> Iterator[Finding]:
     """Find the StorageClass that a syncer's claim gets, and whether the cluster has it."""
     existing = {item["metadata"]["name"]: item for item in facts.of(names.STORAGE_CLASSES)}
     defaults = [name for name, item in existing.items() if (item["metadata"].get("annotations") or {}).get(names.DEFAULT_CLASS) == "true"]
-    own = facts.spec.syncer.storage.class_name if facts.spec is not None else ""
+    job_class = facts.spec.syncer.storage.class_name if facts.spec is not None else ""
     configured = "" if isinstance(facts.config, Unreadable) else facts.config.storage_class_name
-    chosen, by = (own, facts.job_name) if own else (configured, "the operator's configuration")
+    chosen, by = (job_class, facts.job_name) if job_class else (configured, "the operator's configuration")
     if chosen and chosen not in existing:
         known = f"there are: {', '.join(sorted(existing))}" if existing else "there are none"
         yield error(Check.STORAGE_CLASS, by, f"names StorageClass {chosen}, which the cluster does not have; {known}", _SET_CLASS)

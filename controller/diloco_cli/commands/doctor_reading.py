@@ -85,12 +85,12 @@ async def _objects(client: RestClient, wanted: Wanted) -> dict[Resource, Sequenc
         _listed(client, names.STORAGE_CLASSES),
         _listed(client, LEASES, _KUBELET_LEASES),
         _listed(client, names.DEPLOYMENTS, labels=PART_OF),
-        _one(client, names.CUSTOM_RESOURCES, "", CRD_NAME),
-        _one(client, names.SERVICES, "default", "kubernetes"),
+        _fetched(client, names.CUSTOM_RESOURCES, "", CRD_NAME),
+        _fetched(client, names.SERVICES, "default", "kubernetes"),
     ]
     if wanted.namespace:
         reads += [
-            _one(client, names.NAMESPACES, "", wanted.namespace),
+            _fetched(client, names.NAMESPACES, "", wanted.namespace),
             _listed(client, names.QUOTAS, wanted.namespace),
             _listed(client, names.LIMIT_RANGES, wanted.namespace),
         ]
@@ -119,7 +119,7 @@ async def _optional(client: RestClient, resource: Resource, fields: str) -> tupl
         return resource, _forbidden(resource, "", error)
 
 
-async def _one(client: RestClient, resource: Resource, namespace: str, name: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:
+async def _fetched(client: RestClient, resource: Resource, namespace: str, name: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:
     try:
         return resource, [await client.get(resource, namespace, name)]
     except NotFound:

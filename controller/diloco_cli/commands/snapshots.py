@@ -91,11 +91,11 @@ def _text(entries: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
         yield from table(HEADER, [_row(entry, now) for entry in entries if entry.folder == folder])
 
 
-def _row(one: SnapshotEntry, now: float) -> Sequence[str]:
-    tokens = "" if one.tokens is None else f"{one.tokens:,}"
-    return one.snapshot, one.job, str(one.step), tokens, *_size_age_state(one, now)
+def _row(entry: SnapshotEntry, now: float) -> Sequence[str]:
+    tokens = "" if entry.tokens is None else f"{entry.tokens:,}"
+    return entry.snapshot, entry.job, str(entry.step), tokens, *_size_age_state(entry, now)
 
 
-def _size_age_state(one: SnapshotEntry | StateEntry, now: float) -> tuple[str, str, str]:
-    age = "" if one.saved is None else duration(max(0.0, now - one.saved))
-    return bytes_text(one.bytes), age, f"{one.state}: {one.why}" if one.why else str(one.state)
+def _size_age_state(entry: SnapshotEntry | StateEntry, now: float) -> tuple[str, str, str]:
+    age = "" if entry.saved is None else duration(max(0.0, now - entry.saved))
+    return bytes_text(entry.bytes), age, f"{entry.state}: {entry.why}" if entry.why else str(entry.state)

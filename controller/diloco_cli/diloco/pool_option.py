@@ -211,8 +211,8 @@ def _node(name: str, labels: Mapping[str, str], taints: list[Obj], capacity: Map
 
 def pool_name(word: str) -> str:
     # A long name loses the maker, which stands first: without their end, several kinds of a maker could have one name.
-    own = word if len(word) <= MAX_POOL_NAME else word.partition("-")[2] or word
-    return own[:MAX_POOL_NAME].strip("-") if own[0].isalpha() else f"p{own}"[:MAX_POOL_NAME].strip("-")
+    short = word if len(word) <= MAX_POOL_NAME else word.partition("-")[2] or word
+    return short[:MAX_POOL_NAME].strip("-") if short[0].isalpha() else f"p{short}"[:MAX_POOL_NAME].strip("-")
 
 
 def _short(kind: str) -> str:

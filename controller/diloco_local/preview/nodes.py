@@ -46,11 +46,11 @@ def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) 
     kept = {"annotations": {ANNOTATION_RELATIVE_SPEED: speed}} if speed else {}
     added = []
     for name, node_pool in _names(addition, hosts, taken):
-        own = {**labels, NODE_HOSTNAME: name, NODE_POOL: node_pool}
+        node_labels = {**labels, NODE_HOSTNAME: name, NODE_POOL: node_pool}
         status = {"capacity": dict(capacity), "allocatable": dict(capacity)}
         spec = {"taints": taints} if taints else {}
         added.append(
-            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": own, **kept}, "spec": spec, "status": status}
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": node_labels, **kept}, "spec": spec, "status": status}
         )
     return added
 

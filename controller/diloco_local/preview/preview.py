@@ -129,10 +129,10 @@ def _without(job: Obj) -> Obj:
     return {**job, "spec": {**spec, "pools": bare}}
 
 
-def further_units(found: Iterable[JobOutlook], without: Iterable[JobOutlook]) -> tuple[str, ...]:
+def further_units(planned: Iterable[JobOutlook], without: Iterable[JobOutlook]) -> tuple[str, ...]:
     """The units that run only without spares, as `namespace/job/unit`. Each job has at most as many here as it gains: a unit that merely
     has another name is no gain."""
-    with_spares = {job.key: {unit.name for unit in job.units} for job in found}
+    with_spares = {job.key: {unit.name for unit in job.units} for job in planned}
     further: list[str] = []
     for job in without:
         names, bare = with_spares.get(job.key, set()), sorted(unit.name for unit in job.units)

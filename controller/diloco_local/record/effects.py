@@ -62,7 +62,7 @@ class Effect:
 
     def sentence(self) -> str:
         fault = self.fault
-        parts = [f"{fault.unit} {said_of(fault.signal)} at step {fault.step}, {self._return()}"]
+        parts = [f"{fault.unit} {participle_of(fault.signal)} at step {fault.step}, {self._return()}"]
         meanwhile = [*self._others(), *self._merges()]
         if meanwhile:
             parts.append(f"meanwhile {', and '.join(meanwhile)}")
@@ -110,7 +110,7 @@ class Effect:
 _DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "continued"}
 
 
-def said_of(signal: str) -> str:
+def participle_of(signal: str) -> str:
     """What the signal does to a unit, as a participle."""
     return _DONE.get(signal, f"sent SIG{signal}")
 

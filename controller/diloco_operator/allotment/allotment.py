@@ -202,9 +202,9 @@ class Allotment:
         request = self._request(job)
         for pool in request.pools if request is not None else ():
             shape = pool.requirements.shape
-            own = [slice_ for unit in pool.units for slice_ in self._slices(unit)] if not shape.divides else self._own_parts(job, pool)
-            if own:
-                granted[pool.name] = (*own, *granted.get(pool.name, ()))
+            occupied = [slice_ for unit in pool.units for slice_ in self._slices(unit)] if not shape.divides else self._own_parts(job, pool)
+            if occupied:
+                granted[pool.name] = (*occupied, *granted.get(pool.name, ()))
         return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results, job)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------

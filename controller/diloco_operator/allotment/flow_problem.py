@@ -198,9 +198,9 @@ def new_value(problem: NamedProblem, job: str, pool: FlowPool, stock: str) -> in
     return _value(_base(demand, problem.stocks[stock], int(pool.name)), pool.share)
 
 
-def _value(worth: int, share: int) -> int:
+def _value(slice_value: int, share: int) -> int:
     """Return the value of a unit, given that of a whole slice. `share` is what the unit counts as, in thousandths of a slice."""
-    return max(2, worth * share // MEAN)
+    return max(2, slice_value * share // MEAN)
 
 
 def _base(demand: PoolRequest, stock: Stock, index: int) -> int:

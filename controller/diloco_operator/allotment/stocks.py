@@ -172,7 +172,7 @@ class Stocks:
         self._barred = barred
         self._wanted = wanted
         self._traits: dict[SliceClass, Traits] = {}
-        self._found: dict[tuple[Traits, object], Stock] = {}
+        self._by_traits: dict[tuple[Traits, object], Stock] = {}
         self._divided: dict[Traits, list[Resources]] = {}
         """What a unit needs, for each requirement of units that may take parts of such slices."""
         self._parts: dict[tuple[Traits, Resources], Parts] = {}
@@ -229,15 +229,15 @@ class Stocks:
         locations = [location for _, location in slices]
         key = ((parts[0].kind, 0, ()), tuple(locations))
         stock = Stock(parts[0].kind, mask, parts[0].points_per_slice, room_of_each=parts[0].room_of_each, first=min(locations))
-        return self._found.setdefault(key, stock)
+        return self._by_traits.setdefault(key, stock)
 
     def _put(self, class_: SliceClass, location: Location) -> Stock:
         if location in self._grouped:
             return self._grouped[location]
         key = self._traits_of(class_), self._key(class_, location)
-        stock, room = self._found.get(key), class_.members[location].room
+        stock, room = self._by_traits.get(key), class_.members[location].room
         if stock is None:
-            stock = self._found[key] = self._new(key[0], location, key[1])
+            stock = self._by_traits[key] = self._new(key[0], location, key[1])
         if stock.first is None or location[1] < stock.first[1]:
             stock.first = location
         if isinstance(key[1], Parts):
@@ -300,7 +300,7 @@ class Stocks:
     def finish(self, component: int) -> list[Stock]:
         """Return all stocks, with names that do not depend on the order in which jobs came. The tightest kind comes first, then what fewer
         requirements can use. Groups come last, because a minimum keeps the first of equal places."""
-        ordered = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
+        ordered = sorted(self._by_traits.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
         stocks = sorted(ordered, key=lambda stock: stock.for_group)
         hubs: dict[object, list[Stock]] = {}
         for index, stock in enumerate(stocks):

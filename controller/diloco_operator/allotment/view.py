@@ -79,8 +79,8 @@ class AllottedFleet:
     def shortage(self, slice_: Slice, needs: Resources) -> str:
         return self._fleet.shortage(slice_, needs)
 
-    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
-        counts = self._fleet.counts(shape, job, own)
+    def counts(self, shape: Shape, job: str = "", job_nodes: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
+        counts = self._fleet.counts(shape, job, job_nodes)
         holders = (self._with_surplus(holder, shape) for holder in counts.holders[:HOLDERS])
         return replace(counts, holders=(*holders, *counts.holders[HOLDERS:])) if counts.holders else counts
 
@@ -99,9 +99,9 @@ class AllottedFleet:
         return _with_surplus(holder, request, self._results.get(holder.job, NOTHING_ALLOTTED), locate, resource=resource)
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:
-        own = self._requests.get(self._job)
+        request_of_job = self._requests.get(self._job)
         for job, request in self._requests.items():
-            if job == self._job or (starts and own is not None and own.order < request.order):
+            if job == self._job or (starts and request_of_job is not None and request_of_job.order < request.order):
                 continue
             if any(
                 pool.wanted and not pool.for_spares and pool.requirements.shape.accelerator == shape.accelerator for pool in request.pools

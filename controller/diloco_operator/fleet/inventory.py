@@ -390,8 +390,8 @@ class Inventory:
         """Return False, because the inventory knows of no jobs that wait."""
         return False
 
-    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
-        return self.counting.counts(shape, job, own)
+    def counts(self, shape: Shape, job: str = "", job_nodes: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
+        return self.counting.counts(shape, job, job_nodes)
 
 
 def _pool(node: NodeView) -> str:

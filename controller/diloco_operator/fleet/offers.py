@@ -86,5 +86,5 @@ def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:
 def _foreign_taints(node: NodeView, kind: SliceKind) -> tuple[Taint, ...]:
     """Return the taints that a pool's template must tolerate."""
     # The operator itself adds tolerations for the taints of the accelerator to every pod.
-    own = CATALOGUE[kind.accelerator].taints
-    return tuple(taint for taint in node.taints if taint.effect != "PreferNoSchedule" and taint.key not in own)
+    accelerator_taints = CATALOGUE[kind.accelerator].taints
+    return tuple(taint for taint in node.taints if taint.effect != "PreferNoSchedule" and taint.key not in accelerator_taints)

@@ -59,15 +59,15 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
     sidecars: dict[str, Fraction] = {}
     starting: dict[str, Fraction] = {}
     for container in _objects(spec.get("initContainers")):
-        own = _requests(container)
+        requested = _requests(container)
         if container.get("restartPolicy") == "Always":
-            _add(total, own)
-            _add(sidecars, own)
-            own = sidecars
+            _add(total, requested)
+            _add(sidecars, requested)
+            requested = sidecars
         else:
             # Only the sidecars before it run beside it: those after it have not begun.
-            _add(own, sidecars)
-        for name, amount in own.items():
+            _add(requested, sidecars)
+        for name, amount in requested.items():
             starting[name] = max(starting.get(name, amount), amount)
     for name, amount in starting.items():
         total[name] = max(total.get(name, amount), amount)

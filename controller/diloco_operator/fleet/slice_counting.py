@@ -33,11 +33,11 @@ class SliceCounting:
     entries: Mapping[str, Entry]
     """Node -> the entry of its slice."""
 
-    def counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
+    def counts(self, shape: Shape, job: str, job_nodes: Mapping[str, int]) -> SliceCounts:
         """See `Fleet.counts`."""
         counts = self._accelerator_counts if self.divides(shape) else self._slice_counts
         odd = self.tallies.odd_nodes(CATALOGUE[shape.accelerator].resource, REASONS)
-        return replace(counts(shape, job, own), nearby=nearby(shape, self.indexes), odd=odd)
+        return replace(counts(shape, job, job_nodes), nearby=nearby(shape, self.indexes), odd=odd)
 
     def divides(self, shape: Shape) -> bool:
         """Whether `counts` counts accelerators, because some host has more of them than a unit takes."""
@@ -58,11 +58,11 @@ class SliceCounting:
             slices |= dict(zip(((kind, state) for state in SliceState), counts, strict=True))
         return slices
 
-    def _slice_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
+    def _slice_counts(self, shape: Shape, job: str, job_nodes: Mapping[str, int]) -> SliceCounts:
         indexes = {kind: self.indexes[kind] for kind in self.kinds(shape)}
         other = kinds_with_other_devices(shape, self.indexes)
-        own_entries = (self.entries[node] for node in own if node in self.entries)
-        kept = {(entry.kind, entry.key) for entry in own_entries if entry.kind in indexes}
+        job_entries = (self.entries[node] for node in job_nodes if node in self.entries)
+        kept = {(entry.kind, entry.key) for entry in job_entries if entry.kind in indexes}
         held: Counter[str] = Counter()
         ending = unusable_count = 0
         why: list[str] = []
@@ -86,7 +86,7 @@ class SliceCounting:
         first = min(used, key=lambda entry: entry.key) if used else None
         return SliceCounts(
             total=sum(len(index.entries) for index in indexes.values()),
-            own=len(kept),
+            of_job=len(kept),
             ending=ending,
             holders=_holders(held),
             unusable=tuple(why),
@@ -99,7 +99,7 @@ class SliceCounting:
             used_hosts=self._used_hosts(first) if first is not None and slice_hosts(first.kind) > 1 else None,
         )
 
-    def _accelerator_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
+    def _accelerator_counts(self, shape: Shape, job: str, job_nodes: Mapping[str, int]) -> SliceCounts:
         resource = CATALOGUE[shape.accelerator].resource
         entries = [entry for kind in self.kinds(shape) for entry in self.indexes[kind].entries.values()]
         total = keeps = ending = unusable_count = used = users = 0
@@ -115,22 +115,22 @@ class SliceCounting:
             others = sum(amount_of(use.requests, resource) for use in self.occupancy.uses(node))
             for each in taken:
                 taken[each] = taken[each] or has  # a job without parts has reserved all of the node
-            reserved, keeps_here = taken.pop(job, 0), own.get(node, 0)
+            reserved, keeps_on_node = taken.pop(job, 0), job_nodes.get(node, 0)
             held.update(taken)
             # What the job keeps or gets and what it has reserved change one after the other. The larger counts, else the difference would
             # seem free in between.
-            free = max(0, has - max(reserved, keeps_here) - taken.total() - others)
+            free = max(0, has - max(reserved, keeps_on_node) - taken.total() - others)
             if entry.why_not:
                 unusable_count += free
                 why += [entry.why_not][: REASONS - len(why)]
             elif 0 < free < shape.chips_per_host:
                 scattered[node] = free
-            total, keeps, ending, used = total + has, keeps + keeps_here, ending + max(0, reserved - keeps_here), used + others
+            total, keeps, ending, used = total + has, keeps + keeps_on_node, ending + max(0, reserved - keeps_on_node), used + others
             users += sum(entry.used.values())
         in_use = [entry for entry in entries if entry.used]
         return SliceCounts(
             total=total,
-            own=keeps,
+            of_job=keeps,
             ending=ending,
             holders=_holders(held),
             unusable=tuple(why),

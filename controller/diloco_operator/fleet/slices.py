@@ -184,12 +184,12 @@ class UsedHosts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SliceCounts:
-    """Who has the slices of a shape, as seen by one job. No slice is in two of `own`, `ending`, `holders`, `unusable_count` and `used`. The
-    rest of `total` is free."""
+    """Who has the slices of a shape, as seen by one job. No slice is in two of `of_job`, `ending`, `holders`, `unusable_count` and `used`.
+    The rest of `total` is free."""
 
     total: int
     """Slices of this shape in the fleet, whatever their state."""
-    own: int
+    of_job: int
     """Slices that the job keeps or gets."""
     ending: int
     """Usable slices that the job has reserved besides, because its pods there have not ended."""
@@ -256,8 +256,8 @@ class Fleet(Protocol):
         enough."""
         ...
 
-    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
-        """Count the slices of this shape. `own` maps the first node of each slice that `job` keeps or gets to the accelerators that it
+    def counts(self, shape: Shape, job: str = "", job_nodes: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
+        """Count the slices of this shape. `job_nodes` maps the first node of each slice that `job` keeps or gets to the accelerators that it
         takes there."""
         ...
 

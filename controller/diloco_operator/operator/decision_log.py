@@ -11,7 +11,7 @@ from diloco_operator.plan import Plan
 from diloco_operator.reconcile import ObservedState
 
 
-def found_line(observed: ObservedState) -> str:
+def observed_line(observed: ObservedState) -> str:
     """Say what a reconcile has seen."""
     job, report = observed.job, observed.report
     phases = Counter(pod.phase for pod in observed.pods)

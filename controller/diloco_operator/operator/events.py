@@ -205,7 +205,7 @@ def _about(event: Event) -> Obj:
     """Return metadata that programs read of an event about one unit (`kubectl diloco explain`)."""
     if not event.unit:
         return {}
-    return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.said, MESSAGE_LIMIT)}}
+    return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.unit_message, MESSAGE_LIMIT)}}
 
 
 # --- When similar events become one -----------------------------------------------------------------------------------

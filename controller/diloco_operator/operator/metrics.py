@@ -114,7 +114,7 @@ class Metrics:
             self._malformed.labels(resource.plural).set_function(partial(malformed.count, resource))
             # Its series begins with 0, or the first such object would be no increase, and no alert would see it.
             self._malformed_found.labels(resource.plural)
-        malformed.on_found(lambda found: self._malformed_found.labels(found.resource.plural).inc())
+        malformed.on_found(lambda obj: self._malformed_found.labels(obj.resource.plural).inc())
 
     def set_version(self, version: str) -> None:
         self._build.labels(version).set(1)

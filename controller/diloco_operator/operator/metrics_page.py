@@ -36,7 +36,7 @@ class MetricsPage:
         self._offload = offload
         self._held: dict[str, _Held] = {}
         """By content type; there are as many as prometheus_client has formats."""
-        self._one = asyncio.Lock()
+        self._encoding = asyncio.Lock()
 
     async def get(self, accept: str) -> tuple[bytes, str]:
         """Return text and content type for a request with this Accept header."""
@@ -50,7 +50,7 @@ class MetricsPage:
 
     async def _make(self, content_type: str, encode: Callable[[], bytes]) -> bytes:
         try:
-            async with self._one:
+            async with self._encoding:
                 self._look()
                 text = await self._offload(encode)
         except BaseException:

@@ -115,7 +115,7 @@ class OperatorProcess:
         """None if there is no election."""
         self._ready_to_lead = asyncio.Event()
         self._leads = asyncio.Event()
-        self._told_to_stop = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     def run(self) -> ExitStatus:
         """Run until the process is told to stop, or fails."""
@@ -161,7 +161,7 @@ class OperatorProcess:
 
     async def _work(self, client: RestClient) -> ExitStatus:
         looking = asyncio.create_task(self._crd.run(), name="crd")
-        stopping = asyncio.create_task(self._told_to_stop.wait())
+        stopping = asyncio.create_task(self._stop_requested.wait())
         working = asyncio.create_task(self._operate(client), name="operator")
         collecting = asyncio.create_task(self._garbage.collect_when_grown(self._rests), name="garbage")
         leading = asyncio.create_task(self._hold_lease(), name="lease")
@@ -277,9 +277,9 @@ class OperatorProcess:
         loop = asyncio.get_running_loop()
 
         def on_signal(number: signal.Signals) -> None:
-            if self._told_to_stop.is_set():
+            if self._stop_requested.is_set():
                 os._exit(128 + number)
-            self._told_to_stop.set()
+            self._stop_requested.set()
 
         numbers = (signal.SIGTERM, signal.SIGINT)
         for number in numbers:

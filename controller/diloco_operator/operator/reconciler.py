@@ -383,7 +383,7 @@ class Reconciler:
             grantor_events=self._grantor_events.of(key),
         )
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("found %s", decision_log.found_line(observed))
+            log.debug("found %s", decision_log.observed_line(observed))
         self._note_default_class(observed)
         return observed, datetime.fromtimestamp(now, tz=UTC)
 

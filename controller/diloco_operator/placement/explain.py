@@ -40,7 +40,7 @@ def pool_outcome(
     placed: int,
     *,
     job_room: int,
-    own: Mapping[str, int],
+    job_nodes: Mapping[str, int],
     free_for: Callable[[str], FreeSlices],
 ) -> PoolOutcome:
     """Return the outcome of a pool. A remedy is named only if it is sure to help: other jobs may come first, and a job without units gets
@@ -65,13 +65,13 @@ def pool_outcome(
         return PoolOutcome(pool.name, placed, "")
     needed = min(missing, pool.max - pool.draining_or_completed - placed, job_room)
     summary = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
-    counts = fleet.counts(pool.shape, job.job, own)
+    counts = fleet.counts(pool.shape, job.job, job_nodes)
     if counts.total == 0:
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
         return _short(pool, placed, PoolReason.NO_MATCHING_NODES, summary, "; ".join(part.text for part in parts), parts)
     free = free_for(pool.name)
-    least = 1 if own else units_at_once(job, free_for, pool)
-    parts = _taken(job, free, fleet, counts, least, starts=not own)
+    least = 1 if job_nodes else units_at_once(job, free_for, pool)
+    parts = _taken(job, free, fleet, counts, least, starts=not job_nodes)
     parts += free_elsewhere(job, free, fleet, in_accelerators=counts.hosts > 0, least=least)
     if (together := too_few_together(free, least)) is not None:
         parts.append(together)
@@ -159,7 +159,7 @@ def _taken(job: JobRequest, free: FreeSlices, fleet: Fleet, counts: SliceCounts,
     def helps(slices: int) -> bool:
         return enough(slices) and not fleet.wanted_before(free.pool.shape, starts=starts)
 
-    parts = [Part(f"{counts.own} of this job")] if counts.own else []
+    parts = [Part(f"{counts.of_job} of this job")] if counts.of_job else []
     if counts.ending:
         parts.append(Part(f"{counts.ending} that pods of this job have not left yet", "wait until they have ended"))
     if counts.holders:

@@ -203,13 +203,13 @@ class _Placing:
     def placement(self) -> Placement:
         """Return which units have slices, and why the others have none."""
         assigned: list[PlacedUnit] = []
-        own: Counter[str] = Counter()
+        job_nodes: Counter[str] = Counter()
         for pool in self.pools:
             chips = pool.request.shape.chips_per_host
             for unit in _candidates(self.job, pool.request):
                 if unit in pool.placed:
                     assigned.append(PlacedUnit(pool.request.name, unit, pool.placed[unit]))
-                    own.update({slice_.hosts[0].node: chips for slice_ in pool.placed[unit]})
+                    job_nodes.update({slice_.hosts[0].node: chips for slice_ in pool.placed[unit]})
         unplaced: list[UnplacedUnit] = []
         outcomes = []
 
@@ -225,7 +225,7 @@ class _Placing:
                 self.fleet,
                 len(pool.placed),
                 job_room=self.room - self.job.reserved,
-                own=own,
+                job_nodes=job_nodes,
                 free_for=free_for,
             )
             outcomes.append(outcome)
@@ -235,4 +235,4 @@ class _Placing:
                     reason = UnitReason.SCALED_DOWN if unit in undecided else unplaced_reason(outcome)
                     message = WAITS.format(pool.request.name) if follows(reason, Follows.POOL_SAYS_WHY) else outcome.causes
                     unplaced.append(UnplacedUnit(pool.request.name, unit, reason, message))
-        return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes if own else with_nodes_for_all(self.job, outcomes)))
+        return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes if job_nodes else with_nodes_for_all(self.job, outcomes)))

@@ -51,13 +51,13 @@ class ReportReader:
 class _Read:
     """What a thread made of a report, and the processor time that it took."""
 
-    found: Report | UnreadableReport
+    outcome: Report | UnreadableReport
     seconds: float
 
     def result(self) -> Report:
-        if isinstance(self.found, UnreadableReport):
-            raise self.found
-        return self.found
+        if isinstance(self.outcome, UnreadableReport):
+            raise self.outcome
+        return self.outcome
 
 
 def _read(raw: bytes, most_units: int, received_at: float, pod_uid: str) -> _Read:

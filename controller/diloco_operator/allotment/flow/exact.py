@@ -113,7 +113,7 @@ class _Steps:
         missing = job.missing if all_of_it else 0
         self._hold(job, job.protected + missing, missing)
         for pool in job.firm:
-            self._own(job, pool, pool.missing if all_of_it else 0)
+            self._hold_pool(job, pool, pool.missing if all_of_it else 0)
 
     def _hold(self, job: FlowJob, units: int, new: int) -> None:
         """Require exactly this many units for the job's minimum, and at least this many new ones."""
@@ -121,10 +121,10 @@ class _Steps:
         self._solver.limit(counts.least, units, units)
         self._solver.limit(counts.newcomers, new)
 
-    def _own(self, job: FlowJob, pool: FlowPool, units: int) -> None:
+    def _hold_pool(self, job: FlowJob, pool: FlowPool, units: int) -> None:
         """Require at least this many new units for the pool's own minimum."""
         if pool.missing:
-            self._solver.limit(self._program.variables[job.key].own[pool.name], units)
+            self._solver.limit(self._program.variables[job.key].pool_minimum[pool.name], units)
 
     # --- a minimum that does not fit ---------------------------------------------------------------------------------------
     def _fill(self, job: FlowJob) -> None:
@@ -133,7 +133,7 @@ class _Steps:
         for pool in job.firm:
             if pool.missing:
                 units = self._most(job, (pool,), pool.missing)
-                self._own(job, pool, units)
+                self._hold_pool(job, pool, units)
                 got += units
         rest = job.missing - sum(pool.missing for pool in job.firm)
         if rest > 0:

@@ -36,7 +36,7 @@ class JobVariables:
     """The row that keeps the units of its minimum."""
     newcomers: int = -1
     """The row that keeps the new units of its minimum."""
-    own: dict[str, int] = field(default_factory=dict)
+    pool_minimum: dict[str, int] = field(default_factory=dict)
     """Pool -> the row that keeps the new units of the pool's own minimum."""
 
 
@@ -97,7 +97,7 @@ class IntegerProgram:
             if job.most_new is not None:
                 solver.row(self.new(counts, firm), most=job.most_new)
         counts.newcomers = solver.row(self.new(counts, firm))
-        counts.own = {pool.name: solver.row(self.new(counts, (pool,))) for pool in firm if pool.missing}
+        counts.pool_minimum = {pool.name: solver.row(self.new(counts, (pool,))) for pool in firm if pool.missing}
         counts.least = self._share(job, counts, firm, scavenged=False)
         if scavenging:
             self._share(job, counts, scavenging, scavenged=True)

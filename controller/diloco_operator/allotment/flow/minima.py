@@ -100,7 +100,7 @@ class _Admission:
         if arcs.rest is not None:
             # Without this limit, units of other pools could fill the minimum and leave no room in it for a pool's own minimum.
             network.upper[arcs.rest] = wanted - sum(pool.missing for pool in job.firm)
-            for arc in arcs.own.values():
+            for arc in arcs.pool_minimum.values():
                 pushed += self._push(arcs, [arc], closed | {arcs.start, arcs.rest_node}, wanted, set())
         reached: set[int] = set()
         pushed += self._push(arcs, [], closed, wanted - sum(units for _, units in pushed), reached)
@@ -129,7 +129,7 @@ class _Admission:
         # Without lower bounds, the surplus of other jobs could take these units when the whole network is solved.
         if arcs.new is not None:
             network.lower[arcs.new] = got
-        for arc in arcs.own.values():
+        for arc in arcs.pool_minimum.values():
             network.lower[arc] = network.flow[arc]
         self._minima.met[arcs.job.key] = met
 

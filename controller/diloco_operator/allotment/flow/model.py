@@ -41,7 +41,7 @@ class JobArcs:
     """The node through which all units of pools that are not scavenged go."""
     start: int = 0
     """The node from which new units of these pools go."""
-    own: dict[str, int] = field(default_factory=dict)
+    pool_minimum: dict[str, int] = field(default_factory=dict)
     """Pool -> the arc for new units that its own minimum needs."""
     rest: int | None = None
     """The arc for new units that no pool's minimum needs. None if no pool's minimum needs any."""
@@ -97,11 +97,11 @@ class Model:
                     held.setdefault(each.class_, set()).add(pool.size_in(self.hubs[each.class_]))
         free = unheld(jobs, self.classes, successors=True)
         for class_ in self.classes:
-            own = sorted(lanes.get(class_.hub, ()))
-            for size in sorted({size for size, _ in own} | held.get(class_.name, set())):
+            class_lanes = sorted(lanes.get(class_.hub, ()))
+            for size in sorted({size for size, _ in class_lanes} | held.get(class_.name, set())):
                 node = self._nodes[class_.name, size] = self.network.node()
                 self.sinks[class_.name, size] = self.network.arc(node, SINK, class_.room // size)
-            for lane in own:
+            for lane in class_lanes:
                 size, displaces = lane
                 if (class_.hub, lane) not in self._hubs:
                     self._hubs[class_.hub, lane] = self.network.node()
@@ -148,11 +148,11 @@ class Model:
             arcs.rest_node = network.node()
             arcs.rest = network.arc(arcs.start, arcs.rest_node, PLENTY)
         for pool in job.firm:
-            own = min(pool.missing, pool.wanted)
+            for_minimum = min(pool.missing, pool.wanted)
             node = network.node()
-            if own:
-                arcs.own[pool.name] = network.arc(arcs.start, node, own)
-            arcs.by_pool[pool.name] = network.arc(arcs.rest_node, node, pool.wanted - own)
+            if for_minimum:
+                arcs.pool_minimum[pool.name] = network.arc(arcs.start, node, for_minimum)
+            arcs.by_pool[pool.name] = network.arc(arcs.rest_node, node, pool.wanted - for_minimum)
             self._add_new(job, pool, node, pool.wanted)
 
     def _add_held(self, job: FlowJob, pool: FlowPool, start: int) -> None:

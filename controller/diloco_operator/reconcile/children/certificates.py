@@ -140,14 +140,14 @@ class _Trust:
     """When the next step of a rotation is due."""
 
 
-def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
+def _trust(context: ReconcileContext, authority_secret: CertificateSecret | None) -> _Trust:
     job, now = context.observed.job, context.now
-    present = own.authority.root if own is not None and own.authority is not None else None
+    present = authority_secret.authority.root if authority_secret is not None and authority_secret.authority is not None else None
     spread = context.observed.config.secret_propagation
-    own_secrets = [secret for secret in context.observed.children.certificates.values() if secret.owner == job.uid]
+    job_secrets = [secret for secret in context.observed.children.certificates.values() if secret.owner == job.uid]
     others = {
         other.id: other
-        for secret in own_secrets
+        for secret in job_secrets
         for other in secret.roots
         if (present is None or other.id != present.id) and other.expires > now
     }

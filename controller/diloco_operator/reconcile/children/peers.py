@@ -96,14 +96,14 @@ class Peers:
             env += [_value("RANK", host), _value("JAX_PROCESS_ID", host)]
         return [*env, *([_value("TPU_WORKER_ID", host)] if self._tpu else [])]
 
-    def ports(self, own: Sequence[Mapping[str, Any]]) -> list[Obj]:
-        """The template's `own` ports and those at which the hosts meet the first one; [] for a unit of one host. They are declared so that
+    def ports(self, template_ports: Sequence[Mapping[str, Any]]) -> list[Obj]:
+        """The template's ports, and the ports at which the hosts meet the first one; [] for a unit of one host. They are declared so that
         with `hostNetwork` the scheduler puts no other pod with one of them on the node."""
         if self.hosts == 1:
             return []
-        taken = {port.get("containerPort") for port in own}
+        taken = {port.get("containerPort") for port in template_ports}
         wanted = (("unit-leader", self.leader_port), ("unit-meet", self.coordinator_port))
-        return [*map(dict, own), *({"name": name, "containerPort": port} for name, port in wanted if port not in taken)]
+        return [*map(dict, template_ports), *({"name": name, "containerPort": port} for name, port in wanted if port not in taken)]
 
     def host_list(self) -> Obj | None:
         """The ConfigMap with the names of all hosts, so that not every pod carries the list. None if the pods need none. It never changes;

@@ -73,22 +73,22 @@ def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: 
     if then is None:  # the unit leaves the status with this write
         yield from _in(unit, now - start)
         return
-    came = min(max(then.since if then.since is not None else now, start), now)
+    began_at = min(max(then.since if then.since is not None else now, start), now)
     if unit is None:
-        yield from _in(then, now - came)
+        yield from _in(then, now - began_at)
         return
     if (unit.state, unit.attempt, unit.ended_attempt) == (then.state, then.attempt, then.ended_attempt):
-        came = now  # same state and attempt: another phase began with the report that shows it
-    gone = came
+        began_at = now  # same state and attempt: another phase began with the report that shows it
+    lost_at = began_at
     if unit.state is UnitState.TRAINING:
         if then.ended_at is not None and unit.ended_at is None:
-            gone = then.ended_at
+            lost_at = then.ended_at
         elif then.state is UnitState.TRAINING and then.attempt > unit.attempt and then.recover_seconds is not None:
-            gone = came - then.recover_seconds  # between two writes the unit was lost and came back
-    gone = min(max(gone, start), came)
-    yield from _in(unit, gone - start)
-    yield Use.RECOVERY, came - gone
-    yield from _in(then, now - came)
+            lost_at = began_at - then.recover_seconds  # between two writes the unit was lost and came back
+    lost_at = min(max(lost_at, start), began_at)
+    yield from _in(unit, lost_at - start)
+    yield Use.RECOVERY, began_at - lost_at
+    yield from _in(then, now - began_at)
 
 
 def _in(unit: UnitStatusRecord | None, seconds: float) -> Iterator[tuple[Use, float]]:

@@ -193,10 +193,10 @@ def _adopt(
     adopted = [pod for pod in pods if pod.attempt == newest]
     first = adopted[0]
     slice_ = next((pod.slice for pod in adopted if pod.slice), "")
-    return _found(record, newest, slice_, first.created)._replace(template_hash=first.template_hash)
+    return _with_found_pods(record, newest, slice_, first.created)._replace(template_hash=first.template_hash)
 
 
-def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
+def _with_found_pods(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
     """Return the record once pods of an attempt were found that it did not have."""
     return transition(
         record,
@@ -322,7 +322,7 @@ def _account_older(
             continue
         waited = attempt == record.attempt and state_of(record) is State.WAITING_FOR_GRANTOR
         if attempt > record.attempt:
-            record = _found(record, attempt, record.slice, record.since if record.since is not None else context.now)
+            record = _with_found_pods(record, attempt, record.slice, record.since if record.since is not None else context.now)
         gang = [pod for pod in pods if pod.attempt == attempt]
         end = gang_end(gang, len(gang), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
         if end is None and waited:

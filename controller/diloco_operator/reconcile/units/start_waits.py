@@ -179,7 +179,7 @@ def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wai
     if wait.began is None:
         return _Wait(pod, step, wait.what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", wait.what))
     event = context.observed.grantor_events.get(pod.name, "")
-    what = wait_words.asked(wait.what, wait.speaker, _clip(event), _clip(pod.unschedulable))
+    what = wait_words.wait_for_grantor(wait.what, wait.speaker, _clip(event), _clip(pod.unschedulable))
     pool = context.pools.get(pod.pool)
     if pool is None:
         return _Wait(pod, step, what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", what))

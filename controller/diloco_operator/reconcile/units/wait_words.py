@@ -34,10 +34,10 @@ def without_claim(templates: Sequence[str]) -> str:
     return f"waits for a ResourceClaim of the template {', '.join(templates)}: {check}"
 
 
-def asked(wait: str, speaker: str, said: str, unschedulable: str) -> str:
-    """Add to a pod's wait what `speaker`, who brings nodes, has `said` about it, or else what the scheduler says."""
-    if said:
-        return f"{wait}; {speaker} says: {said}"
+def wait_for_grantor(wait: str, speaker: str, answer: str, unschedulable: str) -> str:
+    """Add to a pod's wait what `speaker`, who brings nodes, has answered, or else what the scheduler says."""
+    if answer:
+        return f"{wait}; {speaker} says: {answer}"
     return f"{wait}; the scheduler says: {unschedulable}" if unschedulable else wait
 
 

@@ -92,7 +92,7 @@ def counts_once(inventory: Inventory, shape: Shape, own: Sequence[str]) -> Slice
     keeps = {node: 8 for node in own if inventory.reserved_by(node) == {"j"}}
     counts = inventory.counts(shape, "j", keeps)
     free = len(list(inventory.free(shape)))
-    assert counts.own + counts.ending + counts.held + counts.unusable_count + counts.used + free == counts.total
+    assert counts.of_job + counts.ending + counts.held + counts.unusable_count + counts.used + free == counts.total
     return replace(counts, unusable=())
 
 

@@ -33,7 +33,7 @@ def test_each_slice_is_in_one_count() -> None:
     # n10 is free. Of those that are unusable, n6 was mine, and n7 counts for its job.
     expected = SliceCounts(
         total=11,
-        own=1,  # n0
+        of_job=1,  # n0
         ending=1,  # n1
         holders=(Holder("a", 3, leaving=0, surplus=None, priority=0), Holder("b", 1)),
         unusable=("node n5 is cordoned", "node n6 is cordoned"),
@@ -48,7 +48,7 @@ def test_each_slice_is_in_one_count() -> None:
     assert inventory.copy().counts(SINGLE, "mine", {"n0": 4}) == expected
     # A slice that the job keeps is its own even if it is unusable; a node that is gone is nobody's.
     kept = inventory.counts(SINGLE, "mine", {"n0": 4, "n1": 4, "n6": 4, "gone": 4})
-    assert (kept.own, kept.ending, kept.unusable_count, kept.unusable) == (3, 0, 1, ("node n5 is cordoned",))
+    assert (kept.of_job, kept.ending, kept.unusable_count, kept.unusable) == (3, 0, 1, ("node n5 is cordoned",))
     # To others, what it has reserved is held.
     assert inventory.counts(SINGLE).holders == (Holder("a", 3), Holder("mine", 3), Holder("b", 1))
 
@@ -104,7 +104,7 @@ def test_each_accelerator_of_a_shared_host_is_in_one_count() -> None:
     inventory.replace_use(None, use("c", "other", GPU, 2))
     expected = SliceCounts(
         total=56,  # 7 hosts of 8
-        own=4 + 4 + 6,  # of b, e and g, where nothing is reserved yet
+        of_job=4 + 4 + 6,  # of b, e and g, where nothing is reserved yet
         ending=4,  # of e: 8 are reserved, 4 are kept
         holders=(Holder("k", 2 + 8), Holder("l", 1)),
         unusable=("node a is cordoned",),
