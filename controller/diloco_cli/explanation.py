@@ -217,7 +217,7 @@ def _nodes(facts: PoolFacts) -> str:
 
 
 def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:
-    """Explain the units that do not train. Those of a pool that have the same reason are one group."""
+    """Explain the units that do not train. Units of a pool that have the same reason are one group."""
     groups: dict[tuple[Any, ...], list[UnitStatus]] = {}
     for unit in units:
         trains = unit.state is UnitState.TRAINING and not unit.reason

@@ -66,7 +66,7 @@ def header(view: JobView, now: float) -> RenderableType:
 
 
 def live_table(shown: Table, now: float, styles: Sequence[str] = (), *, cut: bool = False) -> Grid:
-    """Render a table. `styles` are those of the state in each row. `cut` cuts the reason to one line."""
+    """Render a table. `styles` has the style of each row's state. `cut` cuts the reason to one line."""
     grid = Grid(box=None, pad_edge=False, header_style="dim", expand=_WHY in shown.head)
     for name in shown.head:
         if name == _WHY:

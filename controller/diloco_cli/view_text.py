@@ -60,7 +60,7 @@ def weight(unit: UnitStatus) -> str:
 
 
 def figure_headings(*, wide: bool = False) -> tuple[str, ...]:
-    """Headings of the figures of a unit that every table has, or with `wide` of those that only wide tables have."""
+    """Headings of the figures of a unit that every table has. With `wide`: of the figures that only wide tables have."""
     return tuple(figure.heading for figure in FIGURES.values() if figure.heading and figure.wide is wide)
 
 

@@ -7,7 +7,7 @@
         job = client.wait("lm", "Complete", seconds=86_400, progress=True)
         client.export("lm", "lm.safetensors")
 
-The types of a job are those of the API: `DiLoCoJob`, its `Spec` and its `Status`.
+A job has the types of the API: `DiLoCoJob`, its `Spec` and its `Status`.
 
 See docs/decisions/0258-submit-and-client.md.
 """

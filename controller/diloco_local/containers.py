@@ -306,7 +306,7 @@ def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
 
 
 async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set[str]) -> dict[str, Obj]:
-    """The objects by name. Those that do not exist are missing."""
+    """The objects by name, without names that do not exist."""
     objects: dict[str, Obj] = {}
     for name in sorted(wanted):
         with contextlib.suppress(NotFound):

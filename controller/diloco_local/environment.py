@@ -56,7 +56,7 @@ class ContainerConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """ConfigMaps and Secrets of the pod's namespace, decoded: name -> key -> content. Those that do not exist are missing."""
+    """ConfigMaps and Secrets of the pod's namespace, decoded: name -> key -> content. Objects that do not exist are missing."""
 
     config_maps: Mapping[str, Mapping[str, bytes]]
     secrets: Mapping[str, Mapping[str, bytes]]

@@ -126,7 +126,7 @@ class Facts:
     now: float
     """Time by the API server's clock, in seconds since the epoch."""
     ahead: float
-    """Seconds by which the API server's clock is ahead of this machine's. 0 if they may be equal."""
+    """How far the API server's clock is ahead of this machine's, in seconds. 0 if they may be equal."""
     version: str
     """Version of this program."""
     kubernetes: Mapping[str, object]

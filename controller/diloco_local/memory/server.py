@@ -255,7 +255,7 @@ def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str
 
 
 def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
-    """The object with the fields of `new` that the request may write, and those of `old` for the rest. Its metadata is a new dict."""
+    """The object with the fields of `new` that the request may write. The other fields are from `old`. Its metadata is a new dict."""
     old_meta = old["metadata"]
     if subresource == "status":
         rest = {key: value for key, value in old.items() if key != "status"}

@@ -95,8 +95,8 @@ def _pools(jobs: Iterable[Obj]) -> dict[str, list[Pool]]:
 
 # --- nodes that go -----------------------------------------------------------------------------------------------------
 def _nodes_of(name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool]]) -> list[str]:
-    """Names of the nodes that `--without NAME` removes: those of a node pool with this name; if there is none, those with an accelerator of
-    this name; if it names none, those that a pool of a job can use."""
+    """Names of the nodes that `--without NAME` removes: the node pool with this name; if there is none, the nodes with an accelerator of
+    this name; if there is no such accelerator, the nodes that a job's pool with this name can use."""
     by_label = [node for node in nodes if name in _node_pools(node)]
     if by_label:
         return [node["metadata"]["name"] for node in by_label]

@@ -104,7 +104,7 @@ class _ReadableObjects:
         self.notes: list[str] = []
 
     async def read(self, resource: Resource, what: str, meaning: str, *, labels: str = "", fields: str = "") -> list[Obj]:
-        """`what` names the objects, and `meaning` says what follows if those of other namespaces are not read, for the note."""
+        """`what` names the objects, and `meaning` says what follows if other namespaces are not read, for the note."""
         try:
             return await list_all(self._client, resource, labels=labels, fields=fields)
         except Forbidden:

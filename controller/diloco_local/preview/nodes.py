@@ -91,7 +91,7 @@ def _devices(model: Obj | None, kind: Accelerator) -> int:
 
 
 def _template_of(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:
-    """Labels, taints and capacity of new nodes: the model's, without those that are this node's alone."""
+    """Labels, taints and capacity of new nodes: the model's, without what only that node has."""
     if model is None:
         return {}, [{"key": key, "value": "present", "effect": "NoSchedule"} for key in kind.taints[:1]], {}
     labels = {key: value for key, value in (model["metadata"].get("labels") or {}).items() if key not in (NODE_HOSTNAME, NODE_POOL)}

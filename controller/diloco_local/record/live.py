@@ -40,7 +40,7 @@ class LiveHistory:
         self._newest = float("-inf")
 
     def add(self, *lines: RecordLine) -> None:
-        """Take the lines of this job, and ignore those of others."""
+        """Take the lines of this job, and ignore the lines of others."""
         for line in lines:
             if not isinstance(line, _KEPT) or line.job != self._job:
                 continue

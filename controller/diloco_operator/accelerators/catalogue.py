@@ -22,7 +22,7 @@ ACCELERATOR_NAMES: tuple[str, ...] = tuple(BUILT_IN)
 """Names of the built-in kinds."""
 _kinds = dict(BUILT_IN)
 CATALOGUE: Mapping[str, Accelerator] = MappingProxyType(_kinds)
-"""All kinds by name, with those of the catalogue file of this process."""
+"""All kinds by name, also from the catalogue file of this process."""
 
 
 def of_family(*families: Family) -> tuple[str, ...]:

@@ -32,8 +32,8 @@ def signs(labels: Mapping[str, str]) -> Iterable[Sign]:
 
 
 def spoken_labels(accelerator: str, signs: Collection[Sign]) -> Sequence[NodeLabels]:
-    """Return the labels by which to ask for nodes of this kind, as alternatives. Empty for a kind without labels. `signs` are those of
-    the cluster's nodes.
+    """Return the labels to ask for nodes of this kind with, as alternatives. Empty for a kind without labels. `signs`: of the cluster's
+    nodes.
 
     Cloud labels on nodes of the kind decide first, because a node that does not exist yet will have them, too; then the marks of clouds; at
     last the labels of feature discoveries, which only existing nodes have. If nothing is known, all labels are returned.

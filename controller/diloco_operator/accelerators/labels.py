@@ -29,7 +29,7 @@ class LabelDialect:
     marks: tuple[str, ...] = ()
     """Every node in a cluster of this dialect has at least one of these labels, with accelerators or without."""
     payment: str = ""
-    """Domain of the labels by which the same nodes say how they are paid for. "" if they are of several domains."""
+    """Domain of the labels that say how the same nodes are paid for. "" if they are of several domains."""
 
     def of(self, *values: str, key: str = "", qualifier: str = "") -> NodeLabels:
         """Return the labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""

@@ -1,7 +1,7 @@
 """The allotment of slices to jobs, kept up to date: requests and changes of the fleet go in, grants and revocations come out.
 
 The result depends only on the present requests and the present fleet. After a change, only jobs that it can concern are allotted again:
-those that are connected with it through slices that they could use. One flow over these jobs decides, in another thread if the caller
+jobs that are connected with it through slices that they could use. One flow over these jobs decides, in another thread if the caller
 wishes.
 
 See docs/decisions/0207-allotment.md.
@@ -186,7 +186,7 @@ class Allotment:
         return self._results.get(job, NOTHING_ALLOTTED)
 
     def spares(self, job: str) -> dict[str, list[str]]:
-        """Return pool -> names of its spares: the free slices that are kept for it beside those of its units."""
+        """Return pool -> names of its spares: the free slices that are kept for it beside its units' slices."""
         request, granted = self._request(job), self.of(job).granted
         spares: dict[str, list[str]] = {}
         for pool in request.pools if request is not None else ():
@@ -390,7 +390,7 @@ def whole_nodes(request: JobRequest) -> frozenset[str]:
 
 
 def _changed_nodes(before: JobRequest | None, now: JobRequest) -> frozenset[str]:
-    """Return the nodes of which the job has more, less or another part than before."""
+    """Return the nodes where the job has more, less or another part than before."""
     whole = (whole_nodes(before) if before is not None else frozenset()) ^ whole_nodes(now)
     return whole | {node for (node, _), _ in shares_of(before).items() ^ shares_of(now).items()}
 

@@ -228,7 +228,7 @@ class Yield(NamedTuple):
     beyond: int
     """The sum over units beyond minima: each unit's share, times the rank of its priority."""
     value: int
-    """The value of all units, for those that stay with the cost of leaving, less what the shares of jobs cost."""
+    """The value of all units, plus the cost of leaving of each that stays, less what the shares of jobs cost."""
 
 
 def is_approximate(problem: NamedProblem) -> bool:

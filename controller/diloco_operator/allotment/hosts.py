@@ -28,7 +28,7 @@ class HostUse:
     units: Mapping[UnitKey, Resources]
     """What each unit needs that is to stay on the host."""
     now: Resources
-    """What other pods and all units, also those that are leaving, leave free."""
+    """What other pods and all units leave free. Units that are leaving still count."""
 
     @property
     def rest(self) -> Resources:

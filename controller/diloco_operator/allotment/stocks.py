@@ -128,14 +128,14 @@ class Stock:
         return self.sizes[number]
 
     def _all(self) -> int:
-        """Return the points of the whole host: `ROOM`, or more if those of its units come to more."""
+        """Return the points of the whole host: `ROOM`, or the sum of its units' points if that is more."""
         assert self.host is not None
         held = sum(points(needs, self.host.whole.room) for needs in self.host.units.values())
         return max(ROOM, held)
 
     @property
     def accelerators_left(self) -> int:
-        """Accelerators that are left of a host in parts, or those of one whole slice."""
+        """Accelerators that are left of a host in parts, or that one whole slice has."""
         return self.host.accelerators_left if self.host is not None else self.kind.chips_per_host
 
 

@@ -52,7 +52,7 @@ def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
 
 def _tokens_per_second(pool: PoolThroughput, all_pools: Iterable[PoolThroughput]) -> float | None:
     """Return the measured tokens/s, or an estimate: the peak, times the tokens that the job gets out of a TFLOP of this kind, or `UNTRIED`
-    times those of its other kinds. If no pool is measured, the peak itself. None if that is unknown."""
+    times the tokens that it gets out of a TFLOP of its other kinds. If no pool is measured, the peak itself. None if that is unknown."""
     if pool.measured is not None:
         return pool.measured
     measured = [(each.kind, each.measured / each.peak if each.peak else None) for each in all_pools if each.measured is not None]

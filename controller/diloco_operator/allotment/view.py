@@ -36,7 +36,7 @@ class AllottedFleet:
         Args:
             granted: pool of this job -> slices that are granted to it.
             kept: key of a free slice -> the job that it is granted to, or for whose minimum it waits.
-            requests, results: those of all jobs, by key.
+            requests, results: of all jobs, by key.
         """
         self._fleet = fleet
         self._granted = granted
@@ -130,7 +130,7 @@ def _with_surplus(
     """Add to a holder the slices that its units are leaving, and those that it could lose without falling below a minimum.
 
     Args:
-        request, allotted: those of the holder.
+        request, allotted: the holder's.
         locate: returns the location of the slice on a node, or None if `holder` does not count that slice.
         resource: name of the devices that `holder` counts. "" if it counts slices.
     """

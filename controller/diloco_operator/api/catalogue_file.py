@@ -56,7 +56,7 @@ class _Part(BaseModel):
 
 
 class Labels(_Part):
-    """A label by which nodes of the kind are known."""
+    """A label that nodes of the kind have."""
 
     key: _Key
     values: list[_Value] = Field(min_length=1, max_length=100)

@@ -165,7 +165,7 @@ class Provisioning(ApiModel):
 
 
 class TemplateMetadata(ApiModel):
-    """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""
+    """Labels and annotations for the pods. Keys under diloco.dev/ belong to the operator."""
 
     labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")

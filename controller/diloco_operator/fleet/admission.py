@@ -30,7 +30,7 @@ class AdmittedPod(NamedTuple):
         return {key: value for key, value in self.node_selector if key not in asked}
 
     def added_tolerations(self, asked: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
-        """Return the tolerations that are not in `asked`, the template's, without those that every pod gets."""
+        """Return the tolerations that neither the template has (`asked`) nor every pod gets."""
         added = (each for each in self.tolerations.difference(asked) if each.key not in _OF_EVERY_POD)
         return tuple(sorted(added, key=lambda each: (each.key, each.operator, each.value, each.effect)))
 

@@ -101,8 +101,8 @@ def expressions(capacity: CapacityType, domain: str = "") -> list[list[dict[str,
     """Return alternatives of node affinity, each a list of matchExpressions. A node of this type meets one of them.
 
     Args:
-        domain: the domain of the cluster's cloud, if all nodes' labels are of one cloud. Then there is one alternative: the label by which
-            that cloud makes such nodes.
+        domain: the domain of the cluster's cloud, if all nodes' labels are of one cloud. Then there is one alternative: the label that
+            makes this cloud create such nodes.
     """
     spoken = [label for label in CAPACITY_LABELS if label.key.startswith(domain)]
     if capacity is CapacityType.ON_DEMAND:

@@ -29,8 +29,8 @@ class Oddity(NamedTuple):
 
 
 def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[NearbySlices, ...]:
-    """Return the slices of the same accelerator of which no unit of this shape can be made, by kind, the one with most free slices first.
-    The cost is in the number of kinds, not of slices."""
+    """Return the slices of the same accelerator that cannot hold a unit of this shape, by kind, the kind with most free slices first. The
+    cost grows with the number of kinds, not of slices."""
     if shape.accelerator == CPU:
         return ()
     same = [kind for kind in indexes if kind.accelerator == shape.accelerator and kind.chips_per_host]

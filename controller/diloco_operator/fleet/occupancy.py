@@ -40,7 +40,7 @@ class Occupancy:
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[PodUse, ...]] = {}
-        """Node -> all pods on it, also those that a reservation covers."""
+        """Node -> all pods on it, even if a reservation covers them."""
         self._jobs: dict[str, set[str]] = {}
         """Node -> keys of the jobs that have reserved it. Several if they share it, or if something else than the operator made a pod."""
         self._units: dict[str, dict[UnitKey, Resources]] = {}
@@ -68,7 +68,7 @@ class Occupancy:
             _put(self._pods, old.node, tuple(use for use in self._pods.get(old.node, ()) if use is not old))
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
-        """Return the pods on this node, without those of units that have reserved it."""
+        """Return the pods on this node, without the pods of units that have reserved it."""
         pods = self._pods.get(node, ())
         return tuple(use for use in pods if not self.covers(use)) if self.has_units_pods(node) else pods
 
@@ -85,7 +85,7 @@ class Occupancy:
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def reserve(self, job: str, nodes: Iterable[str], shares: Shares = NONE) -> Change:
-        """Reserve exactly these nodes for the job, in place of those that it had. `shares` has what its units take of nodes that they
+        """Reserve exactly these nodes for the job, and release the others that it had. `shares`: what its units take of nodes that they
         share."""
         new = frozenset(nodes)
         old = self._reservations.get(job, frozenset())

@@ -108,7 +108,7 @@ def thousandths(cpu: Fraction) -> int:
 
 
 def _override(total: dict[str, Fraction], resources: object) -> None:
-    """Replace the requests of the containers by those of the pod as a whole. A limit counts as a request if nothing is requested."""
+    """Replace the requests of the containers by the requests of the pod as a whole. A limit counts as a request if nothing is requested."""
     if not isinstance(resources, dict):
         return
     for kind in ("requests", "limits"):

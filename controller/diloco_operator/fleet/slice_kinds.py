@@ -1,4 +1,4 @@
-"""Which kind of slice a node belongs to, by its labels and devices, and of which kinds a unit of a shape can be made. Pure."""
+"""Which kind of slice a node belongs to, by its labels and devices, and which kinds can hold a unit of a shape. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def silent_kinds(shape: Shape, kinds: Collection[SliceKind]) -> list[SliceKind]:
 
 
 def kinds_for(shape: Shape, kinds: Collection[SliceKind]) -> list[SliceKind]:
-    """Return the kinds among `kinds` of which a unit of this shape can be made, the tightest fit first."""
+    """Return the kinds among `kinds` that can hold a unit of this shape, the tightest fit first."""
     if shape.topology:
         exact = SliceKind(shape.accelerator, shape.topology, shape.chips_per_host)
         return [exact] if exact in kinds else []

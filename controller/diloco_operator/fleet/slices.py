@@ -39,7 +39,7 @@ def is_divisible(accelerator: str) -> bool:
 
 
 class SliceKind(NamedTuple):
-    """A kind of slices. Those of one kind are interchangeable except for capacity type, labels and taints."""
+    """A kind of slices. Slices of one kind are interchangeable except for capacity type, labels and taints."""
 
     accelerator: str
     """Name in the catalogue, or "cpu"."""
@@ -112,13 +112,13 @@ class Slice:
     labels: Mapping[str, str]
     """The labels that all its hosts have."""
     taints: tuple[Taint, ...]
-    """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except those of the accelerator itself."""
+    """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except the taints of the accelerator itself."""
     room: Resources
     """What each host has left for a unit: what is allocatable, less what other pods use."""
     locality: Domain
     """The nearest domain that contains all its hosts."""
     in_part: bool
-    """Whether other units or pods use accelerators of this host. `kind` then counts those that are left."""
+    """Whether other units or pods use accelerators of this host. `kind` then counts the accelerators that are left."""
     part: str = ""
     """A name that other parts of the same host do not have. "" for the whole host, or all that is left of it."""
 
@@ -257,8 +257,8 @@ class Fleet(Protocol):
         ...
 
     def counts(self, shape: Shape, job: str = "", job_nodes: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
-        """Count the slices of this shape. `job_nodes` maps the first node of each slice that `job` keeps or gets to the accelerators that it
-        takes there."""
+        """Count the slices of this shape. `job_nodes` maps the first node of each slice that `job` keeps or gets to the accelerators that
+        it takes there."""
         ...
 
     def wanted_before(self, shape: Shape, *, starts: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Other pods: those that use resources of nodes beside what jobs have reserved. Pure.
+"""Other pods, which use resources of nodes beside what jobs have reserved. Pure.
 
 See docs/decisions/0130-what-occupies-a-node.md.
 """

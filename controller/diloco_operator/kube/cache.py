@@ -28,7 +28,7 @@ class CachedObject[T]:
     value: T
     """The projection: the parts of the object that are read. Whole objects are a hundred times as big."""
     label: str = ""
-    """The value of the label by which the reflector selects, "" if it selects by none."""
+    """The value of the label that the reflector selects by, "" if it selects by none."""
 
     @property
     def key(self) -> ObjectKey:

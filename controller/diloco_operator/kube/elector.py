@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class FormerLease:
-    """The Lease by which replicas of an earlier version of the same Deployment elect their leader, if it had another name then.
+    """The Lease with which replicas of an earlier version of the same Deployment elect their leader, if it had another name then.
 
-    This replica only reads that Lease, which may be another Deployment's. While a replica of the same Deployment leads by it, or may take
+    This replica only reads that Lease, which may be another Deployment's. While a replica of the same Deployment holds it, or may take
     it at any moment, this one does not lead. `clock` is the election's.
     """
 

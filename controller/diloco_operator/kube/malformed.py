@@ -27,7 +27,7 @@ class MalformedObject:
     name: str
     uid: str
     label: str
-    """The value of the label by which the cache selects, "" if it selects by none."""
+    """The value of the label that the cache selects by, "" if it selects by none."""
     problem: str
     """What is wrong, in words, without the object's content."""
     error: Exception | None = None

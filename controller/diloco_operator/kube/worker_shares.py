@@ -26,8 +26,8 @@ class WorkerShares:
     """Counts the workers that each lane holds. A lane that holds none may always have a free one.
 
     A lane is a crowd for a while after it wanted more workers than it would get alone. While another lane is present that is no crowd, a
-    crowd has `IN_CONTENTION` workers: with more, decisions and writes of the others would wait for those of the crowd, on the event loop
-    and on the API server.
+    crowd has `IN_CONTENTION` workers: with more, the others' decisions and writes would wait for the crowd's, on the event loop and on the
+    API server.
     """
 
     def __init__(self, workers: int) -> None:

@@ -2,7 +2,7 @@
 
 A full collection of Python looks at all objects, and everything else stands still meanwhile: for half a second when the caches hold 10,000
 jobs. It frees hardly anything, since nearly all objects go with their last reference. So a full collection here looks at new objects only:
-those that survive it are left out of all later ones. Everything is collected when memory has grown and nothing waits.
+objects that survive it are left out of all later ones. Everything is collected when memory has grown and nothing waits.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 """

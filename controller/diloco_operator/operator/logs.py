@@ -21,7 +21,7 @@ _LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warni
 
 @contextlib.contextmanager
 def about_job(namespace: str, name: str) -> Iterator[None]:
-    """Log lines inside the context, also those of tasks that it starts, are about this job."""
+    """Log lines inside the context are about this job, and so are the lines of tasks that it starts."""
     token = _job.set(f"{namespace}/{name}")
     try:
         yield

@@ -118,7 +118,7 @@ class JobRequest:
     spares: int = 0
     """Slices that stay free beside its units."""
     occupied: frozenset[str] = frozenset()
-    """Nodes that the job uses besides those of `PoolRequest.units`. No other job can get them."""
+    """Nodes that the job uses besides the nodes of `PoolRequest.units`. No other job can get them."""
     shared: Shares = field(default_factory=dict)
     """What units use of the nodes of `occupied` that they do not use as a whole."""
     may_move: int = 0

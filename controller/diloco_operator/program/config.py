@@ -5,7 +5,7 @@
     progressInterval: 10s
     workers: 16
 
-Its fields are those of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency` and `watchOtherPods`.
+It has the fields of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency` and `watchOtherPods`.
 Durations are written as in a job, `30s`, or as a number of seconds.
 """
 

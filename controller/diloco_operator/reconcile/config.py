@@ -61,7 +61,7 @@ class OperatorConfig:
     assign_users: bool = True
     """Name the user and the groups of pods whose template names none. False leaves them to the cluster, as OpenShift wants it."""
     image_pull_secrets: tuple[str, ...] = ()
-    """Names of Secrets with which the pods of jobs pull images, besides those of their templates. They are in the namespaces of the
+    """Names of Secrets with which the pods of jobs pull images, besides the Secrets of their templates. They are in the namespaces of the
     jobs."""
     storage_class_name: str = ""
     """StorageClass of a syncer's volume where spec.syncer.storage.className names none. Empty: the cluster's default."""

@@ -242,7 +242,7 @@ def _carry_out(
     pods = LearnerPods(context)
     scaling = scale(context, records, request, pods, limits)
 
-    # 2. Complete attempts of which an operator had created only a part before it died.
+    # 2. Complete attempts that an operator had created only in part before it died.
     learners = [
         *scaling.creates,
         *missing_pods(context, pods, scaling.records, units.adopted),

@@ -1,6 +1,6 @@
 """The best plan for jobs that compete if units of several sizes take from one class: found in whole numbers, not as a flow. Pure.
 
-The rules are those of the flow, one after the other: minima in their order, then units beyond them by priority, then the value of all, and
+It applies the rules of the flow one after the other: minima in their order, then units beyond them by priority, then the value of all, and
 at last what slices that are kept for minima are lent for. The result of each step bounds the next ones.
 
 See docs/decisions/0210-units-of-several-sizes.md.

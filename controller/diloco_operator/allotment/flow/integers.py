@@ -99,7 +99,7 @@ class Integers:
         """Find the solution with the largest goal, or any if the goal is None. If none is found, `values` stay.
 
         Args:
-            gap: the share of the best by which a solution of a large problem may miss it.
+            gap: how far a solution of a large problem may be below the best one, as a share of the best.
         """
         for variable in self._goal:
             self._solver.changeColCost(variable, 0.0)

@@ -90,8 +90,8 @@ class _Admission:
         assert not units, "a unit that stays has its slice"
 
     def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
-        """Add new units for the minimum, as many as there are slices for; first those that its pools' minima need. Returns the paths that
-        were added to the flow, and the units on each."""
+        """Add new units for the minimum while there are slices, first for its pools' minima. Returns the paths that were added to the
+        flow, and the units on each."""
         job, network = arcs.job, self._network
         wanted = job.missing
         network.upper[arcs.minimum] = job.protected + wanted

@@ -151,7 +151,7 @@ class FlowJob:
 
     @property
     def staying(self) -> int:
-        """How many held units stay at most, whatever happens: those of the minimum, and those that are settling."""
+        """How many held units stay at most, whatever happens: the minimum, and the units that are settling."""
         settling = sum(each.settling for pool in self.pools for each in pool.held)
         return min(self.protected + settling, sum(pool.has for pool in self.pools))
 

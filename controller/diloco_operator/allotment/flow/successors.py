@@ -113,7 +113,7 @@ def _staying(job: FlowJob, places: Container[tuple[str, str]]) -> FlowJob:
 
 
 def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[FlowJob]:
-    """Return the jobs. Those that could use no free slice get no successors, so one solve is enough on a full fleet."""
+    """Return the jobs. A job that could use no free slice gets no successors, so one solve is enough on a full fleet."""
     hubs = {class_.name: class_.hub for class_ in classes}
     free = unheld(jobs, classes, successors=False)
     open_ = {hubs[name] for name, room in free.items() if room > 0}

@@ -29,7 +29,7 @@ class ServerClock:
     def __init__(self, local: Callable[[], float] = time.time) -> None:
         self.local = local
         self._ahead = 0.0
-        """Seconds by which the server's clock is ahead; 0 as long as the answers allow it."""
+        """How far the server's clock is ahead, in seconds; 0 as long as the answers allow it."""
 
     def now(self) -> float:
         return self.local() + self._ahead

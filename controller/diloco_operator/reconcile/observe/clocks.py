@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CLOCK_TOLERANCE = 1.0
-"""Seconds by which a time may be ahead of the operator's clock: other clocks differ, and times are rounded to milliseconds."""
+"""How far a time may be ahead of the operator's clock, in seconds: other clocks differ, and times are rounded to milliseconds."""
 
 
 def between(earliest: float, moment: float | None, latest: float, now: float) -> float:

@@ -18,7 +18,7 @@ OBJECT_LIMIT = 3 << 19
 _RESERVE = 16 << 10
 """Bytes for what the API server adds: the managedFields of this status, and the frame of the request to etcd."""
 _STEP = 8 << 10
-"""Bytes by which the budget changes at once: one byte more in an annotation must not change a text in status."""
+"""The budget changes in steps of this many bytes: one byte more in an annotation must not change a text in status."""
 MAX_UNITS = 2 * MAX_LEARNERS
 """Units in one status, as the CRD limits it. Twice the learners: one pool may drain while another takes its place."""
 _UNIT_BYTES = 540 + FIGURES_BYTES

@@ -28,8 +28,8 @@ class ObservedState:
 
     job: Job
     fleet: Fleet
-    """The fleet as this job may use it: its free slices are only those that the allotment has granted to the job. It does not change during
-    a reconcile; `Plan.reservations` goes into the inventory right after."""
+    """The fleet as this job may use it: only slices that the allotment has granted to the job are free in it. It does not change during a
+    reconcile; `Plan.reservations` goes into the inventory right after."""
     config: OperatorConfig
     pods: tuple[PodView, ...] = ()
     """All pods in the job's namespace with its label."""

@@ -16,7 +16,7 @@ class ContributingUnits:
     """Names of units."""
 
     contributing: frozenset[str] = frozenset()
-    """Units whose present attempt contributes. If the last report is old, those that did when it came."""
+    """Units whose present attempt contributes. If the last report is old: units that contributed when it came."""
     returning: frozenset[str] = frozenset()
     """Units that were connected when the syncer went away, and train on as soon as it is back. They are no reason for an alarm yet."""
     recheck_at: float | None = None

@@ -24,7 +24,7 @@ from diloco_operator.reconcile.status.events import condition_events, host_event
 from diloco_operator.reconcile.status.goodput import account
 
 _CAUSES = frozenset({ConditionType.ACCEPTED, ConditionType.PLACED})
-"""Conditions that explain what units do; their Events come before those of the units."""
+"""Conditions that explain what units do; their Events come before the units' Events."""
 _CONSEQUENCES = frozenset(ConditionType) - _CAUSES
 
 
@@ -45,8 +45,8 @@ def write_status(
     may_wait: bool = False,
     of_units: Callable[[], Iterable[Event]] = tuple,
 ) -> StatusWrite:
-    """Write the status, if it is worth a write, with Events for the conditions that changed. The Events of the units stand between the
-    conditions that let them start and those that follow from them, so that all read as a story."""
+    """Write the status, if it is worth a write, with Events for the conditions that changed. The Events of the units stand after the
+    conditions that let them start and before the conditions that follow from them, so that all read as a story."""
     job = observed.job
     others = _of_others(job.status)
     status = bounded(status, status_budget(job.bytes_beside_status + (stored_bytes(others) if others else 0)))

@@ -21,13 +21,13 @@ from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 
 _PAUSE_TOLERANCE = 5.0
-"""Seconds by which the end of a pause may move before status is written anew."""
+"""How far the end of a pause may move before status is written anew, in seconds."""
 _REST_SHOWN_AFTER = 10.0
 """Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step, which users need not see."""
 
 
 def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
-    """Return the record with the state that the attempt is in now. `pods`: those of the attempt."""
+    """Return the record with the state that the attempt is in now. `pods`: the attempt's."""
     seen = context.unit_report(record.name, record.attempt)
     state, reason, why = _state(context, record, pods, seen)
     # Without a report everything stays as it was, also the end of a pause.

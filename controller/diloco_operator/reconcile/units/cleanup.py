@@ -1,7 +1,7 @@
-"""Which pods are deleted: those whose end is on record, those that drain, and by force those whose end no kubelet will confirm. Pure.
+"""Which pods are deleted: pods whose end is on record, pods that drain, and by force pods whose end no kubelet will confirm. Pure.
 
-Pods that ended by themselves stay for their logs, as those of a Kubernetes Job do: each unit keeps those of its newest failed attempt and
-of the attempt that completed. They occupy no hardware, and are deleted with the job.
+Pods that ended by themselves stay for their logs, as the pods of a Kubernetes Job do: each unit keeps the pods of its newest failed attempt
+and of the attempt that completed. They occupy no hardware, and are deleted with the job.
 
 See docs/decisions/0102-failures-of-nodes-and-units.md. See docs/decisions/0040-learner-pods.md.
 """
@@ -55,7 +55,7 @@ def _stays(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) ->
 
 
 def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]:
-    """Return learner pods to delete by force, also those of an earlier job of this name, and when others will be due. They were asked to
+    """Return learner pods to delete by force, also from an earlier job of this name, and when others will be due. They were asked to
     go, and their node does not answer.
 
     This is safe, because the syncer refuses what an old attempt sends. The syncer's own pod is never deleted by force."""

@@ -163,7 +163,7 @@ class _Delegator:
         return Delegation(tuple(self._asked), withdrawn, tuple(self._deadlines))
 
     def _keep(self) -> list[str]:
-        """Count the waiting units that the job has room for, those of the pools' minima first, then the oldest. Return the others."""
+        """Count the waiting units that the job has room for, first for the pools' minima, then the oldest. Return the others."""
         position = {pool.name: index for index, pool in enumerate(self._pools)}
         waiting = [record for record in self._records.values() if state_of(record) is State.WAITING_FOR_GRANTOR]
         waiting.sort(key=lambda record: (record.since or 0.0, position.get(record.pool, len(position)), record.number))

@@ -228,8 +228,8 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
 
 
 def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
-    """Return the avoided host on which most failures happened of those that used up the unit's restart budget, and their number. ("", 0) if
-    no host is avoided."""
+    """Return the avoided host with most of the failures that used up the unit's restart budget, and how many. ("", 0) if no host is
+    avoided."""
     counts = {node: sum(_counts(record, failure) for failure in hosts.records[node].failures) for node in hosts.avoided}
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 

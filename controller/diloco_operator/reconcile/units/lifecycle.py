@@ -40,8 +40,8 @@ _DRAINED_GRACE = 5.0
 reports arrive in that time, and a needless attempt at the end of a job costs little."""
 
 _REPORT_LATE = 5.0
-"""Seconds by which a report may arrive later than what a kubelet says about the same moment. The syncer sends one every 2 s; the operator
-reads large ones every 2 s."""
+"""How much later a report may arrive than what a kubelet says about the same moment, in seconds. The syncer sends one every 2 s; the
+operator reads large ones every 2 s."""
 
 
 class Units(NamedTuple):

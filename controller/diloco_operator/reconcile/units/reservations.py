@@ -1,4 +1,4 @@
-"""The nodes that a job has reserved: those that its units have by its records, and those whose accelerators its bound pods request. Pure.
+"""The nodes that a job has reserved: its units' nodes by the records, and nodes whose accelerators its bound pods request. Pure.
 
 Everyone who may create pods can write one with the job's label, owner and annotations. So a pod that is not bound yet holds a node only as
 part of a unit, and a unit holds no more than its pool's shape. A bound pod that requests no accelerators holds its node only if the records

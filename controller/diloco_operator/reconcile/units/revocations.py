@@ -47,7 +47,7 @@ def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRec
 
 @dataclass(slots=True)
 class _Trained:
-    """How many units count for the minima: those that train, or whose work is done."""
+    """How many units count for the minima: they train, or their work is done."""
 
     least: dict[str, int]
     """Pool -> its minimum. Without scavenged pools, which are part of no minimum."""

@@ -37,7 +37,7 @@ class StoppedRollOut(NamedTuple):
 
 
 def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Replace units that were made from an earlier template of their pool: those of `leaving` drain if the API server is known to admit
+    """Replace units that were made from an earlier template of their pool: the units of `leaving` drain if the API server is known to admit
     their new pods. Units without processes forget their failures, which say nothing about the new template."""
     units = dict(records)
     if context.finishing:

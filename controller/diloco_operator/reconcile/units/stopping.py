@@ -22,7 +22,7 @@ from diloco_operator.timeouts import RECONCILE
 
 
 def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Return the units. Those of a pool that spec.pools no longer has drain, and leave status with their last pod."""
+    """Return the units. Units of a pool that spec.pools no longer has drain, and leave status with their last pod."""
     units: dict[str, UnitStatusRecord] = {}
     for name, record in records.items():
         if record.pool in context.pools or record.state is UnitState.DRAINING:

@@ -25,7 +25,7 @@ HEARTBEATS_MISSED = 3
 
 
 def timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
-    """Return the time-out of the running attempt. `pods`: those of the attempt."""
+    """Return the time-out of the running attempt. `pods`: the attempt's."""
     since = record.since if record.since is not None else context.now
     if record.state is UnitState.STARTING and not all_run(pods):
         return start_timeout(context, pods, since)
