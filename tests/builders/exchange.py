@@ -353,7 +353,7 @@ class Program:
         except subprocess.TimeoutExpired as error:
             self.signal(signal.SIGABRT)
             self.process.wait()
-            raise AssertionError(f"{self.process.args} did not end within {timeout} s:\n{self.text[-8000:]}") from error
+            raise AssertionError(f"{self.process.args!r} did not end within {timeout} s:\n{self.text[-8000:]}") from error
 
     def end(self) -> None:
         if self.process.poll() is None:
