@@ -108,7 +108,7 @@ class Commit:
 
 
 def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
-    """Return the record of a closed exchange's merge. `cosine`: see `merge.Merged`; NaN becomes None."""
+    """Return the record of a closed exchange's merge. `cosine`: see `merge.MergedGradient`; NaN becomes None."""
     given = {
         unit: MergedContribution(
             contribution.weight, contribution.steps, contribution.measured.tokens, contribution.measured.norm, contribution.marks

@@ -133,12 +133,17 @@ def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: RankIden
     A unit of one host needs no leader address: the leader takes a free port, and the framework's collective tells the others which.
     """
     address = config.leader_address
-    host, _, port = address.rpartition(":") if address else (_LOOPBACK, "", "0")
+    if address:
+        host, _, port = address.rpartition(":")
+        listens_at = config.pod_ip or "0.0.0.0"  # noqa: S104 - mutual TLS
+    else:
+        host, port = _LOOPBACK, "0"
+        listens_at = host
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise ContractError(f"the leader's address must be host:port, not {address!r}")
     leader: Leader | None = None
     if me.rank == 0:
-        leader = Leader(me, config.tls, (config.pod_ip or "0.0.0.0") if address else host, int(port), layout=layout, session=session)  # noqa: S104 - mutual TLS
+        leader = Leader(me, config.tls, listens_at, int(port), layout=layout, session=session)
     if not address:
         port = world.gather(str(leader.port if leader is not None else 0).encode())[0].decode()
     return leader or Follower(me, config.tls, host, int(port))

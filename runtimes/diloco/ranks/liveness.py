@@ -89,5 +89,9 @@ class Verdict:
         """
         if self._lost is None and self._raised is not None:
             self._looks += 1
-            return self._left or self._raised if self._looks > LOOKS else None
-        return self._lost and (self._left or self._lost)
+            if self._looks <= LOOKS:
+                return None
+            return self._left or self._raised
+        if self._lost is None:
+            return None
+        return self._left or self._lost

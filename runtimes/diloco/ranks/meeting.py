@@ -29,7 +29,8 @@ def disagreement(leader: Here, other: Here) -> str:
         return f"{who} has another model than the leader: names and shapes of the parameters must be the same on all ranks"
     differing = sorted(name for name, dtype in leader.dtypes.items() if other.dtypes.get(name) != dtype)
     if differing:
-        name, first = differing[0], f" (the first of {len(differing)} that differ)" if len(differing) > 1 else ""
+        name = differing[0]
+        first = f" (the first of {len(differing)} that differ)" if len(differing) > 1 else ""
         kept, expected = other.dtypes.get(name, "no type"), leader.dtypes[name]
         return (
             f"{who} keeps tensor {name!r} in {kept}, rank 0 (the leader) in {expected}{first}: give the model the same types on all ranks, "

@@ -116,7 +116,10 @@ class Schedule:
         heard += self._without_those_that_wait(events, waiting)
         if self._finished is not None and not waiting:
             heard.append(self._finished)
-        actions, plan = ([], UnitPlan(self._state.step)) if self.last is not None else self._decide(heard)
+        if self.last is None:
+            actions, plan = self._decide(heard)
+        else:
+            actions, plan = [], UnitPlan(self._state.step)
         orders = tuple(Order(self._state.step, action) for action in actions)
         return Decision(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
 

@@ -182,7 +182,9 @@ class StateOfUnit:
                 source, write = self._to_pass.popleft()
             array, values = from_message(write.array), np.frombuffer(write.values, np.float32)
             for rank in (0, *self._others):
-                for piece in overlap((array.piece,), self._held[rank]) if rank != source else ():
+                if rank == source:
+                    continue
+                for piece in overlap((array.piece,), self._held[rank]):
                     share = PieceArray(piece, array.name, array.dtype)
                     self._write(rank, share, np.ascontiguousarray(within(piece, array.piece, values)))
             self._tell(source, StateOrder(passed=StatePassed(bytes=len(write.values))))
@@ -214,8 +216,10 @@ class StateOfUnit:
             if said.HasField("shared"):
                 self._to_pass.append((rank, said.shared))
             if said.last:
-                answer.done, answer.error = True, f"rank {rank}: {said.error}" if said.error else ""
-                answer.whole, answer.bytes = {fragment.fragment: fragment.version for fragment in said.whole}, said.bytes
+                answer.done = True
+                answer.error = f"rank {rank}: {said.error}" if said.error else ""
+                answer.whole = {fragment.fragment: fragment.version for fragment in said.whole}
+                answer.bytes = said.bytes
                 del self._answers[said.number]
                 if answer.size:
                     self._unwritten -= answer.size

@@ -127,8 +127,8 @@ class PeersOfUnit(Peers):
                 wanted = not plan.seed and state.t > 0
                 taker.begin(time.monotonic() - self._joined_at, self._start_seconds, wanted=wanted, why=why, stored_steps=steps or 0)
         else:
-            if (donor := self._named.popleft() if self._named else None) is not None:
-                taker.named(donor)
+            if self._named:
+                taker.named(self._named.popleft())
             taker.boundary(self._process.adopted, restarted=restarted)
 
     def holds_parameters(self) -> None:

@@ -70,8 +70,11 @@ class StateTransfer(StagedParts):
         yield StateMessage(end=StateEnd(parts=index, bytes=total, elements=self._elements))
 
     def _until_the_next(self) -> Iterator[StateMessage]:
-        """Yield an empty message every ALIVE_SECONDS until there is a part, for BOUNDARY_SECONDS at most."""
-        for _ in range(int(BOUNDARY_SECONDS // ALIVE_SECONDS) if self._hears_waiting else 0):
+        """Yield an empty message every ALIVE_SECONDS until there is a part, for BOUNDARY_SECONDS at most. None for a receiver that does not
+        know them."""
+        if not self._hears_waiting:
+            return
+        for _ in range(int(BOUNDARY_SECONDS // ALIVE_SECONDS)):
             if self.wait(ALIVE_SECONDS):
                 return
             yield StateMessage()

@@ -143,7 +143,9 @@ class Storer:
 
 def _check_arrays(names: Mapping[str, frozenset[str]] | None, blocks: Sequence[Block]) -> None:
     """Raise StateError if the optimizer had other arrays when the small rest was read than the blocks have. `names` is from `names_of`."""
+    if names is None:
+        return
     stored = names_by_tensor(array for block in blocks for array in block.arrays)
-    for tensor, kept_names in names.items() if names is not None else ():
+    for tensor, kept_names in names.items():
         if differing := kept_names ^ stored.get(tensor, frozenset()):
             raise StateError(f"the optimizer has begun to keep {min(differing)} of {tensor} meanwhile")

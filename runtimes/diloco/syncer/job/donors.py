@@ -76,7 +76,10 @@ class Donors:
         """
         self._interval = sync_interval
         self._grant = grant
-        self._from, self._until = (0.0, 0.0) if restored_at is None else (restored_at + SETTLE, restored_at + AFTER_RESTART)
+        self._from = self._until = 0.0
+        """When the first donor may be named, and until when units that trained before this process began may come back."""
+        if restored_at is not None:
+            self._from, self._until = restored_at + SETTLE, restored_at + AFTER_RESTART
         self._waiting: dict[str, Taking] = {}
         """By unit, in the order in which they asked."""
         self._given: dict[str, tuple[Taking, Answer]] = {}
@@ -171,9 +174,10 @@ class Donors:
             return None
         if able:
             why = (
-                f"the units that train have a state with {plural(most, 'local step')} behind it at most, and this unit has stored one with"
+                f"the units that train have a state with {plural(most, 'local step')} behind it at most, and this unit has stored one "
+                f"with {taking.steps}"
             )
-            return Answer(taking.round, None, why=f"{why} {taking.steps}")
+            return Answer(taking.round, None, why=why)
         if taking.failed:
             reason = f"; {taking.why}" if taking.why else ""
             asked = ", ".join(sorted(taking.failed))
@@ -185,5 +189,11 @@ class Donors:
 
 def _common(one: str, other: str) -> int:
     """How many parts from the left two localities share."""
-    parts = list(zip(one.split("/"), other.split("/"), strict=False)) if one and other else []
-    return next((index for index, (a, b) in enumerate(parts) if a != b), len(parts))
+    if not one or not other:
+        return 0
+    common = 0
+    for part, other_part in zip(one.split("/"), other.split("/"), strict=False):
+        if part != other_part:
+            break
+        common += 1
+    return common

@@ -109,7 +109,7 @@ class Exchanges:
         """Per fragment the tokens that were committed when its version was made: the same for all ranks that adopt it."""
         self.checksums = VersionChecksums() if checksums is None else checksums
         self.cosine = MovingAverage(COSINE_ALPHA, even=True)
-        """Between contributions, over the newest merges, see `merge.Merged`."""
+        """Between contributions, over the newest merges, see `merge.MergedGradient`."""
         self._reported_adoptions = ReportedAdoptions()
 
     @property

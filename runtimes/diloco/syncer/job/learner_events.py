@@ -36,6 +36,7 @@ from diloco.syncer.streams.learner_stream import (
     StreamEvent,
     StreamLost,
     WorkRequested,
+    message_name,
 )
 from diloco.syncer.streams.sessions import Rejected, UnitSession
 from diloco.wording import one_line
@@ -73,7 +74,7 @@ class LearnerEvents:
         try:
             await self._handle_of_stream(stream, event, now)
         except Exception as error:  # noqa: BLE001 - a defect that one message has shown; `fail` logs it
-            self._membership.fail(stream, _name(event), error, now)
+            self._membership.fail(stream, message_name(event), error, now)
         # Even after an error: a stream whose slots do not come back is never read again.
         self._answers.release(event)
         if not isinstance(event, WITHOUT_SLOT):
@@ -180,8 +181,3 @@ class LearnerEvents:
             self._on_seeded()
             self._job.changes.notify()
         return None
-
-
-def _name(event: StreamEvent) -> str:
-    """The name of the wire's message that the event brings."""
-    return type(event).__name__.removesuffix("Received").removesuffix("Reported").removesuffix("Requested")

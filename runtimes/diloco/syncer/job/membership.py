@@ -365,8 +365,9 @@ class Membership:
         for stream, session in self._job.streams.joined():
             if stream.complete:
                 self._ask_for_seed(stream, session)
-                for rank_stream in stream.unit_streams if self._starting is None else ():
-                    rank_stream.outgoing.urgent(self._welcomes.message(rank_stream, resumed=True, seed_wanted=True))
+                if self._starting is None:
+                    for rank_stream in stream.unit_streams:
+                        rank_stream.outgoing.urgent(self._welcomes.message(rank_stream, resumed=True, seed_wanted=True))
                 return
         if not self._job.streams.joined() and not self._job.streams.joining():
             exchanges.core = None

@@ -13,7 +13,7 @@ from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.welcomes import Welcomes
-from diloco.syncer.streams.learner_stream import LearnerStream, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
+from diloco.syncer.streams.learner_stream import LearnerStream, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent, message_name
 from diloco.syncer.streams.sessions import JoinRequest, Rejected, UnitSession
 
 
@@ -94,8 +94,8 @@ def not_of_rank(stream: LearnerStream, session: UnitSession, event: StreamEvent)
     """Return why a follower is refused that sends what only its leader may send. None if the event is allowed."""
     if not stream.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
         return None
-    what = type(event).__name__.removesuffix("Reported").removesuffix("Requested").removesuffix("Received")
-    return Rejected(Refused.PROTOCOL, f"rank {stream.rank} of unit {session.unit} sends {what}, which is for its leader, rank 0, to say")
+    name = message_name(event)
+    return Rejected(Refused.PROTOCOL, f"rank {stream.rank} of unit {session.unit} sends {name}, which is for its leader, rank 0, to say")
 
 
 def _wrong_rank(leader: LearnerStream, hello: Hello) -> Rejected | None:

@@ -80,8 +80,10 @@ def redo(folder: Path, position: Mapping[str, Any], stored: Stored, training: Tr
         reader = RecordFile(segment.path, values=True)
         for record in reader:
             with _naming(segment, record):
-                before = follows(int(record.head["n"]), before, unnoted)
+                number = int(record.head["n"])
+                check_follows(number, before, unnoted)
                 redone.take(record)
+            before = number
         if reader.torn is not None and not segment.cut:
             _cut_off(segment, reader.torn, is_last=segment is found[-1])
     redone.finish()
@@ -136,8 +138,8 @@ class _Redone:
             stored.losses.training.add(commit.t, float(head["loss"]))
 
 
-def follows(number: int, before: int, unnoted: int) -> int:
-    """Return `number`, a record's. Raises StateError if records are missing between it and `before`, or it stands twice.
+def check_follows(number: int, before: int, unnoted: int) -> None:
+    """Raise StateError if records are missing between record `number` and `before`, or it stands twice.
 
     Args:
         number: of the record
@@ -146,7 +148,6 @@ def follows(number: int, before: int, unnoted: int) -> int:
     """
     if before and not before < number <= max(before + 1, unnoted):
         raise StateError(f"it is record {number}, and the one before it is {before}: those between them are missing, or it stands twice")
-    return number
 
 
 @contextlib.contextmanager

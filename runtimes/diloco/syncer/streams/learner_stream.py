@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -290,3 +290,18 @@ StreamEvent = (
 )
 WITHOUT_SLOT = (ProgressReported, PushOffered, PortionReceived, PushDecoded, StreamLost)
 """Events that need no slot, because a stream can have only a few of them waiting anyway."""
+_MESSAGE_NAMES: Mapping[type[StreamEvent], str] = {
+    HelloReceived: "Hello",
+    ProgressReported: "Progress",
+    SeedReceived: "Seed",
+    PortionReceived: "Portion",
+    WorkRequested: "Work",
+    EvaluationReceived: "Evaluation",
+    AliveReceived: "Alive",
+    ByeReceived: "Bye",
+}
+
+
+def message_name(event: StreamEvent) -> str:
+    """Name, for people, the message that an event brings, or the event itself if it brings none of these."""
+    return _MESSAGE_NAMES.get(type(event), type(event).__name__)

@@ -124,7 +124,12 @@ class SendOrder[V: Sized, M]:
         version = queue.pop(0).version
         if not queue:
             del self._fragments[self.sending]
-        self._favour = self._favour + (version.size if cheap else -version.size) if current and behind else 0.0
+        if not current or not behind:
+            self._favour = 0.0
+        elif cheap:
+            self._favour += version.size
+        else:
+            self._favour -= version.size
         return version
 
     def _next_number(self) -> int:
