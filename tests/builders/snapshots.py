@@ -15,7 +15,7 @@ from diloco.contract import JobFile
 from diloco.data.ledger import Ledger
 from diloco.snapshots.store import SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
-from diloco.syncer.job.restore import META_FORMAT, snapshot_data
+from diloco.syncer.job.restore import META_FORMAT, StateBesideCore, snapshot_data
 from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.loss_history import LossHistory
@@ -35,10 +35,17 @@ def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", 
     core = InlineCore(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
     assert core.begin([pack(fragment, arrays) for fragment in core.fragments]) is None
     file = JobFile(name=job, namespace="default", uid=uid, training=training)
-    work, checksums = JobWork(Ledger(), fragments), VersionChecksums()
-    data = snapshot_data(
-        core, work, UnitStatsTable(), file, StoredSessions(), {}, {}, LossHistory(), [0] * fragments, checksums, Position(1, 1)
+    beside = StateBesideCore(
+        work=JobWork(Ledger(), fragments),
+        sessions=StoredSessions(),
+        tokens=[0] * fragments,
+        unit_stats=UnitStatsTable(),
+        fences={},
+        evaluations={},
+        losses=LossHistory(),
+        checksums=VersionChecksums(),
     )
+    data = snapshot_data(core, beside, file, Position(1, 1))
     return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)
 
 

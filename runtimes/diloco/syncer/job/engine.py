@@ -39,7 +39,7 @@ from diloco.syncer.job.membership import Membership
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.payloads import Payloads
 from diloco.syncer.job.recoveries import Recoveries
-from diloco.syncer.job.restore import RestoredState, snapshot_data
+from diloco.syncer.job.restore import RestoredState, StateBesideCore, snapshot_data
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
 from diloco.syncer.job.starting import ModelStart, StartRead
@@ -396,20 +396,18 @@ class Engine:
 
     def _snapshot_data(self, core: Core, position: Position) -> SnapshotData:
         history, sessions = self._history, self._job.sessions
-        return snapshot_data(
-            core,
-            self.work,
-            self._job.unit_stats,
-            self._config.job,
-            sessions.stored,
-            sessions.fences,
-            history.evaluations,
-            history.losses,
-            self.exchanges.tokens,
-            self.exchanges.checksums,
-            position,
-            self._former,
+        beside = StateBesideCore(
+            work=self.work,
+            sessions=sessions.stored,
+            tokens=self.exchanges.tokens,
+            checksums=self.exchanges.checksums,
+            unit_stats=self._job.unit_stats,
+            fences=sessions.fences,
+            evaluations=history.evaluations,
+            losses=history.losses,
+            former=self._former,
         )
+        return snapshot_data(core, beside, self._config.job, position)
 
     def _sessions_may_return(self) -> bool:
         """Return whether units may come back with what they have trained: those of a session without a stream, or, where sessions of the

@@ -50,51 +50,44 @@ class BadState(Exception):
     """The volume holds state that this job cannot continue from. The message says what is wrong and what to do."""
 
 
-@dataclass(slots=True)
-class RestoredState:
-    """Everything that a snapshot holds and a process continues from."""
+@dataclass(slots=True, kw_only=True)
+class StateBesideCore:
+    """What a snapshot holds of a job beside its core."""
 
-    core: Core | None
-    """None if the job has no parameters yet."""
     work: JobWork
     """The ledger, and the work of sessions that go on."""
     sessions: StoredSessions
-    """Sessions of the process before that go on."""
+    """Sessions that go on in the next process."""
     tokens: list[int]
     """For each fragment, the job's committed tokens when its version was made."""
-    tape: TapeEnd
     unit_stats: UnitStatsTable
     fences: dict[str, int]
     evaluations: dict[str, tuple[float, int]]
     """For each unit (held-out loss of the final parameters, tokens of that evaluation)."""
     losses: LossHistory
     checksums: VersionChecksums
-    snapshot: DurableSnapshot | None
+    former: Sequence[str] = ()
+    """Folders below `checkpoint.uri` of the jobs that this one went on from, the last one first. Their units may have stored states."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RestoredState(StateBesideCore):
+    """What a process continues from: a snapshot, or nothing yet."""
+
+    core: Core | None = None
+    """None if the job has no parameters yet."""
+    tape: TapeEnd
+    snapshot: DurableSnapshot | None = None
     ending: Ending | None
     """The early end that a training program has asked for. None if none has."""
-    same_job: bool
+    same_job: bool = True
     """The snapshot is of this very job, so its learners may come back with what they have trained."""
-    former: Sequence[str]
-    """Folders below `checkpoint.uri` of the jobs that this one went on from, the last one first. Their units may have stored states."""
-    message: str
+    message: str = ""
     """A remark for status, e.g. that an older snapshot was used. Empty if there is none."""
 
 
-def snapshot_data(
-    core: Core,
-    work: JobWork,
-    unit_stats: UnitStatsTable,
-    job: JobFile,
-    sessions: StoredSessions,
-    fences: Mapping[str, int],
-    evaluations: Mapping[str, Any],
-    losses: LossHistory,
-    tokens: Sequence[int],
-    checksums: VersionChecksums,
-    position: Position,
-    former: Sequence[str] = (),
-) -> SnapshotData:
-    """Return the present state; `position` must be the tape's position at this moment. `former` is as in `RestoredState`.
+def snapshot_data(core: Core, beside: StateBesideCore, job: JobFile, position: Position) -> SnapshotData:
+    """Return the present state; `position` must be the tape's position at this moment.
 
     The arrays are shared with the core, which never writes to them.
     """
@@ -103,17 +96,17 @@ def snapshot_data(
         "format": META_FORMAT,
         "job": {"uid": job.uid, "name": job.name, "namespace": job.namespace},
         "core": state.meta(),
-        "ledger": work.ledger.to_json(),
-        "work": work.to_json(),
-        "sessions": sessions.to_json(),
-        "tokens": list(tokens),
-        "checksums": checksums.to_json(),
+        "ledger": beside.work.ledger.to_json(),
+        "work": beside.work.to_json(),
+        "sessions": beside.sessions.to_json(),
+        "tokens": list(beside.tokens),
+        "checksums": beside.checksums.to_json(),
         "tape": position.to_json(),
-        "accounts": unit_stats.to_json(),
-        "fences": dict(fences),
-        "evaluations": {unit: list(evaluation) for unit, evaluation in evaluations.items()},
-        "losses": losses.to_json(),
-        "former": list(former),
+        "accounts": beside.unit_stats.to_json(),
+        "fences": dict(beside.fences),
+        "evaluations": {unit: list(evaluation) for unit, evaluation in beside.evaluations.items()},
+        "losses": beside.losses.to_json(),
+        "former": list(beside.former),
     }
     return SnapshotData(core.t, TensorParts(state.parts()), meta)
 
@@ -198,24 +191,17 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
         if loaded is None:
             _check_nothing_is_lost(store, folder)
             fragments = config.job.training.fragments
-            work, tape = JobWork(Ledger(), fragments), end_of_tape(folder)
-            nothing = [0] * fragments
             return RestoredState(
-                None,
-                work,
-                StoredSessions(),
-                nothing,
-                tape,
-                UnitStatsTable(),
-                fences,
-                {},
-                LossHistory(),
-                VersionChecksums(),
-                None,
-                ending,
-                True,
-                (),
-                "",
+                work=JobWork(Ledger(), fragments),
+                sessions=StoredSessions(),
+                tokens=[0] * fragments,
+                unit_stats=UnitStatsTable(),
+                fences=fences,
+                evaluations={},
+                losses=LossHistory(),
+                checksums=VersionChecksums(),
+                tape=end_of_tape(folder),
+                ending=ending,
             )
         with _naming(config, store, loaded.path):
             restored = _restored(config, folder, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
@@ -307,21 +293,21 @@ def _restored(
     final = is_over(training, ending, stored.t, ledger.tokens)
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items() if final}
     return RestoredState(
-        core,
-        state.work,
-        state.sessions if goes_on else StoredSessions(state.sessions.opened),
-        state.tokens,
-        tape,
-        UnitStatsTable(meta["accounts"]),
-        fences,
-        evaluations,
-        state.losses,
-        state.checksums,
-        DurableSnapshot(loaded.t, loaded.path, copied),
-        ending,
-        same_job,
-        _former(meta, same_job=same_job),
-        message,
+        work=state.work,
+        sessions=state.sessions if goes_on else StoredSessions(state.sessions.opened),
+        tokens=state.tokens,
+        unit_stats=UnitStatsTable(meta["accounts"]),
+        fences=fences,
+        evaluations=evaluations,
+        losses=state.losses,
+        checksums=state.checksums,
+        former=_former(meta, same_job=same_job),
+        core=core,
+        tape=tape,
+        snapshot=DurableSnapshot(loaded.t, loaded.path, copied),
+        ending=ending,
+        same_job=same_job,
+        message=message,
     )
 
 
