@@ -25,13 +25,12 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, by_tensor, overlap, within
 from diloco.object_stores import words
 from diloco.protocol import rpc
-from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import StateWanted
 from diloco.protocol.framing import FramingError
 from diloco.protocol.incoming_state import ArraysReceived, EndReceived, IncomingState, RestReceived
 from diloco.protocol.state_parts import PieceArray, StateError, pieces_from_message
 from diloco.protocol.state_values import decode
-from diloco.protocol.tls import TlsError, TlsFiles
+from diloco.protocol.tls import TlsError
 from diloco.snapshots.store import SnapshotError, Unusable
 from diloco.snapshots.stored_state import Block, StoredState, UnitFolder, check_fits
 from diloco.wording import plural
@@ -133,9 +132,7 @@ class PeersCopy(Copy):
         wanted: StateWanted,
         layout: Layout,
         fragments: int,
-        tls: TlsFiles,
-        host_name: str,
-        keepalive: Keepalive,
+        open_channel: Callable[[str], grpc.Channel],
         on_arrival: Callable[[], None],
     ) -> None:
         """
@@ -143,16 +140,14 @@ class PeersCopy(Copy):
             addresses: host:port of each process of the donor, rank 0 first
             wanted: the request for each of them; only the first one is asked for the small rest
             fragments: how many the model has
-            host_name: what the certificate of the donor must say
+            open_channel: opens a channel to an address. May raise TlsError
             on_arrival: see `Copy`
         """
         super().__init__(on_arrival)
         self._wanted = wanted
         self._layout = layout
         self._fragments = fragments
-        self._tls = tls
-        self._host_name = host_name
-        self._keepalive = keepalive
+        self._open_channel = open_channel
         self._lock = threading.Lock()
         self._addresses = deque(enumerate(addresses))
         self._addresses.rotate(-wanted.rank)
@@ -215,8 +210,7 @@ class PeersCopy(Copy):
         wanted.CopyFrom(self._wanted)
         wanted.without_rest = wanted.without_rest or rank != 0
         incoming = IncomingState(self._layout, self._fragments, with_rest=not wanted.without_rest)
-        credentials = self._tls.read().channel_credentials()
-        with grpc.secure_channel(address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
+        with self._open_channel(address) as channel:
             call = rpc.take(channel)(wanted)
             with self._lock:
                 self._calls.append(call)

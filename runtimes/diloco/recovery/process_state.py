@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import grpc
+
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece
@@ -17,7 +19,7 @@ from diloco.learner.incarnations import Incarnations
 from diloco.learner.inner_state import InnerState
 from diloco.learner.stored_parts import PartsOfProcess
 from diloco.learner.unit_plan import UnitPlan
-from diloco.protocol.channel import Keepalive
+from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Donor, PieceMap, StateWanted
 from diloco.protocol.state_parts import cut, pieces_to_message
 from diloco.recovery.adopted_versions import AdoptedVersions
@@ -83,8 +85,12 @@ class ProcessState:
         """Begin to copy a donor's state. `on_arrival` is called on other threads when there is something to take."""
         job, fragments = self._config.job, len(self.adopted.versions)
         addresses = list(donor.rank_addresses) or [donor.address]
-        host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        copy = PeersCopy(addresses, self._wanted(donor), self._layout, fragments, self._config.tls, host_name, Keepalive(), on_arrival)
+        options = client_options(Keepalive(), learner_host_name(job.name, job.namespace, donor.unit, donor.attempt))
+
+        def open_channel(address: str) -> grpc.Channel:
+            return grpc.secure_channel(address, self._config.tls.read().channel_credentials(), options=options)
+
+        copy = PeersCopy(addresses, self._wanted(donor), self._layout, fragments, open_channel, on_arrival)
         copy.start()
         return copy
 

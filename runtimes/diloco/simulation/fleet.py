@@ -14,7 +14,7 @@ from diloco.simulation.failures import YEAR, ReturnDelay
 from diloco.simulation.job import Outcome, SimulatedJob
 from diloco.simulation.network import Sizes
 from diloco.simulation.path import Path
-from diloco.simulation.slices import FleetSlices, Group, PlacedUnit, Placer, Reclaims, Slowdowns
+from diloco.simulation.slices import FleetSlices, Group, GroupEvents, PlacedUnit, Placer, Reclaims, Slowdowns
 from diloco.simulation.unit import Hardware
 
 
@@ -107,8 +107,7 @@ def simulate(training: Training, placer: Placer, groups: Sequence[Group], condit
     random = default_rng([seed, sum(place is not None for place in placer.units().values())])
     job = SimulatedJob(endless, (), random, sizes=links.sizes(training), syncer_bandwidth=links.syncer)
     fate = default_rng(seed)  # without the number of units, so that the same groups fail whatever it is
-    job.slices = slices = FleetSlices(
-        job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate, conditions.joining
-    )
+    events = GroupEvents(repairs, conditions.reclaims, conditions.slowdowns, conditions.joining)
+    job.slices = slices = FleetSlices(job, placer, groups, hardware, events, fate)
     slices.begin()
     return replace(job.run(seconds), reclaimed=slices.reclaimed, moved=slices.moved)

@@ -109,6 +109,18 @@ class Slowdowns:
     seconds: float = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class GroupEvents:
+    """What happens to groups beside failures, which units have."""
+
+    repairs: ReturnDelay
+    """Time until a group that failed is back."""
+    reclaims: Reclaims
+    slowdowns: Slowdowns
+    joining: Mapping[str, float]
+    """As in `Conditions`."""
+
+
 class FleetSlices:
     """Implements `unit.Slices` for the units of one job."""
 
@@ -118,14 +130,10 @@ class FleetSlices:
         placer: Placer,
         groups: Sequence[Group],
         hardware: Callable[[PlacedUnit], Hardware],
-        repairs: ReturnDelay,
-        reclaims: Reclaims,
-        slowdowns: Slowdowns,
+        events: GroupEvents,
         random: Generator,
-        joining: Mapping[str, float],
     ) -> None:
-        """`hardware`: makes the hardware of a unit from its place. `repairs`: time until a group that failed is back. `joining`: see
-        `Conditions`."""
+        """`hardware`: makes the hardware of a unit from its place."""
         self.reclaimed = 0
         """Units that had to leave because their slices were taken away."""
         self.moved = 0
@@ -134,9 +142,7 @@ class FleetSlices:
         self._placer = placer
         self._groups = groups
         self._hardware = hardware
-        self._repairs = repairs
-        self._reclaims = reclaims
-        self._slowdowns = slowdowns
+        self._events = events
         self._random = random
         self._fates = dict(zip((group.name for group in groups), random.spawn(len(groups)), strict=True))
         """Random numbers of each group, so that its fate does not depend on the units."""
@@ -147,19 +153,18 @@ class FleetSlices:
         """The places of the units that have one."""
         self._moving: set[str] = set()
         """Units in `_places` that are leaving for better slices."""
-        self._joining = joining
         self._due = math.inf
         """When to ask the placer again, if nothing happens before."""
 
     def begin(self) -> None:
         """Place the first units, and plan the first reclaims and slowdowns."""
-        for name, when in self._joining.items():
+        for name, when in self._events.joining.items():
             self._out[name] += 1
             self._placer.gone(name)
             self._job.timeline.at(when, partial(self._back, [name]))
         self._place()
         spot = [group.name for group in self._groups if group.spot]
-        if self._reclaims.together and spot:
+        if self._events.reclaims.together and spot:
             self._plan_reclaim(spot)
         else:
             for name in spot:
@@ -174,7 +179,7 @@ class FleetSlices:
         groups = self._places.pop(unit.name).groups
         broken = groups[int(self._random.integers(len(groups)))]
         self._gone(broken)
-        self._job.timeline.at(self._job.timeline.now + self._repairs.draw(self._random), partial(self._back, [broken]))
+        self._job.timeline.at(self._job.timeline.now + self._events.repairs.draw(self._random), partial(self._back, [broken]))
         self._place()
 
     def trains(self, unit: SimulatedUnit) -> None:
@@ -188,12 +193,12 @@ class FleetSlices:
     def slowdown(self, unit: SimulatedUnit) -> float:
         """How many times as long the unit's next step takes; 1 if the unit is not slow."""
         slow = any(self._slow[group] for group in self._places[unit.name].groups)
-        return self._slowdowns.factor if slow else 1.0
+        return self._events.slowdowns.factor if slow else 1.0
 
     # --- what happens to groups ---------------------------------------------------------------------------------------
 
     def _plan_reclaim(self, groups: Sequence[str]) -> None:
-        self._after(groups[0], self._reclaims.per_day, partial(self._reclaim, groups))
+        self._after(groups[0], self._events.reclaims.per_day, partial(self._reclaim, groups))
 
     def _after(self, group: str, per_day: float, do: Callable[[], None]) -> None:
         if per_day > 0:
@@ -203,7 +208,7 @@ class FleetSlices:
     def _reclaim(self, groups: Sequence[str]) -> None:
         """The cloud gives notice. Units end their steps and leave, at the latest when the notice ends."""
         timeline = self._job.timeline
-        deadline = timeline.now + self._reclaims.notice
+        deadline = timeline.now + self._events.reclaims.notice
         on_them = [name for name, place in self._places.items() if set(place.groups) & set(groups)]
         self.reclaimed += len(on_them)
         self._placer.advance(timeline.now)
@@ -213,7 +218,7 @@ class FleetSlices:
                 self._placer.gone(group)
         for name in on_them:
             self._job.units[name].leave(deadline, partial(self._left, name))
-        timeline.at(deadline + float(self._fates[groups[0]].exponential(self._reclaims.away)), partial(self._return, groups))
+        timeline.at(deadline + float(self._fates[groups[0]].exponential(self._events.reclaims.away)), partial(self._return, groups))
         self._place()
 
     def _left(self, name: str) -> None:
@@ -243,11 +248,11 @@ class FleetSlices:
         self._place()
 
     def _plan_slowdown(self, group: str) -> None:
-        self._after(group, self._slowdowns.per_day, partial(self._become_slow, group))
+        self._after(group, self._events.slowdowns.per_day, partial(self._become_slow, group))
 
     def _become_slow(self, group: str) -> None:
         self._slow[group] += 1
-        self._job.timeline.at(self._job.timeline.now + self._slowdowns.seconds, partial(self._end_slowdown, group))
+        self._job.timeline.at(self._job.timeline.now + self._events.slowdowns.seconds, partial(self._end_slowdown, group))
         self._plan_slowdown(group)
 
     def _end_slowdown(self, group: str) -> None:
