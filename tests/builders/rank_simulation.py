@@ -202,7 +202,7 @@ class SimulatedUnit:
 
     def _tell(self, rank: SimulatedRank, fragment: int, version: Version | None) -> None:
         if version is not None:
-            self._to_leader(rank, partial(self.schedule.told, rank.rank, fragment, version))
+            self._to_leader(rank, partial(self.schedule.received, rank.rank, fragment, version))
 
     def _to_leader(self, rank: SimulatedRank, message: Callable[[], None]) -> None:
         message() if rank.rank == 0 else rank.to_leader.append(message)

@@ -18,7 +18,7 @@ from diloco.ranks.channel import RankIdentity, SideChannel
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
 from diloco.ranks.messages import pieces_to_wire
-from diloco.ranks.ranks_pb2 import Here, Met
+from diloco.ranks.ranks_pb2 import RankHello, RankWelcome
 
 LAYOUT = Layout([TensorSpec("w", (8, 4))])
 
@@ -58,8 +58,8 @@ class Unit:
     def follower(self, rank: int, files: TlsFiles | None = None) -> Follower:
         return Follower(self.me(rank), files or self.files, "127.0.0.1", self.port, self.ends[rank])
 
-    def here(self, rank: int, owned: list[Piece] | None = None, /, **changes: Any) -> Here:
-        here = Here(
+    def hello(self, rank: int, owned: list[Piece] | None = None, /, **changes: Any) -> RankHello:
+        hello = RankHello(
             job_uid=self.place.job.uid,
             unit="u",
             attempt=1,
@@ -73,12 +73,12 @@ class Unit:
             owned=pieces_to_wire(deal(LAYOUT.tensors, self.ranks)[rank] if owned is None else owned),
         )
         for name, value in changes.items():
-            setattr(here, name, value)
-        return here
+            setattr(hello, name, value)
+        return hello
 
-    def meets(self, channel: SideChannel[Any], here: Here | None = None, timeout: float = WAIT_TIMEOUT) -> Future[Met]:
+    def meets(self, channel: SideChannel[Any], hello: RankHello | None = None, timeout: float = WAIT_TIMEOUT) -> Future[RankWelcome]:
         """What the meeting brings this rank; it waits on a thread of its own."""
-        return in_background(lambda: channel.meet(here or self.here(channel.me.rank), timeout))
+        return in_background(lambda: channel.meet(hello or self.hello(channel.me.rank), timeout))
 
 
 def in_background[T](call: Callable[[], T]) -> Future[T]:

@@ -26,7 +26,7 @@ from diloco.ranks.channel import RankIdentity
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
 from diloco.ranks.messages import pieces_to_wire
-from diloco.ranks.ranks_pb2 import Here, Stepped, ToLeader
+from diloco.ranks.ranks_pb2 import RankHello, Stepped, ToLeader
 
 LAYOUT = Layout([TensorSpec("w", (8, 4))])
 
@@ -41,7 +41,7 @@ def main() -> None:
         import torch.distributed as dist
 
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[4]}", rank=rank, world_size=ranks)
-    here = Here(
+    hello = RankHello(
         job_uid=me.job_uid,
         unit=me.unit,
         attempt=me.attempt,
@@ -53,7 +53,7 @@ def main() -> None:
         data_ranks=ranks,
         owned=pieces_to_wire(deal(LAYOUT.tensors, ranks)[rank]),
     )
-    channel.meet(here, timeout=180.0)
+    channel.meet(hello, timeout=180.0)
     print("met", flush=True)
     what, _, text = sys.stdin.readline().strip().partition(" ")
     if what == "raise":

@@ -72,7 +72,7 @@ class Arrivals:
         self._owners = [frozenset(ranks) for ranks in owners]
         self._told: list[dict[int, Version]] = [{} for _ in owners]
 
-    def told(self, rank: int, fragment: int, version: Version) -> None:
+    def received(self, rank: int, fragment: int, version: Version) -> None:
         """Note that the rank has this version. Ignored if the rank owns nothing of the fragment."""
         if rank in self._owners[fragment]:
             self._told[fragment][rank] = version

@@ -25,7 +25,7 @@ from diloco.contract import Exit, learner_identity
 from diloco.learner.leave import leave
 from diloco.protocol.tls import TlsFiles
 from diloco.ranks.liveness import HEARTBEAT, Cause
-from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Met, ToLeader
+from diloco.ranks.ranks_pb2 import End, FromLeader, RankHello, RankWelcome, ToLeader
 
 type Outbound = tuple[bytes, int | None]
 """(message, the rank that it is for). None: for all others."""
@@ -101,23 +101,23 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         """The unit ends, or the loss of another rank no longer concerns this process."""
         self._has_left = False
         self._failed = False
-        self._met: Future[Met] = Future()
+        self._welcome: Future[RankWelcome] = Future()
         self._judged = threading.Event()
         """The verdict is in: the others know which rank ends the unit."""
         self._process = os.getpid()
         self._former_hook = sys.excepthook
 
-    def meet(self, here: Here, timeout: float = MEETING_TIMEOUT) -> Met:
+    def meet(self, hello: RankHello, timeout: float = MEETING_TIMEOUT) -> RankWelcome:
         """Wait until all ranks have come, and return the session that they share. Called once.
 
         Raises Leave with `Exit.RANK_LOST` if the ranks do not agree, or one is lost or does not come in time, and with
         `Exit.REFUSED_LAYOUT` if their pieces do not make up the model. From now on the loss of a rank ends this process.
         """
-        self._begin(here, time.monotonic() + timeout)
+        self._begin(hello, time.monotonic() + timeout)
         self._thread.start()
         sys.excepthook = self._excepthook
         atexit.register(self._at_exit)
-        return self._met.result()
+        return self._welcome.result()
 
     def heard(self) -> list[tuple[int, Heard]]:
         """Return the messages since the last call, in order: (rank that sent it, message). Never waits."""
@@ -165,7 +165,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._release()
 
     @abstractmethod
-    def _begin(self, here: Here, deadline: float) -> None:
+    def _begin(self, hello: RankHello, deadline: float) -> None:
         """Prepare before the thread starts."""
 
     @abstractmethod
@@ -190,8 +190,8 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         A program that has raised itself is not ended: its own exception ends it.
         """
         self._over = True
-        if not self._met.done():
-            self._met.set_exception(leave(Exit(end.status), end.message))
+        if not self._welcome.done():
+            self._welcome.set_exception(leave(Exit(end.status), end.message))
         elif not (self._failed and cause.rank == self.me.rank):
             self._end_process(end.status, end.message)
         self._judged.set()

@@ -18,7 +18,7 @@ from diloco.protocol.backoff import exponential
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Outbound, RankIdentity, SideChannel, end_process, reason
 from diloco.ranks.liveness import SILENCE, Cause, Silence
-from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
+from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Left, RankHello, ToLeader
 from diloco.ranks.stream import Stream, StreamError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
@@ -51,8 +51,8 @@ class Follower(SideChannel[FromLeader]):
         if self._stream is not None:
             self._stream.write(*(raw for raw, _ in messages))
 
-    def _begin(self, here: Here, deadline: float) -> None:
-        self._here = here
+    def _begin(self, hello: RankHello, deadline: float) -> None:
+        self._hello = hello
         self._deadline = deadline
 
     async def _main(self) -> None:
@@ -101,7 +101,7 @@ class Follower(SideChannel[FromLeader]):
             await asyncio.sleep(exponential(_FIRST_DELAY, _LONGEST_DELAY, failures))
 
     async def _introduce(self, stream: Stream) -> tuple[Stream, FromLeader]:
-        stream.write(ToLeader(here=self._here).SerializeToString())
+        stream.write(ToLeader(hello=self._hello).SerializeToString())
         try:
             async with asyncio.timeout(SILENCE):
                 return stream, FromLeader.FromString(await stream.read())
@@ -123,8 +123,8 @@ class Follower(SideChannel[FromLeader]):
     def _handle(self, message: FromLeader) -> bool:
         """Handle a message. False if it is the leader's last one."""
         match message.WhichOneof("message"):
-            case "met":
-                self._met.set_result(message.met)
+            case "welcome":
+                self._welcome.set_result(message.welcome)
             case "end":
                 self._finish(Cause(message.end.rank, message.end.message), message.end)
                 return False

@@ -114,7 +114,7 @@ class FollowerMember(RankMember[Follower]):
 
     def _tell(self, fragment: int, version: Version) -> None:
         wire = messages.version_to_wire(version, self._incarnations.name)
-        self._channel.say(ToLeader(told=ranks_pb2.Told(fragment=fragment, version=wire)))
+        self._channel.say(ToLeader(version_received=ranks_pb2.VersionReceived(fragment=fragment, version=wire)))
 
     def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         self._channel.say(ToLeader(stepped=ranks_pb2.Stepped(tokens=tokens, loss=loss, settled=batches)))

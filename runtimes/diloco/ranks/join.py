@@ -29,7 +29,7 @@ from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.meeting import counting
 from diloco.ranks.messages import pieces_to_wire
-from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLeader
+from diloco.ranks.ranks_pb2 import FromLeader, RankHello, StateOrder, StateSaid, ToLeader
 from diloco.ranks.samples import DataRank
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
@@ -65,7 +65,7 @@ def join_ranks(
     me = RankIdentity(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
     incarnations = Incarnations()
     process = ProcessState(config, layout, fragments, inner, store.owned(), incarnations, rank=me.rank, alone=False) if inner else None
-    here = Here(
+    rank_hello = RankHello(
         job_uid=me.job_uid,
         unit=me.unit,
         attempt=me.attempt,
@@ -82,13 +82,13 @@ def join_ranks(
         peer_address=process.address if process is not None else "",
     )
     channel = _channel(config, layout, hello.session, me, world)
-    met = channel.meet(here)
+    welcome = channel.meet(rank_hello)
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
     owned = channel.take_owned() if isinstance(channel, Leader) else ()
     portions = [portion(fragment, store.owned()) for fragment in fragments]
     state = _state_of_unit(channel, process, portions, owned) if isinstance(channel, Leader) and process is not None else None
     peers = Peers() if state is None or process is None else PeersOfUnit(config, layout, process, state)
-    own = _hello_of(hello, layout, channel, met.session, owned, peers, config.locality)
+    own = _hello_of(hello, layout, channel, welcome.session, owned, peers, config.locality)
     parts = make_parts(config, own, store, fragments, inbox, incarnations, peers, on_adopt)
     if isinstance(channel, Follower):
         of_rank = _state_of_rank(channel, process, portions) if process is not None else None

@@ -23,7 +23,7 @@ from diloco.ranks.channel import LEFT_EARLY, TELL_TIMEOUT, TICK, Outbound, RankI
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
 from diloco.ranks.meeting import absent, disagreement
 from diloco.ranks.messages import pieces_from_wire
-from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, StateSaid, ToLeader
+from diloco.ranks.ranks_pb2 import End, FromLeader, Left, RankHello, RankWelcome, StateSaid, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
 from diloco.wording import plural
 
@@ -63,7 +63,7 @@ class Leader(SideChannel[ToLeader]):
         """Connections whose peers have not proved their identity, the oldest first."""
         self._streams: dict[int, Stream] = {}
         self._listening: set[asyncio.Task[None]] = set()
-        self._heres: dict[int, Here] = {}
+        self._hellos: dict[int, RankHello] = {}
         self._checking: asyncio.Task[None] | None = None
         self._owned: Sequence[Sequence[Piece]] = ()
         self._verdict = Verdict()
@@ -81,7 +81,7 @@ class Leader(SideChannel[ToLeader]):
     @property
     def data_ranks(self) -> list[int]:
         """Which part of the unit's batch each rank trains. Known after the meeting."""
-        return [self._heres[rank].data_rank for rank in range(self.me.ranks)]
+        return [self._hellos[rank].data_rank for rank in range(self.me.ranks)]
 
     def take_owned(self) -> Sequence[Sequence[Piece]]:
         """Return the pieces of each rank and forget them, after the meeting. The pieces of many ranks take 100 MB."""
@@ -91,19 +91,19 @@ class Leader(SideChannel[ToLeader]):
     @property
     def inner_states(self) -> Sequence[str]:
         """The kind of each rank's inner state. Known after the meeting."""
-        return [self._heres[rank].inner_state for rank in range(self.me.ranks)]
+        return [self._hellos[rank].inner_state for rank in range(self.me.ranks)]
 
     @property
     def peer_addresses(self) -> list[str]:
         """Where each rank gives what it owns of the state. Empty if one of them gives nothing. Known after the meeting."""
-        addresses = [self._heres[rank].peer_address for rank in range(self.me.ranks)]
+        addresses = [self._hellos[rank].peer_address for rank in range(self.me.ranks)]
         return addresses if all(addresses) else []
 
     def take_held(self) -> Sequence[Sequence[Piece]]:
         """Return the pieces that each rank stores and forget them, after the meeting."""
-        held = [pieces_from_wire(self._heres[rank].held) for rank in range(self.me.ranks)]
-        for here in self._heres.values():
-            here.ClearField("held")
+        held = [pieces_from_wire(self._hellos[rank].held) for rank in range(self.me.ranks)]
+        for hello in self._hellos.values():
+            hello.ClearField("held")
         return held
 
     def wait_until_left(self, seconds: float) -> bool:
@@ -111,8 +111,8 @@ class Leader(SideChannel[ToLeader]):
         with self.changed:
             return self.changed.wait_for(lambda: len(self._left) == self.me.ranks - 1, seconds)
 
-    def _begin(self, here: Here, deadline: float) -> None:
-        self._heres[0] = here
+    def _begin(self, hello: RankHello, deadline: float) -> None:
+        self._hellos[0] = hello
         self._deadline = deadline
 
     # --- the meeting ----------------------------------------------------------------------------------------------------
@@ -165,22 +165,22 @@ class Leader(SideChannel[ToLeader]):
         try:
             async with asyncio.timeout(_HERE_TIMEOUT):
                 message = ToLeader.FromString(await stream.read(MOST_MEETING_BYTES))
-            if not message.HasField("here"):
+            if not message.HasField("hello"):
                 raise StreamError("it said something else")
         except (StreamError, DecodeError, TimeoutError) as error:
             _log.warning("a connection to the leader of unit %s from %s did not say its rank: %s", self.me.unit, where, error)
             stream.cut()
             return
-        here = message.here
-        rank = here.rank
-        if why := disagreement(self._heres[0], here) or (
-            f"two processes say that they are {self.me.name(rank)}" if rank in self._heres else ""
+        hello = message.hello
+        rank = hello.rank
+        if why := disagreement(self._hellos[0], hello) or (
+            f"two processes say that they are {self.me.name(rank)}" if rank in self._hellos else ""
         ):
             stream.write(FromLeader(end=End(rank=rank, status=Exit.RANK_LOST, message=why)).SerializeToString())
             self._end(Cause(rank, why), why)
             await stream.close()
             return
-        self._heres[rank] = here
+        self._hellos[rank] = hello
         self._streams[rank] = stream
         self._silence.heard(rank)
         stream.write(b"")  # tells the rank that it is accepted
@@ -191,7 +191,7 @@ class Leader(SideChannel[ToLeader]):
         self._all_there()
 
     def _all_there(self) -> None:
-        if len(self._heres) == self.me.ranks and not self._over:
+        if len(self._hellos) == self.me.ranks and not self._over:
             self._checking = self._loop.create_task(self._check())
 
     async def _check(self) -> None:
@@ -202,16 +202,16 @@ class Leader(SideChannel[ToLeader]):
             why = f"the ranks of unit {self.me.unit} do not make up the model: {error}"
             self._end(Cause(0, why), why, Exit.REFUSED_LAYOUT)
             return
-        for here in self._heres.values():
-            here.ClearField("owned")
+        for hello in self._hellos.values():
+            hello.ClearField("owned")
         # The unit may have ended while the pieces were checked. Ranks that were told so must not begin.
         if not self._over:
-            met = Met(session=self._session)
-            self._say_now(FromLeader(met=met))
-            self._met.set_result(met)
+            welcome = RankWelcome(session=self._session)
+            self._say_now(FromLeader(welcome=welcome))
+            self._welcome.set_result(welcome)
 
     def _checked_pieces(self) -> list[list[Piece]]:
-        owned = [pieces_from_wire(self._heres[rank].owned) for rank in range(self.me.ranks)]
+        owned = [pieces_from_wire(self._hellos[rank].owned) for rank in range(self.me.ranks)]
         check_cover(self._layout, owned)
         return owned
 
@@ -236,7 +236,7 @@ class Leader(SideChannel[ToLeader]):
                         self.wanted(message.wants.batches)
                     case "state":
                         self.state_said(rank, message.state)
-                    case "told" | "stepped" | "draining" | "reads":
+                    case "version_received" | "stepped" | "draining" | "reads":
                         self._put(rank, message)
         except (StreamError, DecodeError) as error:
             self._verdict.lost(rank, f"is lost: {error}")
@@ -257,7 +257,7 @@ class Leader(SideChannel[ToLeader]):
         cause = self._verdict.look()
         if cause is not None:
             self._end(cause, f"{self.me.name(cause.rank)} {cause.why}. This process ends, and with it the unit")
-        elif (missing := absent(self.me.ranks, self._heres)) and time.monotonic() > self._deadline:
+        elif (missing := absent(self.me.ranks, self._hellos)) and time.monotonic() > self._deadline:
             why = f"unit {self.me.unit} waited for {missing} in vain: {plural(self.me.ranks, 'rank')} must start, with one leader address"
             self._end(Cause(0, why), why)
 

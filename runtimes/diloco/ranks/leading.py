@@ -64,7 +64,7 @@ class LeaderMember(RankMember[Leader]):
         # Nothing to do: ranks put no parameters into the model before the copy is whole, and then each tells its own program.
         self._connect_peers(lambda: None, lambda: None)
         self._events: list[InboxEvent] = []
-        self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
+        self._untranslated: list[tuple[int, ranks_pb2.VersionReceived]] = []
         """Versions of a syncer that this rank's own stream has not met yet, with the ranks that have told of them."""
         everyone, fragments = range(channel.me.ranks), len(self._model.names)
         self._schedule = Schedule(new_unit(fragments, parts.training.steps), [everyone] * fragments, counting, self._plan)
@@ -242,8 +242,8 @@ class LeaderMember(RankMember[Leader]):
         reports, self._untranslated = self._untranslated, []
         for rank, message in self._channel.heard():
             match message.WhichOneof("message"):
-                case "told":
-                    reports.append((rank, message.told))
+                case "version_received":
+                    reports.append((rank, message.version_received))
                 case "stepped":
                     stepped = message.stepped
                     self._schedule.stepped(rank, stepped.tokens, stepped.loss)
@@ -258,11 +258,11 @@ class LeaderMember(RankMember[Leader]):
                 self._untranslated.append((rank, report))
             else:
                 fragment = messages.checked(report.fragment, len(self._model.names))
-                self._schedule.told(rank, fragment, Version(epoch, report.version.t))
+                self._schedule.received(rank, fragment, Version(epoch, report.version.t))
         self._count_trained()
 
     def _tell(self, fragment: int, version: Version) -> None:
-        self._schedule.told(0, fragment, version)
+        self._schedule.received(0, fragment, version)
 
     def _tell_step(self, tokens: int, loss: float, batches: int | None) -> None:
         self._per_step = max(1, batches or 1)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from diloco.ranks.ranks_pb2 import Here
+from diloco.ranks.ranks_pb2 import RankHello
 from diloco.wording import plural
 
 
-def disagreement(leader: Here, other: Here) -> str:
+def disagreement(leader: RankHello, other: RankHello) -> str:
     """Return for people why a rank cannot be of the leader's unit. Empty if it can."""
     who = f"rank {other.rank} of unit {leader.unit}"
     if (other.job_uid, other.unit, other.attempt) != (leader.job_uid, leader.unit, leader.attempt):

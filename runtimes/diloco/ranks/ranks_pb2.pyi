@@ -8,30 +8,30 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToLeader(_message.Message):
-    __slots__ = ("here", "failed", "left", "told", "stepped", "draining", "wants", "state", "reads")
-    HERE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("hello", "failed", "left", "version_received", "stepped", "draining", "wants", "state", "reads")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
-    TOLD_FIELD_NUMBER: _ClassVar[int]
+    VERSION_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     STEPPED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     WANTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
-    here: Here
+    hello: RankHello
     failed: Failed
     left: Left
-    told: Told
+    version_received: VersionReceived
     stepped: Stepped
     draining: Draining
     wants: Wants
     state: StateSaid
     reads: Reads
-    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ..., state: _Optional[_Union[StateSaid, _Mapping]] = ..., reads: _Optional[_Union[Reads, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[RankHello, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., version_received: _Optional[_Union[VersionReceived, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ..., state: _Optional[_Union[StateSaid, _Mapping]] = ..., reads: _Optional[_Union[Reads, _Mapping]] = ...) -> None: ...
 
 class FromLeader(_message.Message):
-    __slots__ = ("met", "end", "left", "order", "deal", "cut", "drop", "counted", "state")
-    MET_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("welcome", "end", "left", "order", "deal", "cut", "drop", "counted", "state")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -40,7 +40,7 @@ class FromLeader(_message.Message):
     DROP_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    met: Met
+    welcome: RankWelcome
     end: End
     left: Left
     order: Order
@@ -49,7 +49,7 @@ class FromLeader(_message.Message):
     drop: Drop
     counted: Counted
     state: StateOrder
-    def __init__(self, met: _Optional[_Union[Met, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., cut: _Optional[_Union[Order, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., counted: _Optional[_Union[Counted, _Mapping]] = ..., state: _Optional[_Union[StateOrder, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[RankWelcome, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., cut: _Optional[_Union[Order, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., counted: _Optional[_Union[Counted, _Mapping]] = ..., state: _Optional[_Union[StateOrder, _Mapping]] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("tensor", "start", "size")
@@ -67,7 +67,7 @@ class Pieces(_message.Message):
     pieces: _containers.RepeatedCompositeFieldContainer[Piece]
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
 
-class Here(_message.Message):
+class RankHello(_message.Message):
     __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks", "dtypes", "inner_state", "held", "peer_address")
     class DtypesEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -106,7 +106,7 @@ class Here(_message.Message):
     peer_address: str
     def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ..., inner_state: _Optional[str] = ..., held: _Optional[_Union[Pieces, _Mapping]] = ..., peer_address: _Optional[str] = ...) -> None: ...
 
-class Met(_message.Message):
+class RankWelcome(_message.Message):
     __slots__ = ("session",)
     SESSION_FIELD_NUMBER: _ClassVar[int]
     session: bytes
@@ -132,7 +132,7 @@ class Version(_message.Message):
     t: int
     def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ...) -> None: ...
 
-class Told(_message.Message):
+class VersionReceived(_message.Message):
     __slots__ = ("fragment", "version")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]

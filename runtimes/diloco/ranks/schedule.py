@@ -86,9 +86,9 @@ class Schedule:
     def counts(self) -> Counts:
         return self._counts
 
-    def told(self, rank: int, fragment: int, version: Version) -> None:
+    def received(self, rank: int, fragment: int, version: Version) -> None:
         """Note that a rank, which may be the leader, has received its part of this version."""
-        self._arrivals.told(rank, fragment, version)
+        self._arrivals.received(rank, fragment, version)
 
     def stepped(self, rank: int, tokens: int, loss: float = math.nan) -> None:
         """Note that a rank, which may be the leader, has done its next local step. `loss`: mean over its tokens, NaN if unknown."""
@@ -107,7 +107,7 @@ class Schedule:
         """Decide at a boundary of the leader.
 
         Args:
-            events: what came from the syncer. A `Received` in it is ignored: a value counts once all owners have `told` of it
+            events: what came from the syncer. A `Received` in it is ignored: a value counts once all owners have it (`received`)
             waiting: fragments with a value that the leader has received and not been ordered to adopt (`ReceivedVersions.waiting(ordered)`)
         """
         ripe, dropped = self._arrivals.settle()

@@ -21,7 +21,7 @@ from diloco.protocol.tls import TlsFiles
 from diloco.ranks import leader, stream
 from diloco.ranks.channel import SideChannel
 from diloco.ranks.meeting import absent, disagreement
-from diloco.ranks.ranks_pb2 import Here, Met, ToLeader
+from diloco.ranks.ranks_pb2 import RankHello, RankWelcome, ToLeader
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def unit(place: Place) -> Iterator[Unit]:
     made.leader.left()
 
 
-def refusal(unit: Unit, here: Here) -> str:
-    """What all ranks are told when rank 1 says `here`."""
-    first, second = unit.meets(unit.leader), unit.meets(unit.follower(1), here)
+def refusal(unit: Unit, hello: RankHello) -> str:
+    """What all ranks are told when rank 1 says `hello`."""
+    first, second = unit.meets(unit.leader), unit.meets(unit.follower(1), hello)
     errors = [future.exception(WAIT_TIMEOUT) for future in (first, second)]
     assert all(isinstance(error, Leave) for error in errors)
     [message] = {error.message for error in errors if isinstance(error, Leave)}
@@ -49,8 +49,8 @@ def refusal(unit: Unit, here: Here) -> str:
 
 def test_all_learn_the_session_and_the_leader_who_owns_what(unit: Unit) -> None:
     channels: list[SideChannel[Any]] = [unit.follower(2), unit.follower(1), unit.leader]
-    for met in [unit.meets(channel) for channel in channels]:
-        assert met.result(WAIT_TIMEOUT) == Met(session=b"session"), "no rank needs to know what the others own"
+    for welcome in [unit.meets(channel) for channel in channels]:
+        assert welcome.result(WAIT_TIMEOUT) == RankWelcome(session=b"session"), "no rank needs to know what the others own"
     assert unit.leader.take_owned() == deal(LAYOUT.tensors, 3)
 
 
@@ -64,8 +64,8 @@ def test_a_leader_that_checks_many_pieces_hears_and_serves_others_meanwhile(plac
         served.set()
 
     monkeypatch.setattr(leader, "check_cover", check)
-    met = [unit.meets(channel) for channel in (unit.leader, unit.follower(1))]
-    assert [one.result(WAIT_TIMEOUT) for one in met] == [Met(session=b"session")] * 2
+    welcomes = [unit.meets(channel) for channel in (unit.leader, unit.follower(1))]
+    assert [one.result(WAIT_TIMEOUT) for one in welcomes] == [RankWelcome(session=b"session")] * 2
     assert served.is_set()
     unit.leader.left()
 
@@ -84,8 +84,8 @@ def test_a_side_channel_that_fails_ends_its_process_with_the_reason(place: Place
         error = unit.meets(alone).exception(WAIT_TIMEOUT)
     assert isinstance(error, Leave)
     assert (error.status, error.message) == (Exit.RANK_LOST, f"rank 1 of unit u {said}")
-    met = [unit.meets(channel) for channel in (unit.leader, unit.follower(1))]
-    assert [one.result(WAIT_TIMEOUT).session for one in met] == [b"session", b"session"]
+    welcomes = [unit.meets(channel) for channel in (unit.leader, unit.follower(1))]
+    assert [one.result(WAIT_TIMEOUT).session for one in welcomes] == [b"session", b"session"]
     monkeypatch.setattr(unit.leader, "_judge_silence", fail)
     assert unit.ends[0].result() == (Exit.RANK_LOST, f"rank 0 (the leader) of unit u {said}")
 
@@ -93,7 +93,7 @@ def test_a_side_channel_that_fails_ends_its_process_with_the_reason(place: Place
 @pytest.mark.slow
 def test_who_does_not_come_is_named(unit: Unit) -> None:
     first, second = unit.meets(unit.leader), unit.meets(unit.follower(1))
-    until(lambda: 1 in unit.leader._heres, "rank 1 to come")
+    until(lambda: 1 in unit.leader._hellos, "rank 1 to come")
     unit.leader._deadline = 0.0  # rank 2 has had its time
     for future in (first, second):
         error = future.exception(WAIT_TIMEOUT)
@@ -124,13 +124,13 @@ def test_a_leader_that_does_not_come_is_named_with_its_address(place: Place) -> 
     ],
 )
 def test_a_rank_that_disagrees_ends_the_unit(unit: Unit, changes: dict[str, int | str], said: str) -> None:
-    assert said in refusal(unit, unit.here(1, **changes))
+    assert said in refusal(unit, unit.hello(1, **changes))
 
 
 def test_of_several_tensors_of_different_types_the_first_is_named(unit: Unit) -> None:
-    leader, other = unit.here(0), unit.here(1)
-    for here, dtype in ((leader, "float32"), (other, "float16")):
-        here.dtypes.update({"b": dtype, "a": dtype})
+    leader, other = unit.hello(0), unit.hello(1)
+    for hello, dtype in ((leader, "float32"), (other, "float16")):
+        hello.dtypes.update({"b": dtype, "a": dtype})
     said = "rank 1 of unit u keeps tensor 'a' in float16, rank 0 (the leader) in float32 (the first of 2 that differ): give"
     assert said in disagreement(leader, other)
 
@@ -146,7 +146,7 @@ def test_two_processes_cannot_be_one_rank(unit: Unit) -> None:
 
 def test_pieces_that_do_not_make_up_the_model_end_the_unit(place: Place) -> None:
     unit = Unit(place, 2)
-    assert "no rank owns w[4:5]" in refusal(unit, unit.here(1, [Piece("w", (5, 0), (3, 4))])), "rank 0 owns rows 0 to 3"
+    assert "no rank owns w[4:5]" in refusal(unit, unit.hello(1, [Piece("w", (5, 0), (3, 4))])), "rank 0 owns rows 0 to 3"
 
 
 # --- strangers ----------------------------------------------------------------------------------------------------------
@@ -199,12 +199,12 @@ def test_only_this_attempt_of_the_unit_is_let_in(unit: Unit, who: str, tmp_path:
     unit.meets(unit.leader)
     try:
         with connected(unit.port, files) as stranger:
-            here = ToLeader(here=unit.here(1)).SerializeToString()
-            stranger.sendall(len(here).to_bytes(4) + here)
+            hello = ToLeader(hello=unit.hello(1)).SerializeToString()
+            stranger.sendall(len(hello).to_bytes(4) + hello)
             assert stranger.recv(1) == b""
     except OSError:
         pass  # the other end broke the connection, which is as good
-    assert 1 not in unit.leader._heres
+    assert 1 not in unit.leader._hellos
 
 
 @pytest.mark.slow
