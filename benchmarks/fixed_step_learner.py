@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from diloco.learner.arrays import ArrayStore
-from diloco.session.session import Session
+from diloco.session.session import AdapterHooks, Session
 
 type Weights = dict[str, npt.NDArray[np.float32]]
 
@@ -86,7 +86,8 @@ def main() -> None:
                 times.write(f"{time.monotonic():.6f}\n")
             return
         written: list[str] = []
-        with Session.join(ArrayStore(weights), framework="numpy", on_adopt=lambda names: written.append(names[0])) as session:
+        hooks = AdapterHooks(on_adopt=lambda names: written.append(names[0]))
+        with Session.join(ArrayStore(weights), framework="numpy", hooks=hooks) as session:
             for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH), given.step_seconds):
                 while given.pause is not None and given.pause.exists():
                     paused(given.pause).touch()

@@ -31,6 +31,7 @@ from diloco.learner.inbox import Inbox, Received, Welcomed
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.member import make_parts
 from diloco.learner.peers import Peers
+from diloco.learner.program import Program
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import to_wire
 from diloco.protocol.diloco_pb2 import Chunk, Hello, Tensor
@@ -59,7 +60,8 @@ class Learner:
         tensors = [Tensor(name=x.name, shape=x.shape) for x in layout.tensors]
         hello = Hello(job_uid=JOB_UID, unit=UNIT, attempt=1, session=b"session", tensors=tensors, fingerprint=layout.fingerprint)
         config = LearnerConfig(JOB, tls, UNIT, 1, 0, 1, 1, address, leader_address="", pod_ip="", locality="", relative_speed=1.0)
-        parts = make_parts(config, hello, self._store, self.fragments, self._inbox, Incarnations(), Peers(), None)
+        program = Program(self._store, layout, self.fragments)
+        parts = make_parts(config, hello, program, self._inbox, Incarnations(), Peers())
         self._connection = parts.link
         self._connection.start()
         self._generation = self._wait(Welcomed).generation

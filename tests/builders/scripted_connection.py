@@ -23,7 +23,7 @@ from diloco.learner.peers import Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, FromLearner, Progress
-from diloco.session.session import Session, SessionParts, Updates
+from diloco.session.session import AdapterHooks, Session, SessionParts, Updates
 from diloco.session.step_timer import StepTimer
 
 
@@ -111,7 +111,7 @@ class ScriptedSession(TrainingLoop):
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
         """`store`: of a framework, whose program the test runs, and `updates` its optimizers'; default: of `arrays`. `stepped`: see
-        `Session.join`."""
+        `AdapterHooks`."""
         self.arrays = arrays if arrays is not None else {"a": np.zeros(3, np.float32), "b": np.zeros((1, 2), np.float32)}
         self.store = store or ArrayStore(self.arrays)
         job = job_file(training(1000))
@@ -121,7 +121,7 @@ class ScriptedSession(TrainingLoop):
         owned = self.store.owned()
         model = ExchangedModel(self.store, [portion(one, owned) for one in self.fragments], self.connection.received, on_adopt)
         self.member = SoloMember(MemberParts("u", job.training, model, self.inbox, self.connection, Peers()))
-        self.parts = SessionParts("u", self.member, StepTimer(1.0), updates, stepped)
+        self.parts = SessionParts("u", self.member, StepTimer(1.0), AdapterHooks(updates=updates, stepped=stepped))
         self._session = self.begin(Session(self.parts))
 
     @property

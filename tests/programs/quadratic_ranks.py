@@ -46,7 +46,7 @@ from diloco.ranks.liveness import Silence
 from diloco.ranks.samples import DataRank
 from diloco.ranks.world import World
 from diloco.recovery import process_copy, state_donor, state_transfer, taking
-from diloco.session.session import Session
+from diloco.session.session import AdapterHooks, Session
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
 """The last has no row for the last of four ranks."""
@@ -186,7 +186,8 @@ def main() -> None:
     state = RowState(store) if os.environ.get("RANKS_STATES") else None
     if state is not None:
         _trace_adoptions(store, rank, adopted)
-    session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)), inner=state)
+    hooks = AdapterHooks(on_adopt=lambda names: adopted.append(list(names)))
+    session = Session.join(store, framework="numpy", world=world, hooks=hooks, inner=state)
     if state is not None:
         _write_states(rank, {"began": True, "steps": state.steps, "momentum": store.said(state.momentum), "parameters": store.said()})
     step_seconds = float(os.environ.get("RANKS_STEP_MS", "5")) / 1000

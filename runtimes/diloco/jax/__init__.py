@@ -33,6 +33,7 @@ from diloco.last_words import report_exceptions
 from diloco.learner.leave import LoopError, refused_layout
 from diloco.schedules import Schedule
 from diloco.session.data_feed import Shard
+from diloco.session.session import AdapterHooks
 
 __all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Shard", "TreeStore", "initialize", "join", "schedule"]
 
@@ -91,8 +92,7 @@ def join[Tree, State](
         store,
         framework="jax",
         environment=environment,
-        updates=lambda: (store.updates,),
-        trained=FrozenLeaves(lambda: store.frozen_leaves).check,
+        hooks=AdapterHooks(updates=lambda: (store.updates,), trained=FrozenLeaves(lambda: store.frozen_leaves).check),
         world=world_of(data_parallel),
         how_to_meet=_HOW_TO_MEET,
         inner=inner,

@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.codec import coding_for
-from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.pieces import portion
 from diloco.contract import Training
 from diloco.learner.config import LearnerConfig
@@ -24,8 +23,9 @@ from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.peers import Model, Peers
+from diloco.learner.program import Program
 from diloco.learner.progress import JobProgress
-from diloco.learner.store import Float32Array, ParameterStore, Ready
+from diloco.learner.store import Float32Array, Ready
 from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import UnitState
 from diloco.protocol.diloco_pb2 import Hello, Progress
@@ -48,18 +48,17 @@ class MemberParts:
 def make_parts(
     config: LearnerConfig,
     hello: Hello,
-    store: ParameterStore,
-    fragments: Sequence[Fragment],
+    program: Program,
     inbox: Inbox,
     incarnations: Incarnations,
     peers: Peers,
-    on_adopt: Callable[[Sequence[str]], None] | None,
 ) -> MemberParts:
-    """Return the parts of the process that says `hello`. `on_adopt` is called with the names of tensors that were just overwritten."""
+    """Return the parts of the process that says `hello`."""
+    store = program.store
     owned = store.owned()
-    portions = [portion(fragment, owned) for fragment in fragments]
+    portions = [portion(fragment, owned) for fragment in program.fragments]
     link = Connection(config, hello, portions, store, inbox, incarnations, peers)
-    model = ExchangedModel(store, portions, link.received, on_adopt)
+    model = ExchangedModel(store, portions, link.received, program.on_adopt)
     return MemberParts(config.unit, config.job.training, model, inbox, link, peers)
 
 

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, Portion, portion
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
-from diloco.learner.inner_state import InnerState
 from diloco.learner.member import make_parts
 from diloco.learner.peers import Peers
-from diloco.learner.store import ParameterStore
+from diloco.learner.program import Program
 from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import piece_maps
 from diloco.ranks.channel import RankIdentity
@@ -42,29 +40,17 @@ _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 
 
-def join_ranks(
-    store: ParameterStore,
-    config: LearnerConfig,
-    layout: Layout,
-    fragments: Sequence[Fragment],
-    hello: Hello,
-    world: World,
-    on_adopt: Callable[[Sequence[str]], None] | None,
-    inner: InnerState | None = None,
-) -> LeaderMember | FollowerMember:
-    """Meet the other ranks, which all call this, and make this rank's member.
-
-    Args:
-        hello: the Hello that a unit of one process would send
-        on_adopt: called with the names of tensors that were just overwritten
-        inner: the inner state of this rank. None if it is not known
+def join_ranks(config: LearnerConfig, program: Program, hello: Hello, world: World) -> LeaderMember | FollowerMember:
+    """Meet the other ranks, which all call this, and make this rank's member. `hello`: what a unit of one process would send.
 
     Raises Leave if the ranks do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
     data = world.data or DataRank(world.rank, world.ranks)
     me = RankIdentity(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
     incarnations = Incarnations()
-    process = ProcessState(config, layout, fragments, inner, store.owned(), incarnations, rank=me.rank, alone=False) if inner else None
+    layout, fragments, inner = program.layout, program.fragments, program.inner
+    pieces = program.store.owned()
+    process = ProcessState(config, layout, fragments, inner, pieces, incarnations, rank=me.rank, alone=False) if inner else None
     rank_hello = RankHello(
         job_uid=me.job_uid,
         unit=me.unit,
@@ -73,8 +59,8 @@ def join_ranks(
         ranks=me.ranks,
         framework=hello.framework,
         fingerprint=layout.fingerprint,
-        owned=pieces_to_wire(store.owned()),
-        dtypes=store.dtypes(),
+        owned=pieces_to_wire(pieces),
+        dtypes=program.store.dtypes(),
         data_rank=data.index,
         data_ranks=data.of,
         inner_state=inner.kind if inner is not None else "",
@@ -85,11 +71,11 @@ def join_ranks(
     welcome = channel.meet(rank_hello)
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
     owned = channel.take_owned() if isinstance(channel, Leader) else ()
-    portions = [portion(fragment, store.owned()) for fragment in fragments]
+    portions = [portion(fragment, pieces) for fragment in fragments]
     state = _state_of_unit(channel, process, portions, owned) if isinstance(channel, Leader) and process is not None else None
     peers = Peers() if state is None or process is None else PeersOfUnit(config, layout, process, state)
     own = _hello_of(hello, layout, channel, welcome.session, owned, peers, config.locality)
-    parts = make_parts(config, own, store, fragments, inbox, incarnations, peers, on_adopt)
+    parts = make_parts(config, own, program, inbox, incarnations, peers)
     if isinstance(channel, Follower):
         of_rank = _state_of_rank(channel, process, portions) if process is not None else None
         return FollowerMember(parts, data, channel, incarnations, of_rank)

@@ -21,6 +21,7 @@ from diloco.learner.inner_state import InnerState
 from diloco.learner.leave import leave
 from diloco.learner.member import Member, make_parts
 from diloco.learner.peers import Peers
+from diloco.learner.program import Program
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
@@ -77,6 +78,7 @@ def make_member(
         fragments = make_fragments(layout, config.job.training.fragments)
     except LayoutError as error:
         raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
+    program = Program(store, layout, fragments, on_adopt, inner)
     hello = _hello(config, layout, framework)
     if world is None:
         incarnations = Incarnations()
@@ -86,11 +88,11 @@ def make_member(
             peers = PeersOfUnit(config, layout, process, StateOfProcess(process))
         hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
         inbox = Inbox(config.job.training.overlap_steps)
-        return SoloMember(make_parts(config, hello, store, fragments, inbox, incarnations, peers, on_adopt))
+        return SoloMember(make_parts(config, hello, program, inbox, incarnations, peers))
     from diloco.ranks.join import join_ranks  # here, as a process that is a unit of its own starts faster without it
 
     try:
-        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, inner)
+        return join_ranks(config, program, hello, world)
     except ContractError as error:
         raise leave(Exit.BAD_CONTRACT, str(error)) from error
 

@@ -59,15 +59,27 @@ _TRAINED_CHECKED = 64
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterHooks:
+    """What a session calls in the adapter of its framework, on the training thread."""
+
+    on_adopt: Callable[[Sequence[str]], None] | None = None
+    """Called in `join` and in `step` with the names of tensors that have just been overwritten."""
+    updates: Updates = lambda: None
+    """For `step` to compare with."""
+    stepped: Callable[[], None] = lambda: None
+    """Called by `step` before anything is overwritten."""
+    trained: Callable[[], None] = lambda: None
+    """Called now and then and at the end. Raises LoopError if the program trains other parameters than those of the store."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What a session is made of. The functions are explained at `JobSession.join`."""
+    """What a session is made of."""
 
     unit: str
     member: Member
     timer: StepTimer
-    updates: Updates = lambda: None
-    stepped: Callable[[], None] = lambda: None
-    trained: Callable[[], None] = lambda: None
+    hooks: AdapterHooks
     inner: CountedState | None = None
 
 
@@ -82,10 +94,7 @@ class JobSession:
         *,
         framework: str,
         environment: Mapping[str, str] | None = None,
-        on_adopt: Callable[[Sequence[str]], None] | None = None,
-        updates: Updates = lambda: None,
-        stepped: Callable[[], None] = lambda: None,
-        trained: Callable[[], None] = lambda: None,
+        hooks: AdapterHooks | None = None,
         world: World | None = None,
         how_to_meet: str = "start one process",
         inner: CountedState | None = None,
@@ -100,10 +109,7 @@ class JobSession:
         Args:
             framework: its name in the syncer's log ("torch").
             environment: the contract's variables; None: the process's own environment.
-            on_adopt: called on the training thread, here and in `step`, with the names of tensors that have just been overwritten.
-            updates: how many updates each optimizer has made, for `step` to compare with; returns None if that is not known.
-            stepped: called by `step` before anything is overwritten.
-            trained: called now and then and at the end. Raises LoopError if the program trains other parameters than those of `store`.
+            hooks: None if there are none.
             world: the other processes of this unit, which all join with one model; None if there are none.
             how_to_meet: what a program does so that its framework knows the other processes, for an error.
             inner: the state beside the parameters, which peers may give and take; None if it is not known.
@@ -112,8 +118,9 @@ class JobSession:
         log_to_stderr()
         environment = os.environ if environment is None else environment
         config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
-        member = make_member(config, store, framework, world, on_adopt, inner)
-        session = (make or cls)(SessionParts(config.unit, member, StepTimer(config.relative_speed), updates, stepped, trained, inner))
+        hooks = AdapterHooks() if hooks is None else hooks
+        member = make_member(config, store, framework, world, hooks.on_adopt, inner)
+        session = (make or cls)(SessionParts(config.unit, member, StepTimer(config.relative_speed), hooks, inner))
         session._wait_for_parameters()  # noqa: SLF001 - of this class
         return session
 
@@ -123,9 +130,9 @@ class JobSession:
         self._member = parts.member
         self._link = parts.member.link
         self._timer = parts.timer
-        self._updates = parts.updates
-        self._stepped = parts.stepped
-        self._trained = parts.trained
+        self._updates = parts.hooks.updates
+        self._stepped = parts.hooks.stepped
+        self._trained = parts.hooks.trained
         self._inner = parts.inner
         self._check = LoopCheck()
         self._put_back = False

@@ -27,7 +27,7 @@ from diloco.last_words import report_exceptions
 from diloco.learner.leave import LoopError, refused_layout
 from diloco.schedules import Schedule
 from diloco.session.data_feed import Shard
-from diloco.session.session import Session
+from diloco.session.session import AdapterHooks, Session
 from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.first_update import FirstUpdate
 from diloco.torch.inner_state import HandedOver, OptimizerState
@@ -110,14 +110,17 @@ def join(
         if on_adopt is not None:
             on_adopt(names)
 
-    return Session.join(
-        store,
-        framework="torch",
-        environment=environment,
+    hooks = AdapterHooks(
         on_adopt=adopted,
         updates=UpdateCounts(optimizers),
         stepped=store.adoption_check.stepped,
         trained=TrainedParameters(model, store.parameters, optimizers).check,
+    )
+    return Session.join(
+        store,
+        framework="torch",
+        environment=environment,
+        hooks=hooks,
         world=world,
         how_to_meet=_HOW_TO_MEET,
         inner=inner,
