@@ -15,9 +15,9 @@ from diloco.learner.store import ParameterStore
 class Program:
     store: ParameterStore
     layout: Layout
-    """Of the store's parameters."""
+    """The layout of the store's parameters."""
     fragments: Sequence[Fragment]
-    """Of the layout, in this job."""
+    """The fragments into which this job cuts the layout."""
     on_adopt: Callable[[Sequence[str]], None] | None = None
     """Called with the names of tensors that were just overwritten."""
     inner: InnerState | None = None

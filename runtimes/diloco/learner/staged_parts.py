@@ -145,7 +145,8 @@ class StagedParts:
     def end(self, why: str = "") -> None:
         """End the transfer: nothing more comes. `why` says what went wrong, or is empty."""
         with self._changed:
-            self._over, self._why = True, self._why or why
+            self._over = True
+            self._why = self._why or why
             for part in self._queue:
                 _release(part)
             self._queue.clear()
@@ -164,7 +165,8 @@ class StagedParts:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._queue) or self._over, seconds):
-                self._over, self._why = True, f"the donor has reached no step boundary with news for {waited + (seconds or 0.0):.0f} s"
+                self._over = True
+                self._why = f"the donor has reached no step boundary with news for {waited + (seconds or 0.0):.0f} s"
             if self._over:
                 raise NothingComes(self._why or "the taker is gone")
             return self._queue.popleft()

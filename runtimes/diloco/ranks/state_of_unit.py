@@ -80,6 +80,7 @@ class StateOfUnit:
             owned: the pieces that each rank owns
             held: the pieces that each rank stores. Several ranks may store the same
         """
+        # A lambda, because each copy sets another `_on_arrival`.
         self.leader = StateOfRank(process, portions, lambda said: self.said(0, said), lambda: self._on_arrival())
         """This rank's part."""
         self.take: Callable[[TakeState], None] = lambda action: None

@@ -98,7 +98,7 @@ class Answers:
 
     def decoded(self, event: AnswerDecoded, now: float) -> None:
         """Let a whole answer into the merge."""
-        stream = next((stream for stream, joined in self._job.streams.joined() if joined.holder == event.session.holder), None)
+        stream = self._job.streams.of_session(event.session)
         try:
             rejected = self._decoded(event.session, event.offer, event.decoded.result(), now)
             if rejected is not None and stream is not None:

@@ -281,7 +281,7 @@ class Membership:
         session = self._job.sessions.session(order.unit)
         if session is None or session.holder != order.session:
             return  # another process acts for the unit now
-        stream = next((stream for stream, joined in self._job.streams.joined() if joined.holder == session.holder), None)
+        stream = self._job.streams.of_session(session)
         if order.quarantined:
             message = (
                 f"attempt {session.attempt} of unit {session.unit} is quarantined: its contributions were refused again and again, "

@@ -127,6 +127,13 @@ class LearnerStreams:
         """Return the joined learners, the longest-lived stream first. For a unit of several ranks it is the leader."""
         return [(stream, session) for stream, session in self.joined_ranks() if stream.leader is stream]
 
+    def of_session(self, session: UnitSession) -> LearnerStream | None:
+        """Return the stream of the session's learner, its leader's in a unit of several ranks. None if it is not joined."""
+        for stream, joined in self.joined():
+            if joined.holder == session.holder:
+                return stream
+        return None
+
     def joined_ranks(self) -> list[tuple[LearnerStream, UnitSession]]:
         """Return all streams of the joined learners, with those of followers."""
         return [(stream, stream.session) for stream in self._streams.values() if stream.session is not None]
