@@ -29,7 +29,7 @@ def test_suspended_job_ends_although_one_of_its_units_meets_a_defect(monkeypatch
     assert stage.states() == {"v5p-0": "Draining", "v5p-1": "Pending"}
     [event] = [event for event in plan.events if event.reason == "OperatorDefect"]
     assert (event.type, event.unit) == ("Warning", "v5p-1")
-    assert event.said.startswith("attempt 1: ASKED_TO_LEAVE cannot lead from COPYING_STATE to DRAINING (Draining, Suspended)")
+    assert event.unit_message.startswith("attempt 1: ASKED_TO_LEAVE cannot lead from COPYING_STATE to DRAINING (Draining, Suspended)")
     for _ in range(3):
         stage.settle()
         stage.kubelets_finish_deletions()

@@ -100,7 +100,7 @@ def test_the_first_failure_after_a_calm_has_no_pause_and_is_told() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_restarts(5, "5s").with_pool(max=1), a_tpu_node("tpu-0")).train()
     for first in (1, 3):
         stage.learner_exits("v5p-0", first, 1)
-        events = [(event.reason, event.said) for event in stage.step().events if event.unit]
+        events = [(event.reason, event.unit_message) for event in stage.step().events if event.unit]
         assert events == [("UnitCrashed", f"attempt {first} ended: exit 1"), ("UnitStarted", f"attempt {first + 1} starts on tpu-0")]
         stage.kubelets_start()
         stage.learner_exits("v5p-0", first + 1, 1)
