@@ -282,7 +282,9 @@ def _recorded(unit: UnitStatus) -> Failure | None:
     attempt = unit.failed_attempt or 0
     if not attempt and not unit.failures:
         return None
-    at = unit.failures[-1] if unit.failures else unit.since if unit.state is UnitState.FAILED else None
+    at = unit.since if unit.state is UnitState.FAILED else None
+    if unit.failures:
+        at = unit.failures[-1]
     reason, message = read_last_failure(unit.last_failure or "")
     if not reason and unit.state in (UnitState.BACKING_OFF, UnitState.FAILED):
         reason, message = unit.reason, unit.message

@@ -345,8 +345,9 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     known = list(known)
     lowered = {known_field.lower(): known_field for known_field in known}
     near = difflib.get_close_matches(name.lower(), list(lowered), 1, cutoff=0.6)
-    hint = f"did you mean {lowered[near[0]]}?" if near else f"the fields here are {', '.join(known)}" if known else "it has no fields"
-    return f"unknown field; {hint}"
+    if near:
+        return f"unknown field; did you mean {lowered[near[0]]}?"
+    return f"unknown field; the fields here are {', '.join(known)}" if known else "unknown field; it has no fields"
 
 
 _HARDWARE = {"topology", "chipsPerHost", "hosts", "acceleratorsPerHost", "processesPerHost"}

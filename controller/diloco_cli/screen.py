@@ -114,7 +114,9 @@ class Screen:
         room = options.size.height - sum(len(console.render_lines(part, options, pad=False)) for part in (*top, last))
         shown: list[Text] = []
         for when, line in reversed(self.lines):
-            style = "red" if line.warning else "dim" if line.kind in ("log", "progress") else ""
+            style = "dim" if line.kind in ("log", "progress") else ""
+            if line.warning:
+                style = "red"
             text = Text(plain(when.astimezone(), line), style=style, overflow="fold")
             room -= len(text.wrap(console, options.max_width))
             if room < 0:

@@ -31,7 +31,9 @@ def count(number: float) -> str:
     for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")):
         if abs(number) < limit or unit == "T":
             scaled = number / (limit / 1e3)
-            return f"{scaled:.0f}{unit}" if scaled >= 100 or not unit else f"{scaled:.1f}{unit}" if scaled >= 10 else f"{scaled:.2f}{unit}"
+            if scaled >= 100 or not unit:
+                return f"{scaled:.0f}{unit}"
+            return f"{scaled:.1f}{unit}" if scaled >= 10 else f"{scaled:.2f}{unit}"
     raise AssertionError("unreachable: the last unit takes everything")
 
 

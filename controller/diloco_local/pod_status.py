@@ -107,13 +107,13 @@ def pod_status(
     started_at: datetime,
     now: datetime,
 ) -> Obj:
-    """The whole status to write. It keeps the conditions of `current` that a kubelet does not set, and the transition times of those that
-    have not changed. If `pod_ip` is None, the status has no address."""
+    """The whole status to write. It keeps the conditions of `current` that a kubelet does not set, and the transition times of conditions
+    that have not changed. If `pod_ip` is None, the status has no address."""
     pod_phase = phase(init, main)
     ended = pod_phase in ("Succeeded", "Failed")
     ready = pod_phase == "Running" and all(isinstance(state.now, Running) for state in main)
     initialized = all(_succeeded(state) for state in init)
-    unready = "PodCompleted" if pod_phase == "Succeeded" else "PodFailed" if pod_phase == "Failed" else "ContainersNotReady"
+    unready = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(pod_phase, "ContainersNotReady")
     not_running = [state.name for state in main if not isinstance(state.now, Running)]
     message = "" if ended or ready else f"containers with unready status: [{' '.join(not_running)}]"
     # The operator reads this condition as "the kubelet pulls images". Simulated nodes pull none: a prepared container starts at once.

@@ -235,12 +235,11 @@ class ExportTimeouts:
 
 def check_together(requests: RequestTimeouts, *, expectation: float, stop: float) -> None:
     """Raise ValueError if time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
-    for (name, seconds), (limit, most) in (
-        (("the time-out of a write", requests.write), ("that of an expectation", expectation)),
-        (("the time-out of an Event", requests.event), ("the time to stop", stop)),
-    ):
-        if seconds > most:
-            raise ValueError(f"{name} ({seconds:g} s) must not be longer than {limit} ({most:g} s)")
+    if requests.write > expectation:
+        write = f"the time-out of a write ({requests.write:g} s)"
+        raise ValueError(f"{write} must not be longer than that of an expectation ({expectation:g} s)")
+    if requests.event > stop:
+        raise ValueError(f"the time-out of an Event ({requests.event:g} s) must not be longer than the time to stop ({stop:g} s)")
 
 
 REQUESTS = RequestTimeouts()

@@ -24,22 +24,22 @@ EXIT_ERRORS = 1
 
 @click.command(short_help="Find what keeps jobs from running on a cluster.")
 @click.argument("job", default="")
-@click.option("--cluster", "whole", is_flag=True, help="Look at the cluster alone, and at no namespace.")
+@click.option("--cluster", "cluster_alone", is_flag=True, help="Look at the cluster alone, and at no namespace.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 @target_options
-def doctor(target: Target, job: str, whole: bool, output: str) -> None:
+def doctor(target: Target, job: str, cluster_alone: bool, output: str) -> None:
     """Find what keeps JOB, or jobs of the namespace, from running: one line for each thing that was looked at, with what to do.
 
     It looks at versions, clocks, nodes and their drivers, storage classes, quotas, Pod Security, service meshes, and rights; with JOB also
     at its pools, its volume, and whether a pod of a learner reaches the syncer. It changes nothing. The exit status is 1 if there is an
     error, and 0 if there are warnings alone.
     """
-    if job and whole:
+    if job and cluster_alone:
         raise click.UsageError("give a JOB or --cluster, not both")
     clock = ServerClock()
 
     async def work(client: RestClient, namespace: str) -> Sequence[Finding]:
-        wanted = Wanted("" if whole else namespace, job)
+        wanted = Wanted("" if cluster_alone else namespace, job)
         return examine(await read_facts(client, wanted, clock))
 
     findings = on_cluster(target, work, on_date=clock.note)

@@ -240,8 +240,10 @@ async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unread
         return Unreadable(f"pod {name}", "no Python could be run in it: the connection broke", _AGAIN)
     if ended.code is None or ended.code in _NO_SUCH_PROGRAM:
         return Unreadable(f"pod {name}", f"no Python could be run in it: {ended.message}", "put python3 on the PATH of the image")
+    if ended.code == 0:
+        return Reach(name, _address(pod), "")
     lines = b"".join(stderr).decode(errors="replace").strip().splitlines()
-    return Reach(name, _address(pod), "" if ended.code == 0 else (lines[-1] if lines else f"exit {ended.code}"))
+    return Reach(name, _address(pod), lines[-1] if lines else f"exit {ended.code}")
 
 
 def _is_running_learner(pod: Obj) -> bool:

@@ -63,7 +63,10 @@ def _make_static(article: Element, known: set[str], now: float) -> None:
             seconds = now - datetime.fromisoformat(node.attrib["datetime"]).timestamp()
             until = node.attrib.pop("data-kind") == "until"
             node.attrib["title"] = node.text or ""
-            node.text = duration(max(0.0, seconds)) if not until else duration(-seconds) if seconds < 0 else NOTHING
+            if not until:
+                node.text = duration(max(0.0, seconds))
+            else:
+                node.text = duration(-seconds) if seconds < 0 else NOTHING
         elif node.tag == "a" and node.attrib["href"] not in known:
             node.tag = "span"
             del node.attrib["href"]

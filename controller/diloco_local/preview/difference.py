@@ -70,7 +70,12 @@ def difference(before: Iterable[JobOutlook], after: Iterable[JobOutlook]) -> Dif
         if slice_before == slice_after:
             continue
         taken_by = owners.get(slice_before, "") if slice_before else ""
-        move = Move.STARTS if not slice_before else Move.MOVES if slice_after else Move.ENDS
+        if not slice_before:
+            move = Move.STARTS
+        elif slice_after:
+            move = Move.MOVES
+        else:
+            move = Move.ENDS
         reason = _reason(new.get(key[:2]), key[2]) if move is Move.ENDS else ""
         moves.append(UnitMove(*key, move, slice_before, slice_after, reason, taken_by))
     return Difference(

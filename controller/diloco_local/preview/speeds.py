@@ -52,7 +52,11 @@ def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
     speeds = {}
     for name, shape in shapes.items():
         peak = shape.peak_tflops
-        relative = peak / fastest if peak else 1.0 if len(shapes) == 1 else None
+        relative: float | None = None
+        if peak:
+            relative = peak / fastest
+        elif len(shapes) == 1:
+            relative = 1.0
         if shape in measured:
             speeds[name] = Speed(Basis.MEASURED, measured[shape], relative)
         elif shares and peak:
@@ -96,7 +100,9 @@ def shares_of(speeds: Sequence[Speed]) -> list[float | None]:
         values = [speed.relative for speed in speeds]
     known = [value for value in values if value is not None]
     total = sum(known)
-    return [value / total for value in known] if total and len(known) == len(values) else [None] * len(speeds)
+    if not total or len(known) < len(values):
+        return [None] * len(speeds)
+    return [value / total for value in known]
 
 
 def known_of(job: Obj) -> Known:

@@ -83,6 +83,9 @@ def uses_ports_of_host(spec: Mapping[str, Any]) -> bool:
     """Whether a pod of this spec takes ports of its host, so that a second one on the host would find them taken."""
     if spec.get("hostNetwork") is True:
         return True
-    containers = spec.get("containers")
-    ports = (each.get("ports") for each in (containers if isinstance(containers, list) else ()) if isinstance(each, dict))
-    return any(isinstance(port, dict) and port.get("hostPort") for listed in ports if isinstance(listed, list) for port in listed)
+    return any(port.get("hostPort") for container in _maps(spec.get("containers")) for port in _maps(container.get("ports")))
+
+
+def _maps(listed: object) -> list[dict[str, Any]]:
+    """The maps in a list of a template, which may be malformed."""
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []

@@ -42,8 +42,18 @@ def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
     """Return a foreign text, at most `limit` characters long and without control characters. `lines`: keep its line breaks."""
     cut = text[:limit]
     if not cut.isprintable():
-        cut = "".join(char if char.isprintable() or (lines and char == "\n") else " " if char.isspace() else "\ufffd" for char in cut)
+        cut = "".join(map(_keep_line_breaks if lines else _printable, cut))
     return cut if len(text) <= limit else f"{cut[: limit - 1]}…"
+
+
+def _printable(char: str) -> str:
+    if char.isprintable():
+        return char
+    return " " if char.isspace() else "\ufffd"
+
+
+def _keep_line_breaks(char: str) -> str:
+    return char if char == "\n" else _printable(char)
 
 
 def an_object(value: object, at: str) -> Fields:

@@ -63,10 +63,14 @@ class RestClient:
         on_date: OnDate | None = None,
         user_agent: str = USER_AGENT,
     ) -> AsyncIterator[RestClient]:
-        """Yield a client for the cluster of `config`. Its connections end with the context. Each write runs inside `around_write()`.
-        `delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged; if None, the kernel tries for
-        minutes, even after the process has ended. Raises `ConfigError` without credentials. Nothing is sent to the server yet:
-        `server_version` checks the connection."""
+        """Yield a client for the cluster of `config`. Its connections end with the context. Nothing is sent to the server yet:
+        `server_version` checks the connection. Raises `ConfigError` without credentials.
+
+        Args:
+            around_write: each write runs inside this context.
+            delivery_timeout: seconds after which the kernel drops a connection whose data is not acknowledged. If None, the kernel tries
+                for minutes, even after the process has ended.
+        """
         async with Transport.opened(
             config,
             on_request=on_request,
@@ -78,7 +82,7 @@ class RestClient:
 
     # --- reads --------------------------------------------------------------------------------------------------------
     async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
-        return await self._get("GET", object_path(resource, namespace, name, subresource))
+        return await self._get(object_path(resource, namespace, name, subresource))
 
     async def list(
         self,
@@ -96,7 +100,7 @@ class RestClient:
             "limit": limit,
             "continue": continue_token,
         }
-        answer = await self._get("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
+        answer = await self._get(collection_path(resource, namespace), {name: value for name, value in query.items() if value})
         items, meta = answer.get("items") or [], answer.get("metadata")
         if not isinstance(items, list) or not isinstance(meta, dict):
             raise Unavailable(502, "BadGateway", f"the list of {resource.plural} has no items or no metadata")
@@ -140,9 +144,13 @@ class RestClient:
     async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
         """Yield a container's log, in pieces as they come. Raises `BadRequest` before the container starts, and if it has no previous
         run."""
-        flags = {"follow": wanted.follow, "previous": wanted.previous}
-        query: dict[str, str | int] = {"container": wanted.container} if wanted.container else {}
-        query |= {name: "true" for name, holds in flags.items() if holds}
+        query: dict[str, str | int] = {}
+        if wanted.container:
+            query["container"] = wanted.container
+        if wanted.follow:
+            query["follow"] = "true"
+        if wanted.previous:
+            query["previous"] = "true"
         if wanted.tail_lines is not None:
             query["tailLines"] = wanted.tail_lines
         path = object_path(PODS, namespace, name, "log")
@@ -165,11 +173,11 @@ class RestClient:
 
     async def server_version(self) -> Obj:
         """Return `{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`. Also checks that the server can be reached."""
-        return await self._get("GET", "/version")
+        return await self._get("/version")
 
     async def groups(self) -> frozenset[str]:
         """Names of the API groups that the server has, without the core group."""
-        answer = await self._get("GET", "/apis")
+        answer = await self._get("/apis")
         return frozenset(str(each.get("name") or "") for each in answer.get("groups") or () if isinstance(each, dict))
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -233,9 +241,9 @@ class RestClient:
         await self._write("POST", object_path(PODS, namespace, name, "eviction"), eviction, honor_retry_after=False)
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    async def _get(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
-        async with self._transport.answer(HttpRequest(method, path, timeout=REQUESTS.answer, query=query)) as response:
-            return _decoded(await response.read(), f"{method} {path}")
+    async def _get(self, path: str, query: dict[str, str | int] | None = None) -> Obj:
+        async with self._transport.answer(HttpRequest("GET", path, timeout=REQUESTS.answer, query=query)) as response:
+            return _decoded(await response.read(), f"GET {path}")
 
     async def _write(
         self,

@@ -59,8 +59,11 @@ def host_needs(pool: Pool) -> Resources:
     needs = learner_resources(counted(pool))
     if not resource or claimed_devices(pool.template.spec):
         return needs
+    # The operator's count replaces what the learner's container requests; other containers may request accelerators besides.
     learner = main_container(pool.template.spec, names.LEARNER_CONTAINER)
+    requested = 0
+    if learner is not None:
+        requested = dict(resources_of({"containers": [learner]}).devices).get(resource, 0)
     devices = dict(needs.devices)
-    requested = dict(resources_of({"containers": [learner]}).devices).get(resource, 0) if learner is not None else 0
     devices[resource] = devices.get(resource, 0) - requested + count
     return needs._replace(devices=tuple(sorted(devices.items())))

@@ -59,6 +59,10 @@ def project_startup(obj: Obj) -> PodStartup:
     scheduled, network = conditions.get("PodScheduled", {}), conditions.get("PodReadyToStartContainers", {})
     bound = bool(spec.get("nodeName"))
     bound_at = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "True" else None
+    if not bound:
+        bound_at = None
+    elif bound_at is None:
+        bound_at = moment(meta, "creationTimestamp", "metadata") or 0.0
     unschedulable_since = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "False" else None
     init_containers = objects(spec, "initContainers", "spec")
     sidecars = {string(each, "name", "spec.initContainers[]") for each in init_containers if each.get("restartPolicy") == "Always"}
@@ -67,7 +71,7 @@ def project_startup(obj: Obj) -> PodStartup:
     problem = next((each.waiting for each in containers if text(each.waiting, "reason", in_container) in _IMAGE_PROBLEMS), {})
     started = [each for each in init_statuses if each.runs or each.ended]
     return PodStartup(
-        bound_at=(bound_at if bound_at is not None else moment(meta, "creationTimestamp", "metadata") or 0.0) if bound else None,
+        bound_at=bound_at,
         unschedulable_since=None if bound else unschedulable_since,
         gated=scheduled.get("reason") == "SchedulingGated",
         claim_templates=_templates_without_claim(spec, status),

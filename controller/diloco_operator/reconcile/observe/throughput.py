@@ -91,7 +91,8 @@ def measure_pools(
     elapsed = min(_LONGEST, max(0.0, now - parse_timestamp(written))) if written else 0.0
     rates = _rates(units, report) if report is not None and elapsed else {}
     records = {pool.name: _averaged(before.get(pool.name, PoolRecord()), rates.get(pool.name, ()), elapsed) for pool in pools}
-    exact = exact_values({pool.name: _throughput(shapes[pool.name], records[pool.name], accepted=pool.learners.max > 0) for pool in pools})
+    throughputs = {pool.name: _throughput(shapes[pool.name], records[pool.name], accepted=pool.learners.max > 0) for pool in pools}
+    exact = exact_values(throughputs)
     return {name: record._replace(value=settled_value(exact[name], record.value)) for name, record in records.items()}
 
 
@@ -110,9 +111,9 @@ def _rates(units: Mapping[str, UnitStatusRecord], report: Report) -> dict[str, l
     return rates
 
 
-def _trains(seen: UnitReport) -> bool:
+def _trains(unit: UnitReport) -> bool:
     """Whether the unit trains. While it pauses, or rests because others are missing, its rate says nothing about its hardware."""
-    return seen.phase is UnitPhase.CONTRIBUTING and seen.tokens_per_second > 0 and not seen.pause and not seen.resting_seconds
+    return unit.phase is UnitPhase.CONTRIBUTING and unit.tokens_per_second > 0 and not unit.pause and not unit.resting_seconds
 
 
 def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> PoolRecord:
@@ -122,7 +123,8 @@ def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> Poo
     if not rates:
         return record
     seconds = min(AVERAGED, record.measured_seconds + elapsed)
-    average = record.tokens_per_second + (statistics.median(rates) - record.tokens_per_second) * min(1.0, elapsed / seconds)
+    change = statistics.median(rates) - record.tokens_per_second
+    average = record.tokens_per_second + change * min(1.0, elapsed / seconds)
     return record._replace(tokens_per_second=_rounded(average), measured_seconds=round(seconds, 3))
 
 

@@ -26,6 +26,8 @@ from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
 from diloco_operator.report import Report
 
+_LONGEST_MESSAGE = 1024
+
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
     """The figures of a unit that change with every outer step, by the syncer's report. A figure that is left out keeps its value on
@@ -107,9 +109,6 @@ def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
     return entries
 
 
-_LONGEST_MESSAGE = 1024
-
-
 def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Keep only the failures that can still count: `learners.restart.limit` may have been lowered."""
     most = context.spec.learners.restart.limit + 1
@@ -139,35 +138,38 @@ def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 
 
 def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
-    figures = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **_with_history(old, context.observed.report)}
-    figures["steps"] = context.spec.training.steps
-    figures.pop("tokenBudget", None)
-    if (budget := context.spec.training.tokens) is not None:
-        figures["tokenBudget"] = budget
-    report = context.report
+    progress = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **_with_history(old, context.observed.report)}
+    progress["steps"] = context.spec.training.steps
+    progress.pop("tokenBudget", None)
+    progress.pop("estimatedCompletion", None)
+    budget, report = context.spec.training.tokens, context.report
+    if budget is not None:
+        progress["tokenBudget"] = budget
     if result is not None:
-        figures |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
-        figures |= _known(loss=result.loss, heldOutLoss=result.held_out_loss)
-        figures |= _with_last_points(figures, result)
-        figures.pop("estimatedCompletion", None)
+        progress |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
+        progress |= _known(loss=result.loss, heldOutLoss=result.held_out_loss)
+        progress |= _with_last_points(progress, result)
     elif report is not None:
-        figures |= {"step": report.t, "tokens": report.tokens, "tokensPerSecond": round(report.tokens_per_second, 1)}
-        figures.pop("heldOutLoss", None)  # a complete job that got more steps: these parameters are no longer the final ones
+        progress |= {"step": report.t, "tokens": report.tokens, "tokensPerSecond": round(report.tokens_per_second, 1)}
+        progress.pop("heldOutLoss", None)  # a complete job that got more steps: these parameters are no longer the final ones
         cosine = round(report.cosine, 3) if report.cosine is not None else None
-        figures |= _known(loss=report.loss, heldOutLoss=report.held_out_loss, cosine=cosine)
-        figures.pop("estimatedCompletion", None)
+        progress |= _known(loss=report.loss, heldOutLoss=report.held_out_loss, cosine=cosine)
         if report.step_seconds > 0 and report.t < report.steps and report.ending is None:
-            left = (report.steps - report.t) * report.step_seconds
-            if budget is not None and report.tokens_per_second > 0:
-                left = min(left, max(0.0, budget - report.tokens) / report.tokens_per_second)
-            figures["estimatedCompletion"] = format_timestamp(float(round(report.received_at + left)))
+            progress["estimatedCompletion"] = format_timestamp(float(round(report.received_at + _seconds_left(report, budget))))
     else:
-        figures["tokensPerSecond"] = 0.0
-        figures.pop("estimatedCompletion", None)
+        progress["tokensPerSecond"] = 0.0
         last_report = context.observed.report
-        if last_report is not None and last_report.t > figures["step"]:  # the syncer is gone, but the steps of its last report are done
-            figures |= {"step": last_report.t, "tokens": last_report.tokens}
-    return figures
+        if last_report is not None and last_report.t > progress["step"]:  # the syncer is gone, but the steps of its last report are done
+            progress |= {"step": last_report.t, "tokens": last_report.tokens}
+    return progress
+
+
+def _seconds_left(report: Report, budget: int | None) -> float:
+    """How long the job takes from the report on until its last outer step, or until its budget of tokens is used up."""
+    left = (report.steps - report.t) * report.step_seconds
+    if budget is not None and report.tokens_per_second > 0:
+        left = min(left, max(0.0, budget - report.tokens) / report.tokens_per_second)
+    return left
 
 
 def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[str, Any]:

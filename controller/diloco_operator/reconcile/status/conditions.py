@@ -63,8 +63,10 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
     begun = training_statement.reason.status == TRUE or under_way(context.observed.job.status)
     degraded_statement = degraded(context, scaling, active, shared, begun=begun)
     if isinstance(training_statement, QuorumMissing):
-        named = degraded_statement.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
-        training_statement = training_statement.statement("see Degraded" if named else missing_units(scaling, active.contributing))
+        if degraded_statement.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min:
+            training_statement = training_statement.statement("see Degraded")  # which names the missing units already
+        else:
+            training_statement = training_statement.statement(missing_units(scaling, active.contributing))
     return {
         **accepted(context.observed.job.problems),
         ConditionType.PLACED: placed(context, scaling),
@@ -86,16 +88,19 @@ def _final_snapshot(context: ReconcileContext, wrong: Statement) -> str:
 
 def suspended(context: ReconcileContext, still: Sequence[str]) -> Statements:
     """The conditions of a suspended job. `still`: names of its pods that have not gone yet."""
-    done = not still
+    if still:
+        hardware = "slices are being given back"
+        progress = Statement(SuspendedReason.SUSPENDING, f"waits for {several(still)} to hand back state and end")
+    else:
+        hardware = "every slice is given back"
+        progress = Statement(SuspendedReason.SUSPENDED, "nothing runs, the state is kept")
     how = "the job is suspended; set spec.suspend to false to resume where it stopped"
     return {
         **accepted(context.observed.job.problems),
-        ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, "every slice is given back" if done else "slices are being given back"),
+        ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, hardware),
         ConditionType.TRAINING: Statement(TrainingReason.SUSPENDED, how),
         ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED, "the job is suspended"),
-        ConditionType.SUSPENDED: Statement(SuspendedReason.SUSPENDED, "nothing runs, the state is kept")
-        if done
-        else Statement(SuspendedReason.SUSPENDING, f"waits for {several(still)} to hand back state and end"),
+        ConditionType.SUSPENDED: progress,
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }

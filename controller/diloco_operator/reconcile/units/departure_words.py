@@ -7,7 +7,7 @@ from diloco.wording import plural
 from diloco_operator.kube.timestamps import format_timestamp
 
 
-# --- by the job ---------------------------------------------------------------------------------------------------------
+# --- because of its job -----------------------------------------------------------------------------------------------
 def pool_removed(pool: str) -> str:
     return f"spec.pools has no pool {pool} any more"
 
@@ -37,7 +37,7 @@ def retried(retry: int | None) -> str:
     return f"retry {retry}: the unit starts again"
 
 
-# --- for others ---------------------------------------------------------------------------------------------------------
+# --- for other units or jobs ------------------------------------------------------------------------------------------
 def leaves_slice(slice: str, job: str) -> str:
     """Say for which job a unit leaves its slice. `job` is "" if that is its own job, to which other slices are worth more."""
     goal = f"to job {job}" if job else "because others are worth more to its job"
@@ -58,7 +58,7 @@ def held_in_vain(since: float) -> str:
     return f"its hardware has been of no use since {format_timestamp(since)}: the job cannot train until a person acts, see Training"
 
 
-# --- its host -----------------------------------------------------------------------------------------------------------
+# --- because of its host ----------------------------------------------------------------------------------------------
 def failures_excused(excused: int, failures: int, node: str, avoided_until: float) -> str:
     return (
         f"{excused} of its {plural(failures, 'failure')} happened on node {node}, which is avoided until "
