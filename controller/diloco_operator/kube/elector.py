@@ -63,8 +63,8 @@ class LeaseLost(Exception):
 
 
 class Elector:
-    """One replica's part in the election for a Lease. It runs in the event loop of the writes: if that stands still,
-    nothing renews the lease, and another replica takes over.
+    """One replica's part in the election for a Lease. It runs in the event loop of the writes: if that stands still, nothing renews the
+    lease, and another replica takes over.
 
     Args:
         client: for the election alone, without a fence, so that no write delays it.
