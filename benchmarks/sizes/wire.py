@@ -59,7 +59,9 @@ class Learner:
         self._inbox = Inbox(0)
         tensors = [Tensor(name=x.name, shape=x.shape) for x in layout.tensors]
         hello = Hello(job_uid=JOB_UID, unit=UNIT, attempt=1, session=b"session", tensors=tensors, fingerprint=layout.fingerprint)
-        config = LearnerConfig(JOB, tls, UNIT, 1, 0, 1, 1, address, leader_address="", pod_ip="", locality="", relative_speed=1.0)
+        config = LearnerConfig(
+            JOB, tls, UNIT, 1, 0, 1, 1, address, leader_address="", pod_ip="", locality="", cluster="", relative_speed=1.0
+        )
         program = Program(self._store, layout, self.fragments)
         parts = make_parts(config, hello, program, self._inbox, Incarnations(), Peers())
         self._connection = parts.link

@@ -31,4 +31,6 @@ def bundle_environment(folder: Path) -> dict[str, str]:
         contract.ENV_UNIT: bundle.unit,
         contract.ENV_ATTEMPT: str(bundle.attempt),
         contract.ENV_SYNCER_ADDRESS: bundle.syncer,
+        # Nothing is known of the network there, so no other unit counts as near. No cluster has a name with a slash.
+        contract.ENV_CLUSTER: f"outside/{bundle.unit}",
     }

@@ -22,6 +22,7 @@ __all__ = [
     "ENDED_BY_TOKENS",
     "ENV_ACCELERATORS_PER_HOST",
     "ENV_ATTEMPT",
+    "ENV_CLUSTER",
     "ENV_HOST",
     "ENV_HOSTS",
     "ENV_JOB_FILE",
@@ -106,6 +107,8 @@ ENV_LEADER_ADDRESS = "DILOCO_LEADER_ADDRESS"
 """`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet."""
 ENV_LOCALITY = "DILOCO_LOCALITY"
 """Where the unit runs, from far to near, with `/` between the parts, such as its region, zone and network block. Not set: not known."""
+ENV_CLUSTER = "DILOCO_CLUSTER"
+"""The cluster in which the unit runs, if it is not the syncer's. Units reach only those of their own cluster. Not set: the syncer's."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
 """`host:port` of the job's syncer."""
 ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"

@@ -22,6 +22,7 @@ EXPORTS = {
         "ENDED_BY_TOKENS",
         "ENV_ACCELERATORS_PER_HOST",
         "ENV_ATTEMPT",
+        "ENV_CLUSTER",
         "ENV_HOST",
         "ENV_HOSTS",
         "ENV_JOB_FILE",

@@ -29,6 +29,8 @@ class LearnerConfig:
     """Address of this pod. Empty if unknown."""
     locality: str
     """Where the unit runs, from far to near, with "/" between the parts. Empty if unknown."""
+    cluster: str
+    """The cluster in which the unit runs. Empty if it is the syncer's."""
     relative_speed: float
     """The relative speed of the simulated node, in (0, 1]; 1 on real hardware."""
 
@@ -58,6 +60,7 @@ def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
         leader_address=environment.get(contract.ENV_LEADER_ADDRESS, ""),
         pod_ip=environment.get(contract.ENV_POD_IP, ""),
         locality=environment.get(contract.ENV_LOCALITY, ""),
+        cluster=environment.get(contract.ENV_CLUSTER, ""),
         relative_speed=_speed(environment),
     )
     restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")

@@ -80,7 +80,7 @@ class FrozenTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "rank_addresses", "inner_state", "locality", "frozen", "checksums", "acknowledges_beside")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "rank_addresses", "inner_state", "locality", "cluster", "frozen", "checksums", "acknowledges_beside")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class Hello(_message.Message):
     RANK_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     INNER_STATE_FIELD_NUMBER: _ClassVar[int]
     LOCALITY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGES_BESIDE_FIELD_NUMBER: _ClassVar[int]
@@ -122,10 +123,11 @@ class Hello(_message.Message):
     rank_addresses: _containers.RepeatedScalarFieldContainer[str]
     inner_state: str
     locality: str
+    cluster: str
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenTensor]
     checksums: _containers.RepeatedScalarFieldContainer[int]
     acknowledges_beside: bool
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., rank_addresses: _Optional[_Iterable[str]] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., checksums: _Optional[_Iterable[int]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., rank_addresses: _Optional[_Iterable[str]] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., cluster: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ..., checksums: _Optional[_Iterable[int]] = ..., acknowledges_beside: _Optional[bool] = ...) -> None: ...
 
 class PieceMap(_message.Message):
     __slots__ = ("pieces",)

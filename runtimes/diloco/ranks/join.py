@@ -74,7 +74,8 @@ def join_ranks(config: LearnerConfig, program: Program, hello: Hello, world: Wor
     portions = [portion(fragment, pieces) for fragment in fragments]
     state = _state_of_unit(channel, process, portions, owned) if isinstance(channel, Leader) and process is not None else None
     peers = Peers() if state is None or process is None else PeersOfUnit(config, layout, process, state)
-    own = _hello_of(hello, layout, channel, welcome.session, owned, peers, config.locality)
+    own = _hello_of(hello, layout, channel, welcome.session, owned, peers)
+    own.locality, own.cluster = config.locality, config.cluster
     parts = make_parts(config, own, program, inbox, incarnations, peers)
     if isinstance(channel, Follower):
         of_rank = _state_of_rank(channel, process, portions) if process is not None else None
@@ -142,13 +143,12 @@ def _hello_of(
     session: bytes,
     owned: Sequence[Sequence[Piece]],
     peers: Peers,
-    locality: str,
 ) -> Hello:
     me = channel.me
     if isinstance(channel, Leader):
         own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned))
         own.rank_addresses.extend(channel.peer_addresses if peers.kind else ())
-        own.inner_state, own.locality = peers.kind, locality
+        own.inner_state = peers.kind
         own.MergeFrom(hello)
     else:
         own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)

@@ -86,7 +86,8 @@ def make_member(
         if inner is not None:
             process = ProcessState(config, layout, fragments, inner, wholes(layout.tensors), incarnations)
             peers = PeersOfUnit(config, layout, process, StateOfProcess(process))
-        hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
+        hello.peer_address, hello.inner_state = peers.address, peers.kind
+        hello.locality, hello.cluster = config.locality, config.cluster
         inbox = Inbox(config.job.training.overlap_steps)
         return SoloMember(make_parts(config, hello, program, inbox, incarnations, peers))
     from diloco.ranks.join import join_ranks  # here, as a process that is a unit of its own starts faster without it

@@ -24,6 +24,7 @@ def a_bundle(folder: Path) -> Path:
 
 def test_a_bundle_stands_for_the_environment_of_a_pod(tmp_path: Path) -> None:
     config = read_learner_config(bundle_environment(a_bundle(tmp_path)))
+    assert config.cluster == "outside/lab"
     assert (config.unit, config.attempt, config.syncer) == ("lab", 1, "203.0.113.7:7077")
     assert config.identity == "diloco://u/learner/lab/1"
     assert config.host_name == "lm-syncer.lm.team.svc", "the syncer is known by its own name, at whatever address"

@@ -33,6 +33,8 @@ class Candidate:
     """Where it runs, from far to near, with "/" between the parts. Empty if unknown."""
     steps: int = 0
     """Local steps behind its state, as far as they are known."""
+    cluster: str = ""
+    """The cluster in which it runs. Empty if it is the syncer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Taking:
     """Local steps behind the state that it has stored itself. 0 if it has stored none."""
     why: str = ""
     """Why the last donor failed, such as an 8-bit optimizer whose state cannot be handed over. Empty if none was asked."""
+    cluster: str = ""
+    """As in `Candidate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class Donors:
             candidate
             for candidate in candidates
             if candidate.kind == taking.kind
+            and candidate.cluster == taking.cluster
             and candidate.addresses
             and candidate.unit not in takes
             and candidate.unit not in taking.failed
@@ -184,7 +189,8 @@ class Donors:
             return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {asked}{reason}")
         kinds = sorted({kind for kind in others if kind and kind != taking.kind})
         other_kinds = f"; others have the state of {'; '.join(kinds)}" if kinds else ""
-        return Answer(taking.round, None, why=f"no unit that trains has the state of {taking.kind}{other_kinds}")
+        where = "of its cluster" if any(candidate.cluster != taking.cluster for candidate in candidates) else "that trains"
+        return Answer(taking.round, None, why=f"no unit {where} has the state of {taking.kind}{other_kinds}")
 
 
 def _common(one: str, other: str) -> int:

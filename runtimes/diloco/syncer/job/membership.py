@@ -144,7 +144,7 @@ class Membership:
     def _begin_session(self, stream: LearnerStream, joining: Joining, now: float) -> None:
         session, hello = joining.session, joining.hello
         stream.session = session
-        stream.inner_state, stream.locality = hello.inner_state, hello.locality
+        stream.inner_state, stream.locality, stream.cluster = hello.inner_state, hello.locality, hello.cluster
         addresses = hello.rank_addresses if hello.ranks else [hello.peer_address]
         stream.addresses = tuple(addresses) if all(addresses) and len(addresses) == max(1, hello.ranks) else ()
         self._job.work.begin(session)

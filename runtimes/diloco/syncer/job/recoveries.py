@@ -65,7 +65,15 @@ class Recoveries:
         stats.recovery = recovery
         failed_ones = frozenset(recovery.failed)
         taking = Taking(
-            session.unit, session.holder, stream.inner_state, stream.locality, recovery.round, failed_ones, recovery.steps, recovery.why
+            session.unit,
+            session.holder,
+            stream.inner_state,
+            stream.locality,
+            recovery.round,
+            failed_ones,
+            recovery.steps,
+            recovery.why,
+            stream.cluster,
         )
         if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
             self._asked.add(session.unit)
@@ -102,7 +110,7 @@ class Recoveries:
             return
         joined = {session.unit: (stream, session) for stream, session in self._job.streams.joined()}
         able = [
-            Candidate(unit, session.attempt, stream.addresses, stream.inner_state, stream.locality, self._steps(unit))
+            Candidate(unit, session.attempt, stream.addresses, stream.inner_state, stream.locality, self._steps(unit), stream.cluster)
             for unit, (stream, session) in sorted(joined.items())
             if self._job.unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]

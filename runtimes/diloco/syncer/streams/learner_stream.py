@@ -65,6 +65,8 @@ class LearnerStream:
         """Kind of the unit's inner state."""
         self.locality = ""
         """Where the unit runs."""
+        self.cluster = ""
+        """The cluster in which the unit runs. Empty if it is the syncer's."""
         self.rank = 0
         self.process = b""
         """A follower's `Hello.process`."""

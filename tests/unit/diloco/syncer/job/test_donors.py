@@ -39,6 +39,16 @@ def test_the_nearest_unit_is_named() -> None:
     assert named(found.name(units, [], T, 0.0)) == {"u": "c"}
 
 
+def test_a_unit_of_another_cluster_is_no_donor_however_near_it_is() -> None:
+    far, near = a_unit("far", "us/us-1/x"), replace(a_unit("near", "eu/eu-1/x"), cluster="tokyo")
+    found = asking(donors(), a_taker("u", locality="eu/eu-1/x"))
+    assert named(found.name([far, near], [], T, 0.0)) == {"u": "far"}
+    found = asking(donors(), replace(a_taker("u", locality="eu/eu-1/x"), cluster="tokyo"))
+    assert named(found.name([far, near], [], T, 0.0)) == {"u": "near"}
+    found = asking(donors(), replace(a_taker("u"), cluster="outside/u"))
+    assert named(found.name([far, near], ["torch AdamW"], T, 0.0)) == {"u": "no unit of its cluster has the state of torch AdamW"}
+
+
 def test_eight_takers_do_not_sit_on_one_donor_and_who_has_taken_gives() -> None:
     takers = [a_taker(f"u{number}") for number in range(8)]
     found = asking(donors(), *takers)
