@@ -9,7 +9,7 @@ Two lanes:
 
 Chunks also wait for the transfer window, because a chunk that has left this queue can be neither replaced nor overtaken.
 
-See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers.md.
+See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers.md. See docs/decisions/0283-no-relay-per-region.md.
 """
 
 from __future__ import annotations
