@@ -98,6 +98,8 @@ class ReconcileContext:
     """Unit -> what happened to it that the table of transitions lacks. The reconcile began anew because of it."""
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
+    records_observed: Mapping[str, UnitStatusRecord] = field(default_factory=dict)
+    """The units' records once it is known what became of their attempts."""
 
     def node_health(self, node: str) -> NodeHealth:
         """Return the health of this node."""

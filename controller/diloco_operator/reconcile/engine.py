@@ -189,7 +189,7 @@ def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
     # 1. What became of each attempt?
     units = observe_units(context)
     # 2. Which hosts are to blame for failures?
-    context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
+    context = replace(context, hosts=judge_hosts(context, units.records, units.failures), records_observed=units.records)
     # 3. Given-up units start again if a host was to blame, or a user retries the job.
     records = start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now)
     return context, units._replace(records=retry_given_up(context, records))

@@ -32,13 +32,22 @@ _LIMIT = 20
 """Units that get an Event of their own in one reconcile."""
 
 
-def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> list[Event]:
+def unit_events(
+    before: Mapping[str, UnitStatusRecord],
+    after: Mapping[str, UnitStatusRecord],
+    observed: Mapping[str, UnitStatusRecord] | None = None,
+) -> list[Event]:
+    """Return the Events about what has changed since the last status. `observed`: the records once the ends of attempts were known, before
+    anything was planned."""
     events: list[Event] = []
     for name, record in after.items():
         old = before.get(name)
-        # An attempt that follows without a pause begins in the status that records the failure: else users would not hear of the failure.
+        # An attempt that follows without a pause begins in the status that records the end of the one before: else users would not hear of
+        # that end.
         if record.running and (why := _new_failure(old, record)):
             events.append(Event.about(name, EventReason.UNIT_CRASHED, why))
+        elif record.running and observed and (why := _new_loss(old, observed.get(name))):
+            events.append(Event.about(name, EventReason.UNIT_LOST, why))
         if (event := _unit_event(old, record)) is not None:
             events.append(event)
     if len(events) > _LIMIT:
@@ -80,6 +89,13 @@ def _new_failure(old: UnitStatusRecord | None, new: UnitStatusRecord) -> str:
     """How an attempt failed between the two records, "" if none did."""
     failed = new.failed_attempt > (old.failed_attempt if old is not None else 0)
     return f"attempt {new.failed_attempt} ended: {read_last_failure(new.last_failure).message}" if failed else ""
+
+
+def _new_loss(old: UnitStatusRecord | None, observed: UnitStatusRecord | None) -> str:
+    """How an attempt that did not fail ended, "" if none did."""
+    if observed is None or observed.running or old is None or observed.restarts <= old.restarts:
+        return ""
+    return f"attempt {observed.ended_attempt} ended: {observed.message}"
 
 
 def _waits(record: UnitStatusRecord) -> bool:

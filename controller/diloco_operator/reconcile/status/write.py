@@ -68,7 +68,7 @@ def write_units(
         before = context.observed.job.status
         return [
             *pool_events(before.get("pools") or (), status.get("pools") or ()),
-            *unit_events(context.records_before, records),
+            *unit_events(context.records_before, records, context.records_observed),
             *own_data_events(before.get("units") or (), status.get("units") or ()),
             *host_events(read_hosts(before), context.hosts),
         ]

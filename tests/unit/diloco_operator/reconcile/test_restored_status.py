@@ -40,6 +40,11 @@ def test_an_attempt_that_the_syncer_refuses_as_old_is_no_failure_of_the_unit(res
     )
 
 
+def test_the_end_of_an_attempt_is_told_although_the_next_one_begins_at_once(restored: Stage) -> None:
+    refused = has("attempt 1 ended: the syncer refused attempt 1", start="v5p-0: ")
+    t.play(restored, at(0, t.exits(67), t.one_reconcile, unit(state="Starting", attempt=4), t.losses(refused)))
+
+
 def test_an_attempt_that_the_syncer_refuses_as_a_second_process_is_a_failure(restored: Stage) -> None:
     restored.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING)
     t.play(restored, at(0, t.exits(67), t.one_reconcile, unit(attempt=2, failures=1)))
