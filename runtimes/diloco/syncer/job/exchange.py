@@ -133,9 +133,8 @@ class Exchanges:
 
         `checksums`: those that came with the versions; none from a learner of an older program, which is judged by outer steps alone.
         """
-        known = checksums or [0] * len(versions)
-        pairs = zip(versions, known, strict=False)
-        return all(t <= self.version(p) and self.checksums.may_be(p, t, checksum) for p, (t, checksum) in enumerate(pairs))
+        known = dict(enumerate(checksums))
+        return all(t <= self.version(p) and self.checksums.may_be(p, t, known.get(p, 0)) for p, t in enumerate(versions))
 
     def version(self, p: int) -> int:
         """Outer step of the last merge of fragment p; 0: there was none, or there is no such fragment."""
