@@ -89,9 +89,10 @@ class Pace:
     def late(self, table: Timetable, step: int) -> dict[int, int]:
         """Return the exchanges for which an answer at the boundary after the next step would be late: fragment -> outer step, the nearest
         first. `step` is the local step before the present boundary."""
-        if not self.per_step:
+        per_step, longest_wait = self.per_step, table.longest_wait
+        if not per_step:
             return {}
-        coming = sorted((table.next_exchange(fragment, self.t), fragment) for fragment in range(len(table.offsets)))
+        coming = sorted([(table.next_exchange(fragment, self.t), fragment) for fragment in range(len(table.offsets))])
         # The clock may have moved on since `t`, but not to the next exchange: the unit would have heard of that.
-        now = min(self.t + self.per_step * (step - self.step + 1), coming[0][0] - 1)
-        return {fragment: t for t, fragment in coming if now + self.per_step - t > table.longest_wait}
+        now = min(self.t + per_step * (step - self.step + 1), coming[0][0] - 1)
+        return {fragment: t for t, fragment in coming if now + per_step - t > longest_wait}

@@ -55,6 +55,9 @@ class Adoption:
     """The whole job's committed tokens when the version was made."""
 
 
+type Moves = tuple[PullWanted | Adoption, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class WorkChange:
     """A change of the samples that the unit may train."""
@@ -117,7 +120,7 @@ class UnitState:
     """(generation, samples) of the batches that the program has taken and no step has settled, the oldest first."""
     feeds_itself: bool = False
     """The program's last step used no batch of the leases."""
-    waiting: tuple[PullWanted | Adoption, ...] = ()
+    waiting: Moves = ()
     """In the order in which they came, at most one of each kind for a fragment."""
     pace: Pace = field(default_factory=Pace)
     planned: int = 0
@@ -139,8 +142,8 @@ class UnitState:
         settled = self.in_hand[: batches or 0]
         return replace(
             self,
-            fragment_steps=tuple(steps + 1 for steps in self.fragment_steps),
-            fragment_tokens=tuple(before + tokens for before in self.fragment_tokens),
+            fragment_steps=tuple([steps + 1 for steps in self.fragment_steps]),
+            fragment_tokens=tuple([before + tokens for before in self.fragment_tokens]),
             step=self.step + 1,
             samples_done=self.samples_done + sum(samples for generation, samples in settled if generation == self.generation),
             tokens_done=self.tokens_done + tokens,
@@ -171,16 +174,17 @@ def plan_boundary(
         readable: the model is that after the last counted step. If it is not, reads and a seed wait
     """
     work, finish, refused = WorkChange(), False, None
-    heard = state.pace.t
+    # What every boundary changes is put into the state once, at the end: a copy of the state takes as long as all the rest.
+    t, waiting, heard = state.t, state.waiting, state.pace.t
     for event in events:
         match event:
             case Received():
-                state = _received(state, event)
-                heard = max(heard, event.t)
+                waiting = _with_version(waiting, event)
+                t, heard = max(t, event.t), max(heard, event.t)
             case PullWanted() if event.generation == state.generation:
                 # A newer exchange of the fragment means that the older one is over.
-                others = tuple(move for move in state.waiting if not _is_pull(move, event.fragment))
-                state = replace(state, waiting=others if event.answered else (*others, event))
+                others = tuple(move for move in waiting if not _is_pull(move, event.fragment))
+                waiting = others if event.answered else (*others, event)
                 heard = max(heard, event.t)
             case Leased():
                 work = replace(work, leases=(*work.leases, (event.start, event.end)))
@@ -189,37 +193,39 @@ def plan_boundary(
                 # A request on the stream before may be lost. The syncer sends again what it has leased in this generation.
                 work = replace(work, asked=0) if resumed else WorkChange(restart=True, asked=event.asked)
                 state = _welcomed(state, event)
-                heard = max(heard, event.t) if resumed else event.t
+                if resumed:
+                    heard = max(heard, event.t)
+                else:
+                    waiting = tuple(move for move in waiting if isinstance(move, Adoption))
+                    t = heard = event.t
             case RestWanted():
                 state = replace(state, quorum=event.quorum)
             case Finished():
-                state = replace(state, t=event.t, done=True, waiting=(), seed_wanted=False)
-                finish = True
+                state = replace(state, done=True, seed_wanted=False)
+                t, waiting, finish = event.t, (), True
             case RefusedForGood():
                 refused = event
     seed = state.seed_wanted and readable
     if seed or finish:
         state = replace(state, missing=frozenset(), seed_wanted=False)
-    reads, adoptions, waiting = _moves(state, table.sizes, most, readable=readable)
-    state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
-    if seed:  # after the adoptions: the unit sends what it has adopted last, and that becomes version 0
-        state = replace(state, versions=(0,) * len(state.versions))
+    reads, adoptions, waiting = _moves(state, waiting, table.sizes, most, readable=readable)
+    in_step = state.step == state.planned
+    state = _planned(state, t, waiting, heard, adoptions, seed=seed)
     moved = sum(table.sizes[move.fragment] for move in reads) + sum(table.sizes[move.fragment] for move in adoptions)
-    ahead = None if state.step == state.planned or not reads_ahead else _ahead(state, table, most, moved)
-    repeat = bool(state.quorum) and state.step == state.planned and not state.done
-    plan = UnitPlan(state.step, replace(work, quorum=state.quorum), reads, adoptions, ahead, seed, finish, repeat, refused)
-    return plan, replace(state, planned=state.step)
+    ahead = None if in_step or not reads_ahead else _ahead(state, table, most, moved)
+    repeat = bool(state.quorum) and in_step and not state.done
+    if state.quorum:
+        work = replace(work, quorum=state.quorum)
+    return UnitPlan(state.step, work, reads, adoptions, ahead, seed, finish, repeat, refused), state
 
 
-def _received(state: UnitState, event: Received) -> UnitState:
+def _with_version(waiting: Moves, event: Received) -> Moves:
     """Let the new version replace a waiting one of its fragment. Pulls of its exchange and of older ones are dropped: they are over."""
     adoption = Adoption(event.fragment, event.t, event.tokens)
-    waiting = [
-        move for move in state.waiting if not (_is_pull(move, event.fragment) and isinstance(move, PullWanted) and move.t <= event.t)
-    ]
-    place = next((i for i, move in enumerate(waiting) if isinstance(move, Adoption) and move.fragment == event.fragment), len(waiting))
-    waiting[place : place + 1] = [adoption]
-    return replace(state, waiting=tuple(waiting), t=max(state.t, event.t))
+    moves = [move for move in waiting if not (_is_pull(move, event.fragment) and isinstance(move, PullWanted) and move.t <= event.t)]
+    place = next((i for i, move in enumerate(moves) if isinstance(move, Adoption) and move.fragment == event.fragment), len(moves))
+    moves[place : place + 1] = [adoption]
+    return tuple(moves)
 
 
 def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
@@ -229,7 +235,6 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
     return replace(
         state,
         generation=event.generation,
-        t=event.t,
         steps=event.steps,
         samples_done=0,
         tokens_done=0,
@@ -238,21 +243,20 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
         fragment_tokens=nothing,
         quorum=0,
         seed_wanted=event.seed_wanted,
-        waiting=tuple(move for move in state.waiting if isinstance(move, Adoption)),
         pace=state.pace.restart(state.step, event.t),
     )
 
 
 def _moves(
-    state: UnitState, sizes: Sequence[int], most: int, *, readable: bool
-) -> tuple[tuple[Read, ...], tuple[Adoption, ...], tuple[PullWanted | Adoption, ...]]:
-    """Return (reads, adoptions, what still waits)."""
+    state: UnitState, moves: Moves, sizes: Sequence[int], most: int, *, readable: bool
+) -> tuple[tuple[Read, ...], tuple[Adoption, ...], Moves]:
+    """Return (reads, adoptions, what still waits). `moves`: what waits before."""
     reads: list[Read] = []
     adoptions: list[Adoption] = []
     waiting: list[PullWanted | Adoption] = []
     moved = 0
     full = False
-    for move in state.waiting:
+    for move in moves:
         fragment = move.fragment
         just_adopted = not state.fragment_steps[fragment] or any(x.fragment == fragment for x in adoptions)
         if isinstance(move, PullWanted) and (just_adopted or not readable):
@@ -292,14 +296,24 @@ def _ahead(state: UnitState, table: Timetable, most: int, moved: int) -> tuple[R
     return tuple(ahead)
 
 
-def _adopted(state: UnitState, adoptions: Collection[Adoption]) -> UnitState:
-    versions = {adoption.fragment: adoption.version for adoption in adoptions}
+def _planned(state: UnitState, t: int, waiting: Moves, heard: int, adoptions: Collection[Adoption], *, seed: bool) -> UnitState:
+    """Return the state after this boundary. `heard`: the newest outer step that the unit has heard of."""
+    steps, tokens, versions = list(state.fragment_steps), list(state.fragment_tokens), list(state.versions)
+    for adoption in adoptions:
+        steps[adoption.fragment] = tokens[adoption.fragment] = 0
+        versions[adoption.fragment] = adoption.version
+    if seed:  # after the adoptions: the unit sends what it has adopted last, and that becomes version 0
+        versions = [0] * len(versions)
     return replace(
         state,
-        fragment_steps=tuple(0 if index in versions else steps for index, steps in enumerate(state.fragment_steps)),
-        fragment_tokens=tuple(0 if index in versions else tokens for index, tokens in enumerate(state.fragment_tokens)),
-        versions=tuple(versions.get(index, before) for index, before in enumerate(state.versions)),
-        missing=state.missing.difference(versions),
+        t=t,
+        fragment_steps=tuple(steps),
+        fragment_tokens=tuple(tokens),
+        versions=tuple(versions),
+        missing=state.missing.difference(adoption.fragment for adoption in adoptions),
+        waiting=waiting,
+        pace=state.pace.heard(state.step, heard),
+        planned=state.step,
     )
 
 
