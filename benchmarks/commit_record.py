@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
 from diloco.kernels import Vector
-from diloco.tape.records import write_record
+from diloco.tape.records import checksum, write_record
 from numpy.typing import NDArray
 
 from benchmarks.figure import Figure, rounded
@@ -75,7 +74,7 @@ def figure(mebibytes: int, learners: int, runs: int) -> Figure:
     head: dict[str, Any] = {"n": 1, "type": "merge"}
 
     def record(file: BinaryIO) -> None:
-        write_record(file, head | {"checksum": f"{zlib.crc32(memoryview(value)):08x}"}, memoryview(gradient))
+        write_record(file, head | {"checksum": f"{checksum(memoryview(value)):08x}"}, memoryview(gradient))
 
     def plain(parts: Sequence[NDArray[np.float32]]) -> Callable[[BinaryIO], None]:
         def write(file: BinaryIO) -> None:

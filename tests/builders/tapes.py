@@ -17,9 +17,9 @@ class AtOnce:
     def note(self, kind: str, **what: Any) -> None:
         self.notes.append((kind, what))
 
-    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, then: Callable[[], None]) -> None:
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[int], None]) -> None:
         self.merges.append(what)
-        then()
+        then(0)
 
     def applied(self, t: int) -> None:
         pass

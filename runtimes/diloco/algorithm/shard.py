@@ -12,7 +12,6 @@ See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0062-merge-num
 from __future__ import annotations
 
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Buffer, Sequence
 from dataclasses import dataclass, field
@@ -79,9 +78,6 @@ class Update:
     """The merged outer gradient. From it, `Shard.redo` makes the same update again."""
     cosine: float
     """The mean cosine between the contributions, see `merge.MergedGradient`."""
-    checksum: int
-    """CRC-32 of the value. With `t` it names the version: a syncer whose volume was restored from a backup takes outer steps again, which
-    give other values."""
 
 
 class Shard:
@@ -264,8 +260,7 @@ class Shard:
         if stepped is None or (coded := self._code(p, stepped[0])) is None:
             return None
         payload, value, residual = coded
-        momentum, checksum = _frozen(stepped[1]), _checksum(value)
-        return Update(t, p, self._versions[p], payload, value, momentum, residual, merged.delta, merged.cosine, checksum)
+        return Update(t, p, self._versions[p], payload, value, _frozen(stepped[1]), residual, merged.delta, merged.cosine)
 
     def hold_update(self, close: Close, update: Update | None) -> None:
         """Keep the result of `compute` until it is installed."""
@@ -322,8 +317,3 @@ class Shard:
 def _frozen(x: Array) -> Array:
     x.flags.writeable = False
     return x
-
-
-def _checksum(x: Array) -> int:
-    # Explicitly little-endian: the syncer may go on from its volume on another machine.
-    return zlib.crc32(x.astype("<f4", copy=False))

@@ -182,6 +182,11 @@ def read_record(path: Path, offset: int) -> Record:
     return record
 
 
+def checksum(values: memoryview | Bytes) -> int:
+    """CRC-32 of an array."""
+    return _checksum(b"", memoryview(values).cast("B"))
+
+
 def _checksum(text: bytes, values: memoryview) -> int:
     crc = zlib.crc32(text)
     for start in range(0, values.nbytes, _PART):

@@ -19,7 +19,7 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import OuterOptimizer, Training
 from diloco.snapshots.store import Unusable, check_snapshot, generation_of, read_snapshot
-from diloco.tape.records import Record, RecordFile, TapeError, read_record
+from diloco.tape.records import Record, RecordFile, TapeError, checksum, read_record
 from diloco.tape.segments import FORMAT, SEGMENT, Segment, segments
 
 
@@ -116,7 +116,7 @@ class Replay:
                 update = redo.repeat(commit, gradient_of(record))
             except (StateError, KeyError, TypeError, ValueError) as error:
                 raise TapeError(f"the record at offset {place.offset} of {place.path} cannot be repeated: {error}") from error
-            yield RepeatedMerge(commit, record.head["checksum"], f"{update.checksum:08x}")
+            yield RepeatedMerge(commit, record.head["checksum"], f"{checksum(memoryview(update.value)):08x}")
         self.digest = _digest(redo.state() if redo is not None else state)
 
 

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Final
 
 from diloco.durable import fsync_directory
 from diloco.free_space import demand, remedy
-from diloco.tape.records import Head, TapeError, write_record
+from diloco.tape.records import Head, TapeError, checksum, write_record
 from diloco.tape.segments import FORMAT, SEGMENT, mark_cut, retire, segment_path, segments
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,10 @@ class _Waiting:
     """The record's segment, from then on."""
     at: float = 0.0
     gradient: memoryview | None = field(default=None, repr=False)
-    then: Callable[[], None] | None = None
+    result: memoryview | None = field(default=None, repr=False)
+    checksum: int = 0
+    """Of `result`, once the record was written."""
+    then: Callable[[int], None] | None = None
 
 
 class TapeWriter:
@@ -154,17 +157,20 @@ class TapeWriter:
             self._after.append(then)
             self._write_now()
 
-    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, then: Callable[[], None]) -> None:
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[int], None]) -> None:
         """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost and the volume says so. The caller calls
         `applied` later.
 
-        `gradient`: the merged outer gradient, which must not change.
+        Args:
+            gradient: the merged outer gradient. Like `result` it must not change.
+            result: the fragment's new value, whose checksum is recorded.
+            then: gets that checksum. 0 if there is no record.
         """
         if self._lost and not self._seems_whole:
             self.bytes += gradient.nbytes  # though not written: a snapshot becomes due by what no snapshot covers
-            then()
+            then(0)
             return
-        waiting = _Waiting("merge", what, gradient=gradient, then=then)
+        waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
         if self._lost:
             self._held.append(waiting)
             return
@@ -261,7 +267,7 @@ class TapeWriter:
                 continue
             for record in batch:
                 if record.then is not None:
-                    record.then()
+                    record.then(record.checksum)
             for then in after:
                 then()
 
@@ -279,6 +285,9 @@ class TapeWriter:
             if file is None:  # the tape was lost, and no segment was begun since
                 return
             head = {"n": record.number, "at": record.at, "type": record.kind, **record.what}
+            if record.result is not None:
+                record.checksum = checksum(record.result)
+                head["checksum"] = f"{record.checksum:08x}"
             write_record(file, head, record.gradient)
             if record.then is not None:
                 durable = True
@@ -362,7 +371,7 @@ class TapeWriter:
         after, self._held_after = self._held_after, []
         for record in merges:
             if record.then is not None:
-                record.then()
+                record.then(record.checksum)
         for then in after:
             then()
 

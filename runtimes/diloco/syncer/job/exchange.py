@@ -66,7 +66,7 @@ class Commits(Protocol):
 
     def note(self, kind: str, **what: Any) -> None: ...
 
-    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, then: Callable[[], None]) -> None: ...
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[int], None]) -> None: ...
 
     def applied(self, t: int) -> None: ...
 
@@ -283,6 +283,7 @@ class Exchanges:
 
     def durable(self, event: MergeDurable, now: float) -> None:
         """Put a merge in place that is committed."""
+        self.checksums.add(event.update.fragment, event.update.t, event.checksum)
         self._install(self.opened(), event.close, event.update, now)
 
     def wake_at(self, now: float) -> float | None:
@@ -329,17 +330,15 @@ class Exchanges:
             self._install(core, close, None, now)
             return
         commit = commit_of(core.coordinator.ordered(close.t), close, update.cosine)
-        what = commit.to_json() | {"loss": self._unit_stats.loss(), "checksum": f"{update.checksum:08x}"}
-        gradient = memoryview(update.gradient.astype("<f4", copy=False)).cast("B")
+        what = commit.to_json() | {"loss": self._unit_stats.loss()}
+        gradient, result = (memoryview(x.astype("<f4", copy=False)).cast("B") for x in (update.gradient, update.value))
         # In place and at the learners only when durable: they must not hold a version that a restarted syncer does not know.
-        self._commits.commit(close.t, what, gradient, lambda: self._submit(MergeDurable(close, update)))
+        self._commits.commit(close.t, what, gradient, result, lambda checksum: self._submit(MergeDurable(close, update, checksum)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """Install the merge in one go, between two snapshots: shard, coordinator, ledger, streams."""
-        if update is not None:
-            self.checksums.add(update.fragment, update.t, update.checksum)
-            if not math.isnan(update.cosine):
-                self.cosine.add(update.cosine)
+        if update is not None and not math.isnan(update.cosine):
+            self.cosine.add(update.cosine)
         for effect in core.computed(close, update, self.at(now)):
             self._carry_out(core, effect, now)
         self._commits.applied(close.t)

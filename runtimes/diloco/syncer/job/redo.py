@@ -22,7 +22,7 @@ from diloco.syncer.job.version_checksums import VersionChecksums
 from diloco.syncer.job.work import JobWork
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.streams.sessions import StoredSessions
-from diloco.tape.records import Record, RecordFile, TapeError
+from diloco.tape.records import Record, RecordFile, TapeError, checksum
 from diloco.tape.replay import chain_from, gradient_of, training_of
 from diloco.tape.segments import SEGMENT, Segment, segments
 
@@ -129,9 +129,10 @@ class _Redone:
         if self._redo.covers(commit):
             return
         update = self._redo.repeat(commit, gradient_of(record))
-        if update.checksum != int(head["checksum"], 16):
+        found = checksum(memoryview(update.value))
+        if found != int(head["checksum"], 16):
             raise StateError(f"the merge of outer step {commit.t} gives other values than it gave then")
-        stored.checksums.add(commit.fragment, commit.t, update.checksum)
+        stored.checksums.add(commit.fragment, commit.t, found)
         stored.work.redo_merge(commit)
         stored.tokens[commit.fragment] = stored.work.ledger.tokens
         if head["loss"] is not None:

@@ -271,6 +271,9 @@ class MergeDurable:
 
     close: Close
     update: Update
+    checksum: int
+    """CRC-32 of the update's value, which with the outer step names the version: a syncer whose volume was restored from a backup takes
+    outer steps again, which give other values. 0 if the tape is lost, which computes it."""
 
 
 @dataclass(frozen=True, slots=True)

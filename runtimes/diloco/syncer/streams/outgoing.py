@@ -52,7 +52,7 @@ class CodedVersion:
     tokens: int = 0
     """The whole job's committed tokens when this version was made."""
     checksum: int = 0
-    """Checksum of the whole value, see `shard.Update`. 0 if it is not known."""
+    """Checksum of the whole value, see `MergeDurable`. 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

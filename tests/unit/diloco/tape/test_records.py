@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diloco.tape.records import RecordFile, TapeError, TapeGone, write_record
+from diloco.tape.records import RecordFile, TapeError, TapeGone, checksum, write_record
 
 GRADIENT = np.arange(5, dtype=np.float32)
 
@@ -96,6 +96,11 @@ def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_read(tmp_path: Path
         numbers(tmp_path / "x")
     with pytest.raises(TapeError, match="cannot be read: it is no regular file"):
         numbers(tmp_path)
+
+
+def test_the_checksum_is_that_of_zlib() -> None:
+    # CRC-32 of b"123456789" is the check value of every description of CRC-32.
+    assert checksum(np.frombuffer(b"123456789", np.uint8)) == 0xCBF43926
 
 
 def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Writing:
         self.changes += 1
 
     def merge(self, t: int) -> None:
-        self.tape.commit(t, {"t": t}, memoryview(VALUES), lambda: self.durable.append(t))
+        self.tape.commit(t, {"t": t}, memoryview(VALUES), memoryview(VALUES), lambda checksum: self.durable.append(t))
 
     async def snapshot(self, *, durable: bool = True) -> None:
         position = self.tape.begin_snapshot()
