@@ -73,7 +73,7 @@ class _Waiting:
     gradient: memoryview | None = field(default=None, repr=False)
     result: memoryview | None = field(default=None, repr=False)
     checksum: int = 0
-    """Of `result`, once the record was written."""
+    """Checksum of `result`, once the record was written. 0 before."""
     then: Callable[[int], None] | None = None
 
 
