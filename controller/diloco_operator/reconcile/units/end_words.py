@@ -109,12 +109,9 @@ def attempt_replaced(attempt: int) -> str:
     return f"attempt {attempt} was replaced"
 
 
-def attempt_forgotten(attempt: int, newest: int) -> str:
-    """Say that status lacks attempts which the syncer has accepted."""
-    return (
-        f"the syncer refused attempt {attempt}, as it has accepted attempt {newest}, which status does not have; "
-        "status seems to be restored from a backup"
-    )
+def attempt_forgotten(end: str, newest: int) -> str:
+    """Say that status lacks an attempt that the syncer has accepted. `end`: how the attempt ended that status has."""
+    return f"{end}; the syncer has accepted attempt {newest}, which status lacks: it seems to be restored from a backup"
 
 
 TOOK_FREE_SLICE = "the unit took a slice that became free"

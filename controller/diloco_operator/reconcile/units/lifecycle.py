@@ -248,7 +248,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         ever_ran=record.state is not UnitState.STARTING,
         adopted=adopted,
     )
-    if end is not None and end.reason == UnitReason.REFUSED_IDENTITY:
+    if end is not None and failed(end):
         end = _excuse_forgotten_attempt(context, record, end)
     if end is not None and context.finishing and failed(end):
         end = replace(end, reason=UnitReason.FAILED_AT_END)
@@ -284,12 +284,12 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
 
 
 def _excuse_forgotten_attempt(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
-    """Return the end of an attempt that the syncer refused. It is no failure of the program if the syncer knows a newer attempt than
-    status: status was restored from a backup, and the next attempt has a number that the syncer accepts."""
+    """Return the end of an attempt that failed. It is no failure of the program if the syncer has accepted a newer attempt, and refuses
+    this one: status was restored from a backup, and the next attempt has a number that the syncer accepts."""
     newest = context.last_reported(record.name, record.attempt)
     if newest <= record.attempt:
         return end
-    return replace(end, kind=EndKind.DISRUPTION, why=end_words.attempt_forgotten(record.attempt, newest))
+    return replace(end, kind=EndKind.DISRUPTION, why=end_words.attempt_forgotten(end.why, newest))
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str | None:

@@ -32,7 +32,7 @@ def test_the_next_attempt_is_newer_than_all_that_the_syncer_has_accepted(restore
 
 
 def test_an_attempt_that_the_syncer_refuses_as_old_is_no_failure_of_the_unit(restored: Stage) -> None:
-    refused = has("the syncer refused attempt 1, as it has accepted attempt 3, which status does not have")
+    refused = has("the syncer knows a newer attempt", "the syncer has accepted attempt 3, which status lacks")
     t.play(
         restored,
         at(0, t.main_container_exits(67), t.one_reconcile, unit(state="Draining", failures=0, message=refused)),
@@ -41,7 +41,7 @@ def test_an_attempt_that_the_syncer_refuses_as_old_is_no_failure_of_the_unit(res
 
 
 def test_the_end_of_an_attempt_is_told_although_the_next_one_begins_at_once(restored: Stage) -> None:
-    refused = has("attempt 1 ended: the syncer refused attempt 1", start="v5p-0: ")
+    refused = has("attempt 1 ended: exit 67", "the syncer has accepted attempt 3", start="v5p-0: ")
     t.play(restored, at(0, t.exits(67), t.one_reconcile, unit(state="Starting", attempt=4), t.losses(refused)))
 
 
