@@ -98,8 +98,6 @@ class ReconcileContext:
     """Unit -> what happened to it that the table of transitions lacks. The reconcile began anew because of it."""
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
-    records_observed: Mapping[str, UnitStatusRecord] = field(default_factory=dict)
-    """The units' records once it is known what became of their attempts."""
 
     def node_health(self, node: str) -> NodeHealth:
         """Return the health of this node."""
@@ -140,7 +138,7 @@ class ReconcileContext:
     def last_reported(self, unit: str, attempt: int) -> int:
         """Return the newest attempt that the syncer has accepted of this unit: it is newer than `attempt` where status was restored from a
         backup, and the syncer refuses all older ones. 0 if the syncer reports none near `attempt`."""
-        unit_report = self.report.units.get(unit) if self.report is not None else None
+        unit_report = self._report_on(unit)
         return unit_report.attempt if unit_report is not None and unit_report.attempt <= attempt + _ATTEMPTS_AHEAD else 0
 
     def is_known(self, pool: str, template_hash: str) -> bool:
@@ -180,8 +178,11 @@ class ReconcileContext:
 
     def unit_report(self, unit: str, attempt: int) -> UnitReport | None:
         """Return what the syncer reports about this attempt. None if nothing, or only about another attempt."""
-        unit_report = self.report.units.get(unit) if self.report is not None else None
+        unit_report = self._report_on(unit)
         return unit_report if unit_report is not None and unit_report.attempt == attempt else None
+
+    def _report_on(self, unit: str) -> UnitReport | None:
+        return self.report.units.get(unit) if self.report is not None else None
 
     @property
     def admissions_forgotten(self) -> list[float]:

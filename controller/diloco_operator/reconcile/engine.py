@@ -189,7 +189,7 @@ def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
     # 1. What became of each attempt?
     units = observe_units(context)
     # 2. Which hosts are to blame for failures?
-    context = replace(context, hosts=judge_hosts(context, units.records, units.failures), records_observed=units.records)
+    context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
     # 3. Given-up units start again if a host was to blame, or a user retries the job.
     records = start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now)
     return context, units._replace(records=retry_given_up(context, records))
@@ -263,7 +263,7 @@ def _carry_out(
     statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
-    write = write_units(context, status, scaling.records, may_wait=wait)
+    write = write_units(context, status, scaling.records, observed=units.records, may_wait=wait)
 
     # 6. Reconcile again at the earliest of these times.
     deadlines: Sequence[float | None] = (

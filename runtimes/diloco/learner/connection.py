@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import grpc
 import numpy as np
@@ -49,6 +50,19 @@ CLOSE_TIMEOUT = 10.0
 """How long `close` waits for the delivery of the outbox, seconds."""
 
 
+class _Base(NamedTuple):
+    """The version of a fragment that this process has received last, or has seeded: the base of deltas in both directions."""
+
+    version: int
+    value: Float32Array
+    """What this process owns of it, read-only."""
+    checksum: int = 0
+    """As it came with the broadcast. 0 for a seed."""
+
+
+_NO_BASE = _Base(-1, np.empty(0, np.float32))
+
+
 class Connection:
     """Started once by `Session.join`; lives until `close`, or until the syncer refuses this process for good."""
 
@@ -72,9 +86,7 @@ class Connection:
         self._names = [[tensor.name for tensor in one.fragment.tensors] for one in portions]
         self._inbox = inbox
         self._incarnations = incarnations
-        self._bases: dict[int, tuple[int, Float32Array]] = {}
-        self._checksums: dict[int, int] = {}
-        """For each fragment what came with the broadcast of its base. A seed has none."""
+        self._bases: dict[int, _Base] = {}
         self._remainders = Remainders()
         self._ahead = StagedAhead()
         self._peers = peers
@@ -157,8 +169,7 @@ class Connection:
             # The base of pushes to come: a change in place would code them against values that the syncer does not have.
             value.flags.writeable = False
             with self._lock:
-                self._bases[index] = (0, value)
-                self._checksums.pop(index, None)
+                self._bases[index] = _Base(0, value)
                 # A rank may own nothing of a fragment.
                 if value.size and self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
@@ -167,7 +178,7 @@ class Connection:
     def received(self) -> list[Float32Array] | None:
         """Return the last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
         with self._lock:
-            return [self._bases[i][1] for i in range(len(self._names))] if len(self._bases) == len(self._names) else None
+            return [self._bases[i].value for i in range(len(self._names))] if len(self._bases) == len(self._names) else None
 
     @property
     def queued_pushes(self) -> int:
@@ -286,8 +297,9 @@ class Connection:
             hello.incarnation = self._incarnation
             hello.samples_leased = self._leased
             if self._bases:
-                hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._names)))
-                hello.checksums.extend(self._checksums.get(i, 0) for i in range(len(self._names)))
+                bases = [self._bases.get(i, _NO_BASE) for i in range(len(self._names))]
+                hello.versions.extend(base.version for base in bases)
+                hello.checksums.extend(base.checksum for base in bases)
         return hello
 
     def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
@@ -373,14 +385,15 @@ class Connection:
 
     def _base(self, fragment: int) -> tuple[int, Float32Array]:
         with self._lock:
-            return self._bases[fragment]
+            base = self._bases[fragment]
+        return base.version, base.value
 
     def _answer(self, fragment: int, t: int) -> bool:
         """Answer a pull with what was staged ahead for it. False: there is nothing, so that the next step boundary answers."""
         with self._lock:
             if self._outbox is None or fragment not in self._bases:
                 return False
-            kept = self._ahead.take(fragment, t, self._bases[fragment][0])
+            kept = self._ahead.take(fragment, t, self._bases[fragment].version)
             if kept is None:
                 return False
             self._push(self._outbox, *kept)
@@ -394,7 +407,7 @@ class Connection:
     def _adopt(self, transfer: Transfer) -> None:
         header = transfer.header
         coding, portion = Coding(header.coding), self._portions[header.fragment]
-        version, base = self._bases.get(header.fragment, (-1, np.empty(portion.size, np.float32)))
+        version, base, _ = self._bases.get(header.fragment, _Base(-1, np.empty(portion.size, np.float32)))
         # Ends the stream. The next Hello says which versions are here, and the syncer sends this fragment whole.
         if coding.delta and version != header.base:
             raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
@@ -402,8 +415,7 @@ class Connection:
         ready = self._store.prepare(self._names[header.fragment], value)
         value.flags.writeable = False
         with self._lock:
-            self._bases[header.fragment] = (header.t, value)
-            self._checksums[header.fragment] = header.checksum
+            self._bases[header.fragment] = _Base(header.t, value, header.checksum)
             self._ahead.received(header.fragment)
             self._remainders.received(header.fragment, header.t, header.merged)
         self._inbox.put(Received(header.fragment, header.t, ready, self._epoch, header.tokens))

@@ -210,7 +210,7 @@ def plan_boundary(
         state = replace(state, missing=frozenset(), seed_wanted=False)
     reads, adoptions, waiting = _moves(state, waiting, table.sizes, most, readable=readable)
     in_step = state.step == state.planned
-    state = _planned(state, t, waiting, heard, adoptions, seed=seed)
+    state = _after_boundary(state, t, waiting, heard, adoptions, seed=seed)
     moved = sum(table.sizes[move.fragment] for move in reads) + sum(table.sizes[move.fragment] for move in adoptions)
     ahead = None if in_step or not reads_ahead else _ahead(state, table, most, moved)
     repeat = bool(state.quorum) and in_step and not state.done
@@ -296,7 +296,7 @@ def _ahead(state: UnitState, table: Timetable, most: int, moved: int) -> tuple[R
     return tuple(ahead)
 
 
-def _planned(state: UnitState, t: int, waiting: Moves, heard: int, adoptions: Collection[Adoption], *, seed: bool) -> UnitState:
+def _after_boundary(state: UnitState, t: int, waiting: Moves, heard: int, adoptions: Collection[Adoption], *, seed: bool) -> UnitState:
     """Return the state after this boundary. `heard`: the newest outer step that the unit has heard of."""
     steps, tokens, versions = list(state.fragment_steps), list(state.fragment_tokens), list(state.versions)
     for adoption in adoptions:

@@ -38,7 +38,7 @@ def unit_events(
     observed: Mapping[str, UnitStatusRecord] | None = None,
 ) -> list[Event]:
     """Return the Events about what has changed since the last status. `observed`: the records once the ends of attempts were known, before
-    anything was planned."""
+    anything was planned. None where no unit starts in the same reconcile."""
     events: list[Event] = []
     for name, record in after.items():
         old = before.get(name)

@@ -60,15 +60,20 @@ def write_status(
 
 
 def write_units(
-    context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord], *, may_wait: bool = False
+    context: ReconcileContext,
+    status: dict[str, Any],
+    records: Mapping[str, UnitStatusRecord],
+    *,
+    observed: Mapping[str, UnitStatusRecord] | None = None,
+    may_wait: bool = False,
 ) -> StatusWrite:
-    """Like `write_status`, with the Events of the units and with `status.goodput`."""
+    """Like `write_status`, with the Events of the units and with `status.goodput`. `observed` is as for `unit_events`."""
 
     def of_units() -> list[Event]:
         before = context.observed.job.status
         return [
             *pool_events(before.get("pools") or (), status.get("pools") or ()),
-            *unit_events(context.records_before, records, context.records_observed),
+            *unit_events(context.records_before, records, observed),
             *own_data_events(before.get("units") or (), status.get("units") or ()),
             *host_events(read_hosts(before), context.hosts),
         ]
