@@ -119,8 +119,8 @@ class WriteLimit:
         """Pauses in a row."""
 
     def wrote(self, now: float) -> float:
-        """Count a reconcile that wrote something. Return the seconds for which the next one must wait. `now`: seconds of a clock that does
-        not go back."""
+        """Count a reconcile that wrote something. Return how many seconds the next one must wait. `now`: seconds of a clock that does not
+        go back."""
         self._due = max(self._due, now) + self._interval
         pause = max(0.0, self._due - now - self._burst)
         self._pauses = self._pauses + 1 if pause else 0

@@ -402,7 +402,7 @@ def _add_job(
 
 
 def _refused(units: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Contributions by the reason for which they were refused."""
+    """How many contributions were refused, by reason."""
     counts: dict[str, int] = {}
     for unit in units:
         for reason, count in (unit.get("refused") or {}).items():

@@ -219,7 +219,7 @@ class Operator:
             await asyncio.sleep(0)  # a reconcile that writes nothing never waits: without this, thousands of them are one turn of the loop
 
     async def _reconcile(self, key: JobKey) -> float:
-        """Reconcile one job. Return its cool-down: the seconds for which it must not be reconciled again, so that other jobs and the API
+        """Reconcile one job. Return its cool-down: how many seconds it waits before its next reconcile, so that other jobs and the API
         server get their share."""
         loop = asyncio.get_running_loop()
         self.counters.reconciles += 1

@@ -47,7 +47,7 @@ class LearnerPods:
         return self._attempt(record, places, locality)
 
     def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
-        """The host list and all pods of an attempt for which this grantor brings the nodes."""
+        """The host list and all pods of an attempt whose nodes this grantor brings."""
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided

@@ -119,7 +119,7 @@ class Delegation(NamedTuple):
 
 
 def delegate(context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]) -> Delegation:
-    """Decide for which units nodes are asked.
+    """Decide which units ask for nodes.
 
     A unit that waits is kept as long as the job has room for it. Nodes are asked first for the pools' minima, then for the job's minimum,
     and for more once every unit of the minima has its nodes; each time for the pools that are worth most first, among equals in the order

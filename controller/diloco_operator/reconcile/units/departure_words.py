@@ -67,7 +67,7 @@ def failures_excused(excused: int, failures: int, node: str, avoided_until: floa
 
 
 def program_blamed(suspects: int, used: int) -> str:
-    """Say that attempts failed on so many hosts that these cannot all be bad."""
+    """Say that attempts failed on too many hosts for all of them to be bad."""
     return (
         f"attempts failed on {suspects} of the {plural(used, 'host')} that the job uses or used, so the program is blamed, "
         "and no host is avoided"
