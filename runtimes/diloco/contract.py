@@ -177,6 +177,17 @@ def operator_identity(job_uid: str) -> str:
     return f"diloco://{job_uid}/operator"
 
 
+def part_identity(job_uid: str, part: str) -> str:
+    """The identity of the operator of a part's cluster as a client of the job's syncer, which may `Watch`."""
+    return f"diloco://{job_uid}/part/{part}"
+
+
+def part_with_identity(job_uid: str, identity: str) -> str:
+    """Return the name of the job's part that has this identity. "" if none can have it."""
+    name = identity.removeprefix(part_identity(job_uid, ""))
+    return name if name and "/" not in name and identity == part_identity(job_uid, name) else ""
+
+
 def remote_snapshots(uri: str, namespace: str, job: str, uid: str) -> str:
     """Return the folder below `spec.training.checkpoint.uri` with the copies of this job's snapshots."""
     return f"{uri.rstrip('/')}/{copies_folder(namespace, job, uid)}"

@@ -47,6 +47,10 @@ class JobCertificates:
         """Write the files of the operator as a client of the syncer."""
         return self.write("operator", Leaf("", contract.operator_identity(self.job.uid)))
 
+    def part(self, name: str, job_uid: str = "") -> TlsFiles:
+        """Write the files of the operator of a part's cluster. `job_uid`: of another job than this one."""
+        return self.write(f"part-{name}", Leaf("", contract.part_identity(job_uid or self.job.uid, name)))
+
     def write(self, name: str, leaf: Leaf, *, roots: str = "") -> TlsFiles:
         """Files under `name`, new or renewed. `roots`: what they trust instead of this authority alone."""
         pem = self.issuer.sign(self.authority, leaf)

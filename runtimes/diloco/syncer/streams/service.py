@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
-from diloco.contract import learner_identity, operator_identity
+from diloco.contract import learner_identity, operator_identity, part_with_identity
 from diloco.protocol.chunks import DataChunk, acknowledged_in
 from diloco.protocol.diloco_pb2 import Chunk, Entry, FromLearner, Hello, Report, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
@@ -127,10 +127,10 @@ class Service:
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
         """Report at once, at every change and after every interval, until the watcher leaves or the job is complete."""
         shown = peer_identity(context.auth_context())
-        if shown != operator_identity(self._job_uid):
+        if shown != operator_identity(self._job_uid) and not part_with_identity(self._job_uid, shown):
             _log.warning("%s may not watch this job", shown or "a certificate without identity")
             await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, f"only the operator may watch, not {shown or 'a certificate without identity'}"
+                grpc.StatusCode.UNAUTHENTICATED, f"only operators may watch, not {shown or 'a certificate without identity'}"
             )
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
         last = 0

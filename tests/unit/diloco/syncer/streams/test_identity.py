@@ -30,12 +30,30 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "place", a_job(training(ENDLESS)))
 
 
+def test_the_operator_of_a_part_may_watch_and_of_a_part_of_another_job_may_not(place: Place) -> None:
+    certificates = place.certificates
+    with LocalSyncer(place) as syncer:
+        with certificates.channel(syncer.address, certificates.part("tokyo")) as channel:
+            assert next(watch(channel)(WatchRequest(interval_seconds=60), timeout=WAIT_TIMEOUT)).t == 0
+        with (
+            certificates.channel(syncer.address, certificates.part("osaka", "another")) as channel,
+            pytest.raises(grpc.RpcError, match="only operators may watch, not diloco://another/part/osaka"),
+        ):
+            next(watch(channel)(WatchRequest(), timeout=WAIT_TIMEOUT))
+
+
+def test_the_certificate_of_a_part_trains_nothing(place: Place) -> None:
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, files=place.certificates.part("tokyo")) as learner:
+        assert learner.hello().status() is grpc.StatusCode.UNAUTHENTICATED
+        assert not syncer.report().units
+
+
 def test_only_the_operator_may_watch(place: Place) -> None:
     certificates = place.certificates
     with LocalSyncer(place) as syncer:
         with (
             certificates.channel(syncer.address, certificates.learner("u")) as channel,
-            pytest.raises(grpc.RpcError, match=f"only the operator may watch, not {learner_identity(JOB_UID, 'u', 1)}") as refused,
+            pytest.raises(grpc.RpcError, match=f"only operators may watch, not {learner_identity(JOB_UID, 'u', 1)}") as refused,
         ):
             next(watch(channel)(WatchRequest(), timeout=WAIT_TIMEOUT))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
