@@ -20,11 +20,11 @@ from diloco_operator.kube.rest import RestClient
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, note_on_stderr, on_cluster, target_options
 from diloco_cli.commands.validate import catalogue_option, refuse
-from diloco_cli.diloco.pool_option import of_slices, slices_of
 from diloco_cli.diloco.starter import starter_job
 from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_cli.gpu_slices import gpu_slices
 from diloco_cli.manifests import ManifestError, check_text
+from diloco_cli.pool_option import of_slices, slices_of
 
 
 @click.command(short_help="Write a commented starter job for the hardware of a cluster.")

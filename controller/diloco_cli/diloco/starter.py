@@ -14,7 +14,7 @@ from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.program.yaml_reader import BadYaml, load
 
-from diloco_cli.diloco.pool_option import PoolRequest
+from diloco_cli.pool_option import PoolRequest
 
 _IMAGE_COMMENT = "Python, diloco and your program: docs/your-program.md"
 

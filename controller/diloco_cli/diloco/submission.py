@@ -15,7 +15,7 @@ from diloco_operator.accelerators import Family
 from diloco_operator.api.names import API_VERSION, KIND, LEARNER_CONTAINER
 from diloco_operator.kube.client import Obj
 
-from diloco_cli.diloco.pool_option import PoolRequest
+from diloco_cli.pool_option import PoolRequest
 
 MAX_SCRIPT_BYTES = 128 * 1024
 """A ConfigMap may have 1 MiB, but `kubectl apply` keeps a copy of it, as JSON, in its annotations, which may have 256 KiB."""

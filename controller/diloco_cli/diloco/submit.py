@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
-import yaml
 from diloco.durable import write_json
 from diloco.export.places import ExportError, find_snapshot
 from diloco_local.nodes import this_machine
@@ -32,7 +31,6 @@ from diloco_operator.kube.rest import RestClient
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, note_on_stderr, on_cluster, target_options
 from diloco_cli.commands.validate import catalogue_option, refuse
-from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.diloco.submission import (
     BadScript,
     Script,
@@ -51,8 +49,10 @@ from diloco_cli.gpu_slices import gpu_slices
 from diloco_cli.jobs import reference
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
 from diloco_cli.parameters_option import Quantity
+from diloco_cli.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.status_text import status_text
 from diloco_cli.view_text import plain
+from diloco_cli.yaml_text import yaml_text
 
 _NO_IMAGE = "none"
 """The image in a run on this machine, where pods are processes."""
@@ -319,18 +319,4 @@ def _print(wanted: Submission, output: str) -> None:
     if output == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
     else:
-        click.echo("---\n".join(yaml.dump(obj, Dumper=_Dumper, sort_keys=False, width=120) for obj in objects), nl=False)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as a block, and no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
+        click.echo(yaml_text(objects), nl=False)

@@ -6,32 +6,23 @@ See docs/decisions/0257-learners-outside.md.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 from diloco import contract
 from diloco_operator.api import names
+from diloco_operator.api.addresses import Address
 from diloco_operator.api.job import load
-from diloco_operator.api.spec import Spec
 from diloco_operator.certificates.view import certificate_of
-from diloco_operator.kube.client import Client, NotFound, Obj
+from diloco_operator.kube.client import Client
 from diloco_operator.kube.fields import contents
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.program.duration import Duration
-from diloco_operator.reconcile.children.outside import Address, external_address, parse_address
-from diloco_operator.reconcile.observe.children import ingress_of
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job
-
-_POLL_SECONDS = 1.0
-_SECRET, _PUBLIC = 0o600, 0o644
+from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, write_files
 
 
 @click.command(name="join-bundle", short_help="Write what a learner outside the cluster needs to join a job.")
@@ -60,7 +51,7 @@ def join_bundle(target: Target, job: str, learner: str, output: Path | None, add
 
     async def work(client: RestClient, namespace: str) -> None:
         files, address_of, good_until = await read_bundle(client, namespace, job, learner, address, seconds=timeout)
-        await asyncio.to_thread(write_bundle, folder, files)
+        await asyncio.to_thread(write_files, folder, files)
         click.echo(f"{folder}: joins {job} at {address_of}; its certificate is good until {format_timestamp(good_until)}")
         click.echo(f"on the machine of the learner: diloco-launch --bundle {folder.name} train.py")
 
@@ -78,79 +69,22 @@ async def read_bundle(
         known = f"it has: {', '.join(spec.learners.outside)}" if spec.learners.outside else "it has none"
         raise CommandError(f'job "{name}" has no learner "{learner}" in spec.learners.outside; {known}. Add it there first')
     key = names.outside_key(learner)
-    config = await _awaited(
+    config = await awaited(
         client, namespace, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data"))
     )
-    secret = await _awaited(
+    secret = await awaited(
         client, namespace, names.SECRETS, names.outside_secret_name(name), seconds, lambda obj: key in contents(obj, "data")
     )
-    address = await _address(client, namespace, name, spec, given, seconds)
-    identity = _decoded(secret, key)
+    address = await syncer_address(client, namespace, name, spec, given, seconds)
+    identity = decoded(secret, key)
     certificate = certificate_of(identity.decode(errors="replace"))
     if certificate is None:
         raise CommandError(f"Secret {names.outside_secret_name(name)} holds no certificate for {learner}; see the operator's log")
     bundle = contract.Bundle(unit=learner, attempt=names.OUTSIDE_ATTEMPT, syncer=str(address))
     files = {
-        contract.JOB_FILE_KEY: (str(config["data"][contract.JOB_FILE_KEY]).encode(), _PUBLIC),
-        contract.TLS_ROOTS_FILE: (_decoded(secret, contract.TLS_ROOTS_FILE), _PUBLIC),
-        contract.TLS_IDENTITY_FILE: (identity, _SECRET),
-        contract.BUNDLE_FILE: (bundle.model_dump_json(by_alias=True, indent=2).encode(), _PUBLIC),
+        contract.JOB_FILE_KEY: (str(config["data"][contract.JOB_FILE_KEY]).encode(), PUBLIC),
+        contract.TLS_ROOTS_FILE: (decoded(secret, contract.TLS_ROOTS_FILE), PUBLIC),
+        contract.TLS_IDENTITY_FILE: (identity, PRIVATE),
+        contract.BUNDLE_FILE: (bundle.model_dump_json(by_alias=True, indent=2).encode(), PUBLIC),
     }
     return files, address, certificate.expires
-
-
-async def _address(client: Client, namespace: str, job: str, spec: Spec, given: str, seconds: float) -> Address:
-    try:
-        if given or spec.syncer.external_address:
-            return parse_address(given or spec.syncer.external_address)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    if spec.syncer.load_balancer is None:
-        raise CommandError(
-            f'job "{job}" says no address at which learners outside its cluster find its syncer: set spec.syncer.externalAddress or '
-            "spec.syncer.loadBalancer, or give --address"
-        )
-    service = await _awaited(
-        client, namespace, names.SERVICES, names.external_service_name(job), seconds, lambda obj: bool(ingress_of(obj))
-    )
-    address = external_address("", ingress_of(service))
-    assert address is not None, "it was awaited"
-    return address
-
-
-async def _awaited(client: Client, namespace: str, resource: Any, name: str, seconds: float, holds: Callable[[Obj], bool]) -> Obj:
-    """Return the object once `holds` is true of it. Raises `CommandError` if it is not after `seconds`."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        try:
-            obj = await client.get(resource, namespace, name)
-            if holds(obj):
-                return obj
-            lacks = "lacks what the operator or the cluster has to add"
-        except NotFound:
-            lacks = "does not exist"
-        if asyncio.get_running_loop().time() > deadline:
-            raise CommandError(f"{resource.kind} {name} {lacks} after {seconds:.0f} s; kubectl diloco doctor says what keeps the job")
-        await asyncio.sleep(_POLL_SECONDS)
-
-
-def _decoded(secret: Obj, key: str) -> bytes:
-    try:
-        return base64.b64decode(contents(secret, "data").get(key, ""), validate=True)
-    except (binascii.Error, TypeError) as error:
-        raise CommandError(f"Secret {secret['metadata']['name']} has no readable {key}") from error
-
-
-def write_bundle(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
-    """Write or replace the files, each as a whole, since a learner may read them at any time. The authorities come before the certificate.
-    Raises `CommandError`."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, (content, mode) in files.items():
-            fresh = folder / f".{name}.new"
-            fresh.unlink(missing_ok=True)
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-                file.write(content)
-            fresh.replace(folder / name)
-    except OSError as error:
-        raise CommandError(f"cannot write {folder}: {error.strerror}") from error

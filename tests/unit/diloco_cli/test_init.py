@@ -12,8 +12,8 @@ from builders.nodes import a_fleet_gpu_node, a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner, Result
 from diloco_cli.commands.validate import check
 from diloco_cli.diloco.main import main
-from diloco_cli.diloco.pool_option import read_pool
 from diloco_cli.diloco.starter import starter_job
+from diloco_cli.pool_option import read_pool
 from diloco_operator.accelerators import ACCELERATOR_NAMES
 
 

@@ -14,7 +14,8 @@ from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_job
 from diloco import contract
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.join_bundle import read_bundle, write_bundle
+from diloco_cli.kubectl.join_bundle import read_bundle
+from diloco_cli.kubectl.join_files import write_files
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.certificates.authority import Leaf
@@ -92,8 +93,8 @@ async def test_a_job_that_nobody_outside_can_reach_is_told(cluster: FakeCluster)
 
 def test_a_bundle_is_for_its_owner_and_is_replaced_by_a_renewed_one(tmp_path: Path) -> None:
     folder = tmp_path / "lm-lab"
-    write_bundle(folder, {"identity.pem": (b"first", 0o600)})
-    write_bundle(folder, {"identity.pem": (b"second", 0o600)})
+    write_files(folder, {"identity.pem": (b"first", 0o600)})
+    write_files(folder, {"identity.pem": (b"second", 0o600)})
     assert (folder / "identity.pem").read_bytes() == b"second"
     assert stat.S_IMODE((folder / "identity.pem").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

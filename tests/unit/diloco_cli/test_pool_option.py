@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
-from diloco_cli.diloco.pool_option import BadPool, PoolRequest, of_slices, pool_name, read_pool, simulated_nodes, slices_of
+from diloco_cli.pool_option import BadPool, PoolRequest, of_slices, pool_name, read_pool, simulated_nodes, slices_of
 from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.capacity import capacity_of

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from builders.jobs import Obj
-from diloco_cli.diloco.pool_option import read_pool
 from diloco_cli.diloco.submission import (
     MAX_SCRIPT_BYTES,
     BadScript,
@@ -19,6 +18,7 @@ from diloco_cli.diloco.submission import (
     stays_behind,
 )
 from diloco_cli.manifests import Manifest, validate_jobs
+from diloco_cli.pool_option import read_pool
 
 SCRIPT = Script("train.py", "import diloco.torch\n")
 

@@ -13,9 +13,9 @@ from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj
 from builders.virtual_time import run_virtual
 from diloco_cli.cluster import CommandError
-from diloco_cli.diloco.pool_option import read_pool
 from diloco_cli.diloco.submission import Script, Submission, config_map_of, job_of
 from diloco_cli.diloco.submitted import create_job
+from diloco_cli.pool_option import read_pool
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd

@@ -10,9 +10,9 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from cryptography import x509
+from diloco_operator.api.addresses import Address, parse_address
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.reconcile.children.outside import Address, parse_address
 from diloco_operator.report import UnitPhase
 
 OWN = "bytes-lm-syncer.bytes-lm.team.svc"

@@ -65,6 +65,9 @@ class PoolRequest:
         """The same pool, with this capacity if it names none."""
         return self if self.capacity else replace(self, capacity=capacity)
 
+    def renamed(self, name: str) -> PoolRequest:
+        return replace(self, name=name)
+
     def fields(self) -> Obj:
         """Fields of the pool in `spec.pools`, all but its template."""
         pool: Obj = {"name": self.name, "accelerator": self.kind.name}

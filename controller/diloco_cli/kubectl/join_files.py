@@ -1,0 +1,81 @@
+"""What learners in other clusters and on machines of none need of a job: read from the job's cluster, and written as files."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from diloco_operator.api import names
+from diloco_operator.api.addresses import Address, parse_address
+from diloco_operator.api.spec import Spec
+from diloco_operator.kube.client import Client, NotFound, Obj
+from diloco_operator.kube.fields import contents
+from diloco_operator.reconcile.children.outside import external_address
+from diloco_operator.reconcile.observe.children import ingress_of
+
+from diloco_cli.cluster import CommandError
+
+PRIVATE: Final = 0o600
+"""Mode of a file with a private key."""
+PUBLIC: Final = 0o644
+_POLL_SECONDS = 1.0
+
+
+async def syncer_address(client: Client, namespace: str, job: str, spec: Spec, given: str, seconds: float) -> Address:
+    try:
+        if given or spec.syncer.external_address:
+            return parse_address(given or spec.syncer.external_address)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if spec.syncer.load_balancer is None:
+        raise CommandError(
+            f'job "{job}" says no address at which learners outside its cluster find its syncer: set spec.syncer.externalAddress or '
+            "spec.syncer.loadBalancer, or give --address"
+        )
+    service = await awaited(client, namespace, names.SERVICES, names.external_service_name(job), seconds, lambda obj: bool(ingress_of(obj)))
+    address = external_address("", ingress_of(service))
+    assert address is not None, "it was awaited"
+    return address
+
+
+async def awaited(client: Client, namespace: str, resource: Any, name: str, seconds: float, holds: Callable[[Obj], bool]) -> Obj:
+    """Return the object once `holds` is true of it. Raises `CommandError` if it is not after `seconds`."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        try:
+            obj = await client.get(resource, namespace, name)
+            if holds(obj):
+                return obj
+            lacks = "lacks what the operator or the cluster has to add"
+        except NotFound:
+            lacks = "does not exist"
+        if asyncio.get_running_loop().time() > deadline:
+            raise CommandError(f"{resource.kind} {name} {lacks} after {seconds:.0f} s; kubectl diloco doctor says what keeps the job")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def decoded(secret: Obj, key: str) -> bytes:
+    try:
+        return base64.b64decode(contents(secret, "data").get(key, ""), validate=True)
+    except (binascii.Error, TypeError) as error:
+        raise CommandError(f"Secret {secret['metadata']['name']} has no readable {key}") from error
+
+
+def write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    """Write or replace the files, each as a whole, since a learner may read them at any time. The authorities come before the certificate.
+    Raises `CommandError`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, (content, mode) in files.items():
+            fresh = folder / f".{name}.new"
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+            fresh.replace(folder / name)
+    except OSError as error:
+        raise CommandError(f"cannot write {folder}: {error.strerror}") from error
