@@ -190,6 +190,8 @@ class Report:
     draining: bool = False
     pod_uid: str = ""
     """Uid of the syncer's pod that sent it. A job that starts again, or whose syncer was replaced, has another pod."""
+    connected_at: float = 0.0
+    """When the connection that it came by gave its first report, on the operator's clock. The syncer has run since then at least."""
     losses: tuple[LossPoint, ...] = ()
     """Training loss over outer steps, steps ascending, at most contract.MOST_LOSS_POINTS. Empty if the syncer sends none."""
     held_out_losses: tuple[LossPoint, ...] = ()

@@ -48,8 +48,9 @@ def syncer_sizes(parameters: int, learners: int, training: Training) -> SyncerSi
 
 
 def most_learners(spec: Spec) -> int:
-    """Return how many learners of the job may take part at once, learners outside the cluster included."""
-    return min(spec.learners.max, sum(pool.learners.max for pool in spec.pools)) + len(spec.learners.outside)
+    """Return how many learners of the job may take part at once, those outside the cluster and of parts included."""
+    elsewhere = len(spec.learners.outside) + sum(len(part.units) for part in spec.parts)
+    return min(spec.learners.max, sum(pool.learners.max for pool in spec.pools)) + elsewhere
 
 
 def wire_bytes(compression: str) -> float:

@@ -9,7 +9,13 @@ from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
 
 OTHER_BALANCER = {"syncer": {"loadBalancer": {"class": "internal"}}}
+AT_HOME = {"address": "syncer.example.com:7077", "secretName": "lm-home"}
 SEVERAL_SHARDS = a_manifest(spec={"syncer": {"shards": 2}})
+
+
+def a_part(name: str, pool: str) -> Obj:
+    return {"name": name, "pools": [{"name": pool, "units": 1}]}
+
 
 REFUSED: dict[str, tuple[Obj, str, str]] = {
     # how many
@@ -341,6 +347,52 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.outside",
         "names of learners.outside must be unique",
     ),
+    "two parts with a pool of one name": (
+        a_manifest(spec={"parts": [a_part("tokyo", "far"), a_part("osaka", "far")]}),
+        "spec.parts",
+        "a pool is in one cluster: no two parts, and no part and spec.pools, may have a pool of the same name",
+    ),
+    "part with a pool of home": (
+        a_manifest(spec={"parts": [a_part("tokyo", "v5p")]}),
+        "spec.parts",
+        "a pool is in one cluster",
+    ),
+    "two parts of one name": (
+        a_manifest(spec={"parts": [a_part("tokyo", "far"), a_part("tokyo", "near")]}),
+        "spec.parts",
+        "names of parts must be unique: each is a cluster",
+    ),
+    "part with too many units": (
+        a_manifest(spec={"parts": [{"name": "tokyo", "pools": [{"name": "far", "units": 20}, {"name": "near", "units": 13}]}]}),
+        "spec.parts[0].pools",
+        "the pools of a part have at most 32 units",
+    ),
+    "part whose name is no label": (a_manifest(spec={"parts": [a_part("Tokyo", "far")]}), "spec.parts[0].name", "must be a DNS label"),
+    "part that has parts": (
+        a_manifest(spec={"syncer": {"at": AT_HOME}, "parts": [a_part("tokyo", "far")]}),
+        "spec.syncer.at",
+        "a job with syncer.at is a part of the job at home, where parts, learners.outside and startFrom are said; remove them here",
+    ),
+    "part with a syncer of its own": (
+        a_manifest(spec={"syncer": {"at": AT_HOME, "externalAddress": "syncer.example.com"}}),
+        "spec.syncer.at",
+        "with syncer.at no syncer runs in this cluster",
+    ),
+    "part at no address": (
+        a_manifest(spec={"syncer": {"at": {**AT_HOME, "address": "https://syncer.example.com"}}}),
+        "spec.syncer.at.address",
+        "address must be a host name or an IP address",
+    ),
+    "part that never waits": (
+        a_manifest(spec={"syncer": {"at": {**AT_HOME, "partTimeout": "0s"}}}),
+        "spec.syncer.at.partTimeout",
+        "partTimeout must be at least 1s",
+    ),
+    "part that waits for no duration": (
+        a_manifest(spec={"syncer": {"at": {**AT_HOME, "partTimeout": "soon"}}}),
+        "spec.syncer.at.partTimeout",
+        "partTimeout must be a duration",
+    ),
     "learners that store their states nowhere": (
         with_field(a_manifest(), "spec.training.checkpoint", {"learners": "Always"}),
         "spec.training.checkpoint.uri",
@@ -381,6 +433,8 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
 """A job, the field that is to blame, and words of the refusal."""
 
 ACCEPTED: dict[str, Obj] = {
+    "job with parts": a_manifest(spec={"parts": [a_part("tokyo", "far"), a_part("osaka", "near")]}),
+    "part whose quorum is of the whole job": a_manifest(min=1, quorum=5, spec={"syncer": {"at": AT_HOME}}),
     "a pool that is switched off": a_manifest(pools=[tpu_pool(max=0), gpu_pool()]),
     "two kinds of hardware": a_manifest(),
     "every TPU topology of one host": a_manifest(
@@ -426,6 +480,7 @@ IMMUTABLE: dict[str, tuple[str, Any, str]] = {
     "accelerator": ("spec.pools[1].accelerator", "nvidia-b200", "accelerator of a pool is immutable"),
     "storage size": ("spec.syncer.storage.size", "5Gi", "size is immutable"),
     "storage class": ("spec.syncer.storage.className", "fast", "className is immutable"),
+    "syncer in another cluster": ("spec.syncer.at", AT_HOME, "syncer.at can be neither added nor removed"),
 }
 """A field of `a_manifest()`, the value that it cannot change to, and words of the refusal."""
 

@@ -43,6 +43,7 @@ from diloco_operator.reconcile import (
     reservations,
 )
 from diloco_operator.reconcile.grantors.registry import WATCHES
+from diloco_operator.reconcile.observe.part_secret import project_part_secret
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 from diloco_operator.report import Report, ReportFault, UnitPhase
 
@@ -79,6 +80,8 @@ class Stage:
         self.granted: dict[str, dict[str, dict[str, Any]]] = {watched.resource.kind: {} for watched in WATCHES}
         """Kind -> by name: the objects by which grantors are asked, and answer."""
         self.secrets: dict[str, dict[str, Any]] = {}
+        self.part_secret: dict[str, Any] | None = None
+        """The Secret that a person brought from home."""
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
         self.listening_since = 0.0
@@ -134,6 +137,7 @@ class Stage:
             volume_claim=single.get("volume_claim"),
             authority=authority,
             certificates=found,
+            part_secret=project_part_secret(self.part_secret) if self.part_secret is not None else None,
             host_lists={name: project_child(obj) for name, obj in self.host_lists.items()},
             granted={
                 watched.resource: {name: watched.project(obj) for name, obj in self.granted[watched.resource.kind].items()}

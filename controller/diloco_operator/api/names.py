@@ -9,6 +9,7 @@ See docs/decisions/0010-crd-and-limits.md. See docs/decisions/0040-learner-pods.
 from __future__ import annotations
 
 import hashlib
+import re
 
 from diloco import contract
 
@@ -324,16 +325,33 @@ def outside_key(learner: str) -> str:
     return learner_secret_key(learner, OUTSIDE_ATTEMPT)
 
 
+PART_IDENTITY = "part.pem"
+"""The entry of `part_secret_name` with which the operator of the part's cluster watches the syncer."""
+
+
+def part_secret_name(job: str, part: str) -> str:
+    """The Secret of the job's home with the certificates of a part."""
+    return f"{job}-part-{part}-tls"
+
+
 def learner_secret_key(unit: str, attempt: int) -> str:
     """The entry of `learner_secret_name` with the private key and certificate of an attempt."""
     return f"{unit}-a{attempt}.pem"
 
 
+_SECRET_KEY = re.compile(r"(?P<unit>[a-z0-9][-a-z0-9]*)-a(?P<attempt>[1-9][0-9]{0,8})[.]pem", re.ASCII)
+
+
+def attempt_of_key(key: str) -> tuple[str, int]:
+    """Return unit and attempt of an entry that `learner_secret_key` names. ("", 0) of any other."""
+    match = _SECRET_KEY.fullmatch(key)
+    return (match["unit"], int(match["attempt"])) if match is not None else ("", 0)
+
+
 def holds_certificates(secret: str, job: str) -> bool:
     """Whether the job uses this name for a Secret with certificates."""
-    return secret in (authority_secret_name(job), syncer_secret_name(job), outside_secret_name(job)) or secret.startswith(
-        f"{job}-learners-"
-    )
+    own = (authority_secret_name(job), syncer_secret_name(job), outside_secret_name(job))
+    return secret in own or secret.startswith((f"{job}-learners-", f"{job}-part-"))
 
 
 def volume_claim_name(job: str) -> str:

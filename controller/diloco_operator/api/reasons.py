@@ -163,6 +163,12 @@ class TrainingReason(ConditionReason):
         Severity.WARNING,
         "The syncer's volume claim cannot be bound, and no learner starts before it is.",
     )
+    HOME_UNKNOWN = (
+        "HomeUnknown",
+        FALSE,
+        Severity.WARNING,
+        "A part cannot join the job at home, because its Secret is missing or does not fit; the message says what to do.",
+    )
     WRITE_REFUSED = (
         "WriteRefused",
         FALSE,
@@ -267,6 +273,7 @@ class CompleteReason(ConditionReason):
         Severity.NORMAL,
         "A training program ended the job with `session.finish`, and the final snapshot is durable.",
     )
+    HOME_COMPLETE = "HomeComplete", TRUE, Severity.NORMAL, "The job is a part, and the job at home, whose syncer it joins, is complete."
     IN_PROGRESS = (
         "InProgress",
         FALSE,

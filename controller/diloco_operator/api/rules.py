@@ -23,6 +23,8 @@ MAX_ACCELERATORS_PER_HOST = 16
 """Bound of the field acceleratorsPerHost. A rule bounds it further for kinds whose hosts have fewer."""
 MAX_PROCESSES_PER_HOST = 64
 """Bound of the field processesPerHost. A rule allows at most one process for each accelerator of a host."""
+MAX_PART_UNITS = 32
+"""Units of one part. Its Secret has certificates for many attempts of each, and an API server takes 1 MiB."""
 MAX_FAILURES_ON_RECORD = 10_000
 """Times of failures in the status of a job: 27 bytes each, 264 KiB of the 1.5 MiB that etcd takes."""
 
@@ -68,6 +70,11 @@ def duration_rule(field: str) -> ValidationRule:
 
 def _at_least_a_second(field: str) -> ValidationRule:
     return ValidationRule(f"!self.matches({_DURATION}) || duration(self) >= duration('1s')", f"{field} must be at least 1s")
+
+
+def _address(field: str, rule: str) -> ValidationRule:
+    examples = "syncer.example.com, 203.0.113.7:7077 or [2001:db8::7]:7077"
+    return ValidationRule(rule, f"{field} must be a host name or an IP address, with a port or without: {examples}")
 
 
 def _topology_rule(kind: Accelerator) -> ValidationRule:
@@ -225,6 +232,10 @@ _AS_BEFORE = " && ".join(
         "has(self.spec.syncer.externalAddress) == has(oldSelf.spec.syncer.externalAddress)",
         f"(!has(self.spec.syncer.externalAddress) || {_same('syncer.externalAddress')})",
         "has(self.spec.syncer.loadBalancer) == has(oldSelf.spec.syncer.loadBalancer)",
+        "has(self.spec.syncer.at) == has(oldSelf.spec.syncer.at)",
+        f"(!has(self.spec.syncer.at) || {_same('syncer.at')})",
+        "has(self.spec.parts) == has(oldSelf.spec.parts)",
+        f"(!has(self.spec.parts) || {_same('parts')})",
         _SAME_START,
         f"{_RETRY} <= {_OLD_RETRY}",
     )
@@ -248,6 +259,13 @@ def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:
     return ValidationRule(
         f"!has(oldSelf.status) || !has(oldSelf.status.conditions) || !{_is_true(ended)} || ({unless}) || ({_AS_BEFORE})", message, ".spec"
     )
+
+
+_POOL_NAME = ValidationRule(
+    f"self.matches({_text(_DNS_LABEL_1123)}) && size(self) <= {MAX_POOL_NAME}",
+    f"name must be a DNS label of at most {MAX_POOL_NAME} characters (a-z, 0-9 and -), because pod names are made from "
+    "it; choose a shorter or simpler name",
+)
 
 
 RULES: Mapping[str, list[ValidationRule]] = {
@@ -297,7 +315,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".pools",
         ),
         ValidationRule(
-            "self.training.quorum <= self.learners.min",
+            "has(self.syncer.at) || self.training.quorum <= self.learners.min",
             "training.quorum must not exceed learners.min: with only learners.min learners placed, outer steps would wait for ever; lower "
             "training.quorum or raise learners.min",
             ".training.quorum",
@@ -313,7 +331,45 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "lower learners.min",
             ".pools",
         ),
+        ValidationRule(
+            "!has(self.syncer.at) || (!has(self.parts) && !has(self.learners.outside) && !has(self.startFrom))",
+            "a job with syncer.at is a part of the job at home, where parts, learners.outside and startFrom are said; remove them here",
+            ".syncer.at",
+        ),
+        ValidationRule(
+            "has(self.syncer.at) == has(oldSelf.syncer.at)",
+            "syncer.at can be neither added nor removed, because the syncer's state does not move between clusters; create another job",
+            ".syncer.at",
+        ),
+        ValidationRule(
+            "!has(self.parts) || self.parts.all(p, p.pools.all(q, !self.pools.exists(r, r.name == q.name) && "
+            "self.parts.exists_one(o, o.pools.exists(r, r.name == q.name))))",
+            "a pool is in one cluster: no two parts, and no part and spec.pools, may have a pool of the same name; rename one of the pools",
+            ".parts",
+        ),
     ],
+    "spec.parts": [
+        ValidationRule(
+            "self.all(p, self.exists_one(o, o.name == p.name))", "names of parts must be unique: each is a cluster; rename one of the parts"
+        )
+    ],
+    "spec.parts[].name": [
+        ValidationRule(
+            f"self.matches({_text(_DNS_LABEL_1123)})",
+            "name of a part must be a DNS label (a-z, 0-9 and -), because the name of its Secret is made from it",
+        )
+    ],
+    "spec.parts[].pools": [
+        ValidationRule(
+            "self.all(p, self.exists_one(q, q.name == p.name))",
+            "pool names must be unique, units are named after them; rename one of the pools",
+        ),
+        ValidationRule(
+            f"self.map(p, p.units).sum() <= {MAX_PART_UNITS}",
+            f"the pools of a part have at most {MAX_PART_UNITS} units together, as their certificates share one Secret; make two parts",
+        ),
+    ],
+    "spec.parts[].pools[].name": [_POOL_NAME],
     "spec.queueName": [
         ValidationRule(
             f"self == '' || self.matches({_text(_DNS_LABEL_1123)})",
@@ -363,13 +419,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
         )
     ],
     "spec.pools[]": _POOL,
-    "spec.pools[].name": [
-        ValidationRule(
-            f"self.matches({_text(_DNS_LABEL_1123)}) && size(self) <= {MAX_POOL_NAME}",
-            f"name must be a DNS label of at most {MAX_POOL_NAME} characters (a-z, 0-9 and -), because pod names are made from "
-            "it; choose a shorter or simpler name",
-        )
-    ],
+    "spec.pools[].name": [_POOL_NAME],
     "spec.pools[].sharedMemory": [
         ValidationRule(
             f"self == '0' || self.matches({_text(_QUANTITY)})",
@@ -434,14 +484,15 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "loadBalancer cannot be changed: its address would be lost; remove it, and add it again in another change",
             ".loadBalancer",
         ),
-    ],
-    "spec.syncer.externalAddress": [
         ValidationRule(
-            f"self == '' || self.matches({_text(_ADDRESS)})",
-            "externalAddress must be a host name or an IP address, with a port or without: syncer.example.com, 203.0.113.7:7077 or "
-            "[2001:db8::7]:7077",
-        )
+            "!has(self.at) || (!has(self.template) && !has(self.externalAddress) && !has(self.loadBalancer))",
+            "with syncer.at no syncer runs in this cluster; remove template, externalAddress and loadBalancer",
+            ".at",
+        ),
     ],
+    "spec.syncer.externalAddress": [_address("externalAddress", f"self == '' || self.matches({_text(_ADDRESS)})")],
+    "spec.syncer.at.address": [_address("address", f"self.matches({_text(_ADDRESS)})")],
+    "spec.syncer.at.partTimeout": [_at_least_a_second("partTimeout")],
     "spec.syncer.storage": [
         ValidationRule(
             "self.size == oldSelf.size",

@@ -17,8 +17,8 @@ from pydantic import Field, StringConstraints
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
 from diloco_operator.api.base import ApiModel
 from diloco_operator.api.durations import Duration
-from diloco_operator.api.names import MANAGER
-from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
+from diloco_operator.api.names import LABEL_JOB, MANAGER, unit_name
+from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PART_UNITS, MAX_PROCESSES_PER_HOST
 
 MAX_LEARNERS = 256
 """Units of one job. The status of twice as many fits into one object."""
@@ -27,6 +27,8 @@ MAX_POD_LABELS = 64
 MAX_OUTSIDE = 64
 """Learners outside a job's cluster. Their certificates share one Secret."""
 MAX_OUTSIDE_NAME = 32
+MAX_PARTS = 16
+MAX_PART_NAME = 32
 MAX_RETRY = 1_000_000
 
 
@@ -295,6 +297,21 @@ class LoadBalancer(ApiModel):
     )
 
 
+class SyncerAt(ApiModel):
+    """Where the syncer of a part is: in another cluster, the job's home."""
+
+    address: str = Field(max_length=261, description="`host` or `host:port` (default 7077) at which this cluster reaches the syncer.")
+    secret_name: str = Field(
+        max_length=253,
+        description="Secret with the part's certificates and the job file of home, as `kubectl diloco part` writes it. Its label "
+        f"{LABEL_JOB} names this job.",
+    )
+    part_timeout: Duration = Field(
+        3600.0,
+        description="A part that has had no report of the syncer for this long gives its hardware back, until it has one again.",
+    )
+
+
 class Syncer(ApiModel):
     """The one logical syncer of the job."""
 
@@ -314,6 +331,30 @@ class Syncer(ApiModel):
         None,
         description="A Service of type LoadBalancer before the syncer, for learners outside this cluster. Absent: none.",
     )
+    at: SyncerAt | None = Field(
+        None,
+        description="Makes this job a part of a job whose syncer is in another cluster: only learners run here, and storage has no "
+        "effect. It can be neither added nor removed.",
+    )
+
+
+class PartPool(ApiModel):
+    """How many units a pool of a part may have. Its hardware and template are in the part's own DiLoCoJob."""
+
+    name: str = Field(max_length=63, description="DNS label; no other pool of the job has it. Units are called `<pool>-<index>`.")
+    units: int = Field(ge=1, le=MAX_PART_UNITS, description="Units that get certificates, from index 0.")
+
+
+class Part(ApiModel):
+    """Learners of this job in another cluster, run by that cluster's operator."""
+
+    name: str = Field(max_length=MAX_PART_NAME, description="Name of the cluster, a DNS label.")
+    pools: tuple[PartPool, ...] = Field(min_length=1, max_length=MAX_POOLS, description="The part's pools.")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of its units."""
+        return tuple(unit_name(pool.name, index) for pool in self.pools for index in range(pool.units))
 
 
 class Objective(enum.StrEnum):
@@ -385,6 +426,13 @@ class Spec(ApiModel):
     learners: Learners = Field(description="How many learner units, and when the operator replaces one.")
     pools: tuple[Pool, ...] = Field(
         min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
+    )
+    parts: tuple[Part, ...] = Field(
+        (),
+        max_length=MAX_PARTS,
+        description="Learners in other clusters, which a DiLoCoJob with syncer.at runs there: the operator makes their certificates. They "
+        "count for training.quorum, not for learners.min and max.",
+        json_schema_extra=_without_default,
     )
     placement: PlacementPolicy = Field(
         default_factory=PlacementPolicy,

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints
 from diloco_operator.api.base import ApiModel
 from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_POOLS, Retain
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS, Retain
 from diloco_operator.api.state import JobState
 from diloco_operator.api.unit_figures import FiguresModel
 from diloco_operator.kube.timestamps import Timestamp
@@ -137,6 +137,26 @@ class OutsideStatus(ApiModel):
     )
     message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.")
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters.")
+
+
+class PartStatus(ApiModel):
+    """One part, as the syncer sees it."""
+
+    name: str = Field(max_length=63, description="As in spec.parts.")
+    units: int = Field(0, ge=0, description="Its units that have joined, in whatever state they are now.")
+    contributing: int = Field(0, ge=0, description="Its units that contribute.")
+    tokens: int = Field(0, ge=0, description="Tokens of its units that were committed to the global parameters.")
+    last_heard: Timestamp | None = Field(None, description="When a process of it was last heard from; absent: none was.")
+
+
+class HomeStatus(ApiModel):
+    """The job that this one is a part of."""
+
+    part: str = Field("", max_length=63, description="Name of this part.")
+    namespace: str = Field("", max_length=63, description="Namespace of the job, in the syncer's cluster.")
+    name: str = Field("", max_length=63, description="Name of the job there.")
+    uid: str = Field("", max_length=63, description="Its uid.")
+    last_heard: Timestamp | None = Field(None, description="When the syncer's last report came; absent: none has come.")
 
 
 class UnschedulableNode(ApiModel):
@@ -328,6 +348,8 @@ class Status(ApiModel):
     outside: tuple[OutsideStatus, ...] | None = Field(
         None, max_length=MAX_OUTSIDE, description="The learners of spec.learners.outside; absent: there are none."
     )
+    parts: tuple[PartStatus, ...] | None = Field(None, max_length=MAX_PARTS, description="The parts of spec.parts; absent: there are none.")
+    home: HomeStatus | None = Field(None, description="The job that this one is a part of; absent: its syncer is in this cluster.")
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
         None,
         max_length=MAX_UNSCHEDULABLE_NODES,

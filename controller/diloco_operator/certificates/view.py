@@ -17,7 +17,7 @@ from diloco.contract import TLS_ROOTS_FILE
 from diloco_operator.api.names import AUTHORITY_CERTIFICATE, AUTHORITY_KEY
 from diloco_operator.certificates.authority import BACKDATE, Authority, Root
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.fields import controller_uid, fields, needed_string, string
+from diloco_operator.kube.fields import Fields, controller_uid, fields, needed_string, string
 
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
@@ -67,15 +67,24 @@ def project_foreign(obj: Obj) -> CertificateSecret:
 
 def project_certificates(obj: Obj) -> CertificateSecret:
     """Project a Secret of the job. Raises `MalformedField`."""
-    raw = fields(obj, "data")
-    data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
+    data = data_of(fields(obj, "data"))
     certificates = {key: loaded for key, text in data.items() if key.endswith(".pem") and (loaded := certificate_of(text)) is not None}
     return replace(
         project_foreign(obj),
-        roots=tuple(root for block in _BLOCK.findall(data.get(TLS_ROOTS_FILE, "")) if (root := root_of(block)) is not None),
+        roots=roots_of(data),
         certificates=certificates,
         authority=_authority(data),
     )
+
+
+def data_of(raw: Fields) -> dict[str, str]:
+    """Return the values of a Secret's data as text; "" for those that are none. Raises `MalformedField`."""
+    return {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
+
+
+def roots_of(data: Mapping[str, str]) -> tuple[Root, ...]:
+    """Return the authorities that a Secret's data says to trust, in the order of the file."""
+    return tuple(root for block in _BLOCK.findall(data.get(TLS_ROOTS_FILE, "")) if (root := root_of(block)) is not None)
 
 
 _LARGEST = 4 << 20

@@ -33,6 +33,7 @@ from diloco_operator.operator.projections import (
 from diloco_operator.reconcile import Child, Children, Job, PodView, project_pod
 from diloco_operator.reconcile.grantors.interface import Watched
 from diloco_operator.reconcile.grantors.registry import WATCHES
+from diloco_operator.reconcile.observe.part_secret import PartSecret, project_part_secret
 from diloco_operator.timeouts import WatchTimeouts
 
 _BY_JOB = "job"
@@ -373,6 +374,7 @@ class Caches:
             volume_claim=self._child(names.VOLUME_CLAIMS, key, names.volume_claim_name),
             authority=secrets.pop(names.authority_secret_name(key[1]), None),
             certificates=secrets,
+            part_secret=self.part_secret(key),
             host_lists={name: child for name, child in config_maps.items() if child.unit},
             granted=self._granted_to(key),
         )
@@ -404,6 +406,15 @@ class Caches:
         # A deleted job of this name may have left its own, which is about to be collected with all that it signed.
         return cached.value.certificates.authority if cached is not None and cached.value.certificates.owner == owner else None
 
+    def part_secret(self, key: JobKey) -> PartSecret | None:
+        """Return the Secret that the job names in `spec.syncer.at`. None if it names none, or there is none with the job's label."""
+        cached = self.jobs.get(*key)
+        spec = cached.value.bare.spec if cached is not None else None
+        if spec is None or spec.syncer.at is None:
+            return None
+        secret = self._secrets.cache.get(key[0], spec.syncer.at.secret_name)
+        return secret.value.part if secret is not None and secret.value.job == key[1] else None
+
     def roots(self, key: JobKey) -> str:
         """Return PEM certificates of the authorities that may have signed the syncer's certificate, or "" if there are none."""
         cached = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
@@ -416,11 +427,13 @@ class Caches:
         return followed.cache.get(namespace, name)
 
     def _project_secret(self, obj: Obj, _previous: JobSecret | None) -> JobSecret:
-        """Read the content of a Secret only if its owner is the job that its label names."""
+        """Read the content of a Secret only if its owner is the job that its label names, or if it is a part's."""
         label, meta = job_label(obj), fields(obj, "metadata")
         job = self.jobs.get(string(meta, "namespace", "metadata"), label)
         ours = job is not None and job.uid == controller_uid(meta)
-        return JobSecret(label, project_certificates(obj) if ours else project_foreign(obj), ours)
+        if ours:
+            return JobSecret(label, project_certificates(obj), read=True)
+        return JobSecret(label, project_foreign(obj), read=False, part=project_part_secret(obj))
 
     def _read_secrets_of_new_job(self, old: CachedObject[CachedJob] | None, new: CachedObject[CachedJob] | None) -> None:
         """Read the Secrets of a new job. They may have come before it: from another replica, or while the jobs were not listed yet."""

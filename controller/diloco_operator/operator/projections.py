@@ -13,6 +13,7 @@ from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import fields, moment, needed_string, string, whole_number
 from diloco_operator.reconcile import Child, Job, parse_job, project_child
+from diloco_operator.reconcile.observe.part_secret import PartSecret
 from diloco_operator.reconcile.observe.status_check import check_status
 
 
@@ -31,7 +32,9 @@ class JobSecret:
     """Name of the job, by the label."""
     certificates: CertificateSecret
     read: bool
-    """False if no known job owned the Secret when it came. Its content was not read then."""
+    """False if no known job owned the Secret when it came. No certificates of a job are read then."""
+    part: PartSecret | None = None
+    """What a Secret that a person brought from a job's home says."""
 
 
 @dataclass(frozen=True, slots=True)

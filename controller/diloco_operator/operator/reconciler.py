@@ -28,7 +28,9 @@ from diloco.contract import syncer_host_name
 
 from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
+from diloco_operator.api.addresses import parse_address
 from diloco_operator.api.names import JobKey
+from diloco_operator.api.spec import MAX_LEARNERS, Spec, SyncerAt
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
@@ -491,6 +493,8 @@ class Reconciler:
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
         """Return where the job's syncer listens now. None while it does not run, or while the job has no authority to sign a certificate
         for the operator."""
+        if job.spec is not None and job.spec.syncer.at is not None:
+            return self._endpoint_at_home(key, job.spec, job.spec.syncer.at)
         pod = self._caches.pod(job.namespace, names.syncer_pod_name(job.name))
         authority = self._caches.authority(key, job.uid)
         if pod is None or pod.owner != job.uid or pod.phase != "Running" or not pod.ip or authority is None:
@@ -501,9 +505,30 @@ class Reconciler:
             host=pod.ip,
             job_uid=job.uid,
             host_name=host_name,
-            authority=authority,
-            roots=self._caches.roots(key),
+            identity=authority,
+            roots=self._caches.roots(key) or authority.root.pem,
             most_units=most_units_of(job.spec),
+        )
+
+    def _endpoint_at_home(self, key: JobKey, spec: Spec, at: SyncerAt) -> Endpoint | None:
+        """Return where a part finds the syncer. None without a Secret that can be used."""
+        secret = self._caches.part_secret(key)
+        if secret is None or secret.home is None:
+            return None
+        try:
+            address = parse_address(at.address)
+        except ValueError:  # the CRD's rules refuse what does not parse; another CRD may let it through
+            return None
+        home = secret.home
+        return Endpoint(
+            pod_uid="",
+            host=address.host,
+            port=address.port,
+            job_uid=home.job.uid,
+            host_name=home.host_name,
+            identity=home.identity,
+            roots=home.roots,
+            most_units=2 * MAX_LEARNERS,  # the report is of the whole job, whose size is not known here
         )
 
     def _release(self, context: JobContext) -> None:

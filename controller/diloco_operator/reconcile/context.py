@@ -17,6 +17,7 @@ from diloco.contract import ENDED_BY_TOKENS
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.spec import Pool, Spec
+from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.fleet.health import (
     DisruptionSignals,
@@ -141,6 +142,12 @@ class ReconcileContext:
         unit_report = self._report_on(unit)
         return unit_report.attempt if unit_report is not None and unit_report.attempt <= attempt + _ATTEMPTS_AHEAD else 0
 
+    def next_attempt(self, record: UnitStatusRecord) -> int:
+        """Return the number of the unit's next attempt: above all that status, pods and the syncer know of: it refuses others."""
+        # Another program may have written a status with `ended_attempt` above `attempt`.
+        last = max(record.attempt, record.ended_attempt)
+        return max(last, self.last_stray(record.name, last), self.last_reported(record.name, last)) + 1
+
     def is_known(self, pool: str, template_hash: str) -> bool:
         """Return whether pods of the pool with this hash are made from its present template."""
         derived = self.observed.job.derived
@@ -218,8 +225,38 @@ class ReconcileContext:
     @property
     def report_due(self) -> float | None:
         """When the wait for a report ends. None: there is one, there is no syncer, or the report has been missing for too long."""
-        awaited = self.syncer is not None and self.report is None
+        awaited = self.has_syncer and self.report is None
         return self.report_missed_at if awaited and self.now <= self.report_missed_at else None
+
+    @property
+    def has_syncer(self) -> bool:
+        """Whether learners have a syncer to join: its pod exists, or it is in another cluster."""
+        return self.syncer is not None or self.is_part
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the job's syncer is in another cluster, the job's home."""
+        return self.spec.syncer.at is not None
+
+    @property
+    def quorum(self) -> int:
+        """Learners of this cluster without which nothing is trained here. In a part one is enough: the others are elsewhere."""
+        return 1 if self.is_part else self.spec.training.quorum
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the job gives its hardware back: the spec says so, or a part has not heard of home for too long."""
+        at, silent = self.spec.syncer.at, self.is_part and self.report is None
+        if self.spec.suspend or not silent or at is None:
+            return self.spec.suspend
+        # A part that is suspended stays so when its operator starts anew, until a report comes.
+        return self.now >= self.home_heard + at.part_timeout or state_on_record(self.observed.job.status) is JobState.SUSPENDED
+
+    @property
+    def home_heard(self) -> float:
+        """When a part heard of home last, or its operator began to listen."""
+        report = self.observed.report
+        return max(self.observed.listening_since, report.received_at if report is not None else 0.0)
 
     @property
     def answer_due(self) -> float | None:
@@ -228,13 +265,17 @@ class ReconcileContext:
         return self.report.received_at + RECONCILE.syncer_answer if self.report is not None else None
 
     @property
-    def report_deadlines(self) -> tuple[float | None, float | None]:
+    def report_deadlines(self) -> tuple[float | None, ...]:
         """When conditions will change if no report comes."""
-        return self.report_due, self.answer_due if self.answer_due is not None and self.now <= self.answer_due else None
+        at = self.spec.syncer.at
+        leaves = self.home_heard + at.part_timeout if at is not None and not self.suspended else None
+        return self.report_due, self.answer_due if self.answer_due is not None and self.now <= self.answer_due else None, leaves
 
     @property
     def syncer_since(self) -> float:
         """Since when the syncer can have heard from learners. Now, if it does not run."""
+        if self.is_part:
+            return self.report.connected_at if self.report is not None else self.observed.listening_since
         if self.syncer is None or self.syncer.running_since is None:
             return self.now
         # `running_since` is a time of the node's clock. If that is ahead, the pod's creation, by the API server's clock, stands in for it.
@@ -251,8 +292,9 @@ def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapp
     recent = report is not None and now - report.received_at <= observed.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
     by_this_syncer = report is not None and syncer is not None and report.pod_uid in ("", syncer.uid)
-    # What a syncer reported before it went down, or before another pod took its place, says nothing about now.
-    report = report if recent and serving and by_this_syncer else None
+    # What a syncer reported before it went down, or before another pod took its place, says nothing about now. In another cluster only the
+    # reports show that it runs.
+    report = report if recent and (spec.syncer.at is not None or (serving and by_this_syncer)) else None
     return ReconcileContext(
         observed=observed,
         spec=spec,

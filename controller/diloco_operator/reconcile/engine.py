@@ -96,9 +96,11 @@ def first_request(observed: ObservedState, now: datetime) -> JobRequest | None:
     job = observed.job
     if job.spec is None:
         return None
-    if job.deleting or finished(job.status) or job.spec.suspend:
+    if job.deleting or finished(job.status):
         return JobRequest(job.key)
     context = build_context(observed, job.spec, now.timestamp())
+    if context.suspended:
+        return JobRequest(job.key)
     known = {name: record for name, record in context.records_before.items() if record.pool in context.pools}
     # It counts as a job that may start: other jobs must not get what it waits for until its first reconcile.
     return job_request(context, known, StartLimits(may_start=True)).for_allotment()
@@ -150,7 +152,7 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
     # 4. What should run?
     if end is not None:
         judged = _settled(nothing, lambda: stopped.record_end(context, units, end))
-    elif job.spec.suspend:
+    elif context.suspended:
         judged = _settled(nothing, lambda: stopped.suspend(context, units))
     elif context.spec_refused:
         judged = _hold(context, units)

@@ -5,7 +5,7 @@ See docs/decisions/0041-what-a-syncer-says.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
@@ -22,15 +22,15 @@ class Endpoint:
     """Where a job's syncer listens, and what a connection to it needs."""
 
     pod_uid: str
-    """Tells syncer pods apart, since another one may get the same address."""
+    """Tells syncer pods apart, since another one may get the same address. "" if the syncer is in another cluster."""
     host: str
     job_uid: str
     host_name: str
     """The name that the syncer's certificate must have, whatever its address is."""
-    authority: Authority
-    """It signs the operator's certificate."""
-    roots: str = ""
-    """PEM certificates of the authorities that may have signed the syncer's certificate; "" for `authority` alone."""
+    identity: Authority | str = field(repr=False)
+    """The authority that signs the operator's certificate, or in a part the key and certificate that home has signed, PEM."""
+    roots: str
+    """PEM certificates of the authorities that may have signed the syncer's certificate."""
     port: int = SYNCER_PORT
     most_units: int = MAX_LEARNERS
     """Units that a report of this job may have, see `most_units_of`."""
@@ -54,23 +54,26 @@ _BYTES_OF_UNIT = 1 << 10
 
 
 def most_units_of(spec: Spec | None) -> int:
-    """Return how many units the job's syncer may report: as many as its pools can have, but at least as many as a job of one pool can, and
-    at most as many as a status can list. A syncer reports every unit that it has ever seen, so a job that was scaled down reports more
-    units than its spec has now."""
+    """Return how many units the job's syncer may report: as many as its pools and parts can have, but at least as many as a job of one
+    pool can, and at most as many as a status can list. A syncer reports every unit that it has ever seen, so a job that was scaled down
+    reports more units than its spec has now."""
     if spec is None:
         return MAX_LEARNERS
-    return min(max(sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools), MAX_LEARNERS), 2 * MAX_LEARNERS)
+    own = sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools)
+    return min(max(own + sum(len(part.units) for part in spec.parts), MAX_LEARNERS), 2 * MAX_LEARNERS)
 
 
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
     """Open a channel to one syncer, with a new certificate. The operator reconnects with a back-off of its own, because calls may be lost
     for ever when gRPC reconnects (decision 0150). A proxy from the environment must not be used."""
-    issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
-    pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
-    roots = (endpoint.roots or endpoint.authority.root.pem).encode()
+    if isinstance(endpoint.identity, str):
+        pem = endpoint.identity.encode()
+    else:
+        issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
+        pem = issuer.sign(endpoint.identity, Leaf("", operator_identity(endpoint.job_uid))).encode()
     return grpc.aio.secure_channel(
         endpoint.address,
-        grpc.ssl_channel_credentials(roots, private_key=pem, certificate_chain=pem),
+        grpc.ssl_channel_credentials(endpoint.roots.encode(), private_key=pem, certificate_chain=pem),
         options=[
             # The address is a pod's or a gateway's, but the certificate has the name.
             ("grpc.ssl_target_name_override", endpoint.host_name),

@@ -131,13 +131,15 @@ class SyncerWatcher:
         failures, abuses, good = 0, 0, 0
         while True:
             fault: ReportFault | None = None
+            connected_at: float | None = None
             try:
                 async with self._channel(endpoint, self._now()) as channel:
                     async for report in self._reports_of(channel, endpoint):
                         failures, good = 0, good + 1
                         if good >= _GOOD_REPORTS:
                             abuses = 0
-                        self._take(key, report)
+                        connected_at = connected_at if connected_at is not None else report.received_at
+                        self._take(key, replace(report, connected_at=connected_at))
                 why = "the stream ended"
             except TimeoutError:
                 why = f"no report for {self._timeouts.read:.0f} s"

@@ -112,7 +112,8 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 def endpoint(port: int, pod_uid: str = "pod-1", host: str = "127.0.0.1", **changes: Any) -> Endpoint:
-    usual: dict[str, Any] = {"job_uid": JOB.uid, "host_name": syncer_host_name(JOB.name, JOB.namespace), "authority": AUTHORITY}
+    usual: dict[str, Any] = {"job_uid": JOB.uid, "host_name": syncer_host_name(JOB.name, JOB.namespace), "identity": AUTHORITY}
+    usual["roots"] = AUTHORITY.root.pem
     return Endpoint(pod_uid=pod_uid, host=host, port=port, **(usual | changes))
 
 
@@ -316,6 +317,7 @@ def test_every_field_of_the_wire_arrives() -> None:
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
     read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
     assert read == {
+        "connected_at": 0.0,
         "t": 1, "steps": 2, "tokens": 3, "tokens_per_second": 4, "held_out_loss": 5, "step_seconds": 6, "seeded": True, "done": True,
         "parameters": 13,
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,

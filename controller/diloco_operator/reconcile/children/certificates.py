@@ -24,6 +24,7 @@ from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Create, Delete, IssueCertificates
 from diloco_operator.reconcile.children.outside import external_hosts
+from diloco_operator.reconcile.children.parts import part_leaves
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.observe.job import Job
@@ -43,6 +44,10 @@ class CertificateCheck:
     deletes: Sequence[Delete]
     rejected: Sequence[Rejection]
     """Secrets that the API server rejected and whose retry is not due yet."""
+
+
+NO_CERTIFICATES = CertificateCheck(True, (), (), ())
+"""A part has none of its own: home has signed them."""
 
 
 def check_certificates(context: ReconcileContext) -> CertificateCheck:
@@ -77,6 +82,8 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     """What must be issued for the pods in `learners`, before they are created, and for every pod that runs."""
     job, children = context.observed.job, context.observed.children
     authority = children.authority
+    if context.is_part:
+        return CertificatesToIssue()
     if authority is not None and (authority.owner != job.uid or authority.deleting or _unusable(authority, context.now)):
         return CertificatesToIssue()
     all_secrets: list[IssueCertificates] = []
@@ -93,6 +100,8 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     for outside in context.spec.learners.outside:
         leaf = Leaf(names.outside_key(outside), contract.learner_identity(job.uid, outside, names.OUTSIDE_ATTEMPT))
         wanted.setdefault(names.outside_secret_name(job.name), []).append(leaf)
+    for part in context.spec.parts:
+        wanted[names.part_secret_name(job.name, part.name)] = part_leaves(context, part)
     for pool, unit, attempt in sorted(_attempts(context, learners)):
         own_name = contract.learner_host_name(job.name, job.namespace, unit, attempt)
         leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt), (own_name,))

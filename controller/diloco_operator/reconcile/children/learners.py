@@ -14,6 +14,7 @@ from diloco_operator.fleet.locality import shared_place
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
+from diloco_operator.reconcile.children.home import syncer_access
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import NodeRequirements, delegated_places, gang_label, pinned_places
 from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
@@ -87,7 +88,7 @@ class LearnerPods:
             context = self._context
             observed = context.observed
             self._bases[pool] = learner_template_base(
-                observed.job, context.spec, context.pools[pool], observed.config, observed.non_preempting
+                observed.job, context.spec, context.pools[pool], observed.config, observed.non_preempting, syncer_access(context)
             )
         return self._bases[pool]
 

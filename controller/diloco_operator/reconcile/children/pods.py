@@ -54,6 +54,17 @@ _UNSTEADY = values_of(CapacityType.SPOT, CapacityType.FLEX_START)
 
 
 @dataclass(frozen=True, slots=True)
+class SyncerAccess:
+    """How learner pods find the syncer and join it, if it is in another cluster."""
+
+    address: str
+    secret: str
+    """Name of the Secret with the job file of home and the certificates of all units."""
+    cluster: str
+    """Name of this cluster, see `contract.ENV_CLUSTER`."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodTemplateBase:
     """The parts that all learner pods of a pool share, made once for all of them."""
 
@@ -76,13 +87,20 @@ class PodTemplateBase:
     """Annotations that make autoscalers leave the pods where they are."""
     preempts: bool
     """The PriorityClass lets schedulers end pods of lower priority to make room."""
+    access: SyncerAccess | None
+    """None if the syncer is in this cluster."""
 
 
 def learner_template_base(
-    job: Job, spec: Spec, pool: Pool, config: OperatorConfig, non_preempting: Collection[str] = ()
+    job: Job,
+    spec: Spec,
+    pool: Pool,
+    config: OperatorConfig,
+    non_preempting: Collection[str] = (),
+    access: SyncerAccess | None = None,
 ) -> PodTemplateBase:
     """The pool's template with the whole contract except the identity of the hosts. `non_preempting`: PriorityClasses that never
-    pre-empt."""
+    pre-empt. `access`: see `PodTemplateBase`."""
     template, memory = counted(pool), shared_memory(pool)
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
@@ -118,6 +136,7 @@ def learner_template_base(
         volumes=[*tmp_volumes(learner), *_shared_memory_volumes(memory), *(template.get("volumes") or ())],
         keep_annotations=names.KEEP_PODS if grantor_of(spec, pool) is not None else {},
         preempts=pod_spec.get("priorityClassName", "") not in ("", *non_preempting),
+        access=access,
     )
 
 
@@ -128,8 +147,12 @@ def learner_pods(
     `contract.ENV_LOCALITY`."""
     job, pool = template_base.job, template_base.pool
     peers = Peers(job, pool, unit, attempt, len(places))
-    certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
-    volumes = [*_volumes(job, *certificate), *template_base.volumes]
+    access, key = template_base.access, names.learner_secret_key(unit, attempt)
+    if access is None:
+        own = _volumes(_job_file_volume(job), names.learner_secret_name(job.name, pool.name, unit), key)
+    else:
+        own = _volumes(_job_file_of_home(access), access.secret, key)
+    volumes = [*own, *template_base.volumes]
     labels = {
         **template_base.labels,
         names.LABEL_JOB: job.name,
@@ -140,8 +163,9 @@ def learner_pods(
         **({names.LABEL_GANG: gang_label(job.uid, unit, attempt)} if len(places) > 1 else {}),
     }
     annotations = {**template_base.keep_annotations, **pool.template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
-    shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job), locality)
-    shared_env = peers.environment()
+    address = access.address if access is not None else syncer_address(job)
+    shared = (unit, str(attempt), pool.name, *peers.counts(), address, locality)
+    shared_env = [*peers.environment(), *([_value(contract.ENV_CLUSTER, access.cluster)] if access is not None else [])]
     pods = []
     for index, (peer, place) in enumerate(zip(peers.host_names, places, strict=True)):
         name = names.learner_pod_name(job.name, unit, attempt, index)
@@ -224,7 +248,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         "securityContext": pod_security(template.spec, own_volumes=True, users=config.assign_users),
         "containers": [syncer, *others],
         "volumes": [
-            *_volumes(job, names.syncer_secret_name(job.name), contract.TLS_IDENTITY_FILE),
+            *_volumes(_job_file_volume(job), names.syncer_secret_name(job.name), contract.TLS_IDENTITY_FILE),
             *tmp_volumes(syncer),
             claim,
             *(template.spec.get("volumes") or ()),
@@ -332,16 +356,29 @@ def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], config: Oper
     return pod_spec
 
 
-def _volumes(job: Job, secret: str, key: str) -> list[Obj]:
-    """The volumes of the job file and of the pod's certificate, which is only `key` of the Secret `secret`. All users may read the files:
-    only this pod mounts them, and the user of a foreign image is not known."""
+def _job_file_volume(job: Job) -> Obj:
+    return {"name": names.JOB_VOLUME, "configMap": {"name": names.config_map_name(job.name)}}
+
+
+def _job_file_of_home(access: SyncerAccess) -> Obj:
+    """The volume of the job file in a part: learners join the job at home, as its units."""
+    items = [{"key": contract.JOB_FILE_KEY, "path": contract.JOB_FILE_KEY}]
+    return {"name": names.JOB_VOLUME, "secret": {"secretName": access.secret, "items": items, "defaultMode": _READABLE}}
+
+
+_READABLE = 0o444
+"""Mode of the files: only this pod mounts them, and the user of a foreign image is not known."""
+
+
+def _volumes(job_file: Obj, secret: str, key: str) -> list[Obj]:
+    """The volumes of the job file and of the pod's certificate, which is only `key` of the Secret `secret`."""
     items = [
         {"key": contract.TLS_ROOTS_FILE, "path": contract.TLS_ROOTS_FILE},
         {"key": key, "path": contract.TLS_IDENTITY_FILE},
     ]
     return [
-        {"name": names.JOB_VOLUME, "configMap": {"name": names.config_map_name(job.name)}},
-        {"name": names.TLS_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}},
+        job_file,
+        {"name": names.TLS_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": _READABLE}},
     ]
 
 

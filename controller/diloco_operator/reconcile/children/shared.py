@@ -1,6 +1,7 @@
 """The objects that all units of a job share: configuration, certificates, volume and syncer. Pure.
 
-The operator creates them with the first unit that gets hardware, and they stay from then on.
+The operator creates them with the first unit that gets hardware, and they stay from then on. A part has a Service only: the rest is at
+home.
 
 See docs/decisions/0206-before-units-leave.md.
 """
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.plan import Create, Delete
-from diloco_operator.reconcile.children.certificates import CertificateCheck, check_certificates
+from diloco_operator.reconcile.children import home_words
+from diloco_operator.reconcile.children.certificates import NO_CERTIFICATES, CertificateCheck, check_certificates
 from diloco_operator.reconcile.children.configuration import ConfigurationChanges, configuration_changes
+from diloco_operator.reconcile.children.home import first_report_awaited, home_problem
 from diloco_operator.reconcile.children.retention import Retention, claim_retention, is_claim_of
 from diloco_operator.reconcile.children.syncer import SyncerChanges, start_blocked_by, syncer_changes
 from diloco_operator.reconcile.children.volume import Volume, syncer_volume
@@ -30,6 +33,8 @@ class SharedObjects:
     retention: Retention
     syncer: SyncerChanges
     volume: Volume
+    home_problem: str | None = None
+    """Why units of a part cannot join the job at home, and what to do. None if nothing is known to be wrong."""
 
     @property
     def blocks_units(self) -> str | None:
@@ -39,7 +44,9 @@ class SharedObjects:
     @property
     def frees_hardware(self) -> bool:
         """Whether units wait for something that only a person can mend. Meanwhile they keep no hardware from other jobs."""
-        return bool(self.rejected or self.taken or self.syncer.predecessor or self.configuration.kept or self.volume.certain)
+        return bool(
+            self.rejected or self.taken or self.syncer.predecessor or self.configuration.kept or self.volume.certain or self.home_problem
+        )
 
     @property
     def may_come(self) -> bool:
@@ -48,6 +55,8 @@ class SharedObjects:
         return self._blocked_by(Volume(self.volume.problem)) is None
 
     def _blocked_by(self, volume: Volume) -> str | None:
+        if self.home_problem is not None:
+            return home_words.waits_for_home(self.home_problem)
         return start_blocked_by(self.syncer, self.rejected, volume, ready=self.configuration.ready and self.certificates.ready)
 
     @property
@@ -80,7 +89,12 @@ class SharedObjects:
 
 def shared_objects(context: ReconcileContext) -> SharedObjects:
     """One step towards the shared objects that the spec wants. The syncer's pod comes once the other objects exist or are planned."""
-    configuration, certificates = configuration_changes(context), check_certificates(context)
+    configuration = configuration_changes(context)
+    if context.is_part:
+        awaited = first_report_awaited(context)
+        syncer = SyncerChanges(ready_for_learners=awaited is None, down=awaited)
+        return SharedObjects(configuration, NO_CERTIFICATES, Retention(), syncer, Volume(), home_problem(context))
+    certificates = check_certificates(context)
     syncer = syncer_changes(context, may_create=configuration.ready and certificates.ready and not context.spec_refused)
     return SharedObjects(configuration, certificates, claim_retention(context), syncer, syncer_volume(context))
 
@@ -88,7 +102,7 @@ def shared_objects(context: ReconcileContext) -> SharedObjects:
 def are_needed(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], learners: Iterable[Create]) -> bool:
     """Whether the shared objects should exist: some do, units have slices or pods or get them now, the allotment would give slices to the
     job, or learners outside the cluster are expected. `learners`: the creates for units."""
-    if context.spec.learners.outside or context.observed.allotted.prepares or _are_there(context) or context.learners:
+    if context.spec.learners.outside or context.spec.parts or context.observed.allotted.prepares or _are_there(context) or context.learners:
         return True
     return any(record.slice for record in records.values()) or any(create.resource == names.PODS for create in learners)
 

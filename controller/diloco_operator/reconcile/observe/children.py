@@ -20,6 +20,7 @@ from diloco_operator.kube.fields import (
     objects,
     string,
 )
+from diloco_operator.reconcile.observe.part_secret import PartSecret
 from diloco_operator.reconcile.observe.pods import label_number
 from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
 
@@ -116,6 +117,8 @@ class Children:
     authority: CertificateSecret | None = None
     certificates: Mapping[str, CertificateSecret] = field(default_factory=dict)
     """Name -> every other Secret with the job's label."""
+    part_secret: PartSecret | None = None
+    """The Secret that `spec.syncer.at` names."""
     host_lists: Mapping[str, Child] = field(default_factory=dict)
     """Name -> every ConfigMap with the labels of the job and of a unit."""
     granted: Mapping[Resource, Mapping[str, Any]] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Any
 from diloco.wording import plural
 
 from diloco_operator.api import names
+from diloco_operator.api.addresses import parse_address
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.kinds import has_shape, kind_problems
 from diloco_operator.api.spec import Spec
@@ -146,7 +147,12 @@ def _contradictions(spec: Spec) -> list[Cause]:
             causes.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
     if spec.learners.min > spec.learners.max:
         causes.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
-    if spec.training.quorum > spec.learners.max:
+    if spec.syncer.at is not None:
+        try:
+            parse_address(spec.syncer.at.address)
+        except ValueError as error:
+            causes.append(Cause("spec.syncer.at.address", str(error)))
+    elif spec.training.quorum > spec.learners.max:
         causes.append(
             Cause(
                 "spec.training.quorum",

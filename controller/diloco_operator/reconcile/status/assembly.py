@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
@@ -18,13 +18,14 @@ from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import programs_failed
+from diloco_operator.reconcile.status.contributing import contributes, reported_units
 from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
-from diloco_operator.report import Report
+from diloco_operator.report import Report, UnitReport
 
 _LONGEST_MESSAGE = 1024
 
@@ -92,6 +93,8 @@ def assemble(
             "max": learners.max,
         },
         **({"outside": _outside(context)} if learners.outside else {}),
+        **({"parts": _parts(context)} if context.spec.parts else {}),
+        **({"home": _home(context)} if context.is_part else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
         **({"hosts": [host.written() for host in context.hosts.records.values()]} if context.hosts.records else {}),
@@ -107,6 +110,37 @@ def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
         facts = {"state": seen.phase.value, "message": seen.message[:_LONGEST_MESSAGE], "tokens": seen.tokens} if seen is not None else {}
         entries.append({"name": name, **{key: value for key, value in facts.items() if value}})
     return entries
+
+
+def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
+    """What the syncer says about each part. Without a recent report everything stays as it was."""
+    before = {entry["name"]: entry for entry in context.observed.job.status.get("parts") or ()}
+    report = context.report
+    if report is None:
+        return [before.get(part.name, {"name": part.name}) for part in context.spec.parts]
+    return [_part(part.name, reported_units(report, part), report.received_at) for part in context.spec.parts]
+
+
+def _part(name: str, units: Sequence[UnitReport], received_at: float) -> dict[str, Any]:
+    if not units:
+        return {"name": name}
+    return {
+        "name": name,
+        "units": len(units),
+        "contributing": sum(map(contributes, units)),
+        "tokens": sum(unit.tokens for unit in units),
+        "lastHeard": format_timestamp(received_at - min(unit.seconds_since_alive for unit in units)),
+    }
+
+
+def _home(context: ReconcileContext) -> dict[str, Any]:
+    """The job at home by the part's Secret, and when the syncer was last heard. What is not known now stays as it was."""
+    written = {**(context.observed.job.status.get("home") or {})}
+    secret, report = context.observed.children.part_secret, context.observed.report
+    if secret is not None and secret.home is not None:
+        home = secret.home
+        written |= {"part": home.part, "namespace": home.job.namespace, "name": home.job.name, "uid": home.job.uid}
+    return {**written, **({"lastHeard": format_timestamp(report.received_at)} if report is not None else {})}
 
 
 def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:

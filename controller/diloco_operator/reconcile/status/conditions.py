@@ -27,6 +27,7 @@ from diloco_operator.api.reasons import (
     follows,
 )
 from diloco_operator.kube.client import Cause
+from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -94,7 +95,11 @@ def suspended(context: ReconcileContext, still: Sequence[str]) -> Statements:
     else:
         hardware = "every slice is given back"
         progress = Statement(SuspendedReason.SUSPENDED, "nothing runs, the state is kept")
-    how = "the job is suspended; set spec.suspend to false to resume where it stopped"
+    at = context.spec.syncer.at
+    if context.spec.suspend or at is None:
+        how = "the job is suspended; set spec.suspend to false to resume where it stopped"
+    else:
+        how = home_words.gives_hardware_back(at.address, at.part_timeout)
     return {
         **accepted(context.observed.job.problems),
         ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, hardware),

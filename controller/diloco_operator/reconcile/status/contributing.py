@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco_operator.api.spec import Part
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.report import UnitPhase
+from diloco_operator.report import Report, UnitPhase, UnitReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,25 @@ def _contributing(context: ReconcileContext, records: Mapping[str, UnitStatusRec
     names = set()
     for record in records.values():
         reported = context.unit_report(record.name, record.attempt)
-        if record.running and reported is not None and reported.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
+        if record.running and reported is not None and contributes(reported):
             names.add(record.name)
     return frozenset(names)
 
 
 def contributing_outside(context: ReconcileContext) -> int:
-    """Learners outside the cluster that contribute, by a recent report."""
-    return sum(
-        1 for learner in context.outside.values() if learner is not None and learner.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE)
-    )
+    """Learners outside the cluster and of parts that contribute, by a recent report."""
+    of_parts = (unit for part in context.spec.parts for unit in reported_units(context.report, part))
+    return sum(contributes(learner) for learner in (*context.outside.values(), *of_parts) if learner is not None)
+
+
+def reported_units(report: Report | None, part: Part) -> list[UnitReport]:
+    """What the syncer reports about the units of a part that have joined."""
+    units = (report.units.get(unit) for unit in part.units) if report is not None else ()
+    return [unit for unit in units if unit is not None]
+
+
+def contributes(learner: UnitReport) -> bool:
+    return learner.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE)
 
 
 def _training(records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:

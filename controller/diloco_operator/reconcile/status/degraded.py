@@ -134,7 +134,7 @@ class _Absence(enum.Enum):
 def _shared_reason(context: ReconcileContext, scaling: Scaling, missing: Sequence[UnitStatusRecord], *, begun: bool) -> DegradedReason:
     absences = {_absence(context, record, begun=begun) for record in missing}
     if not begun and absences <= {_Absence.STARTS, _Absence.UNPLACED}:
-        return DegradedReason.LEARNERS_STARTING if scaling.placed >= context.spec.training.quorum else DegradedReason.QUEUED
+        return DegradedReason.LEARNERS_STARTING if scaling.placed >= context.quorum else DegradedReason.QUEUED
     return absences.pop().value if len(absences) == 1 else DegradedReason.LEARNERS_MISSING
 
 

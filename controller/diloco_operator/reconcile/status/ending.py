@@ -1,4 +1,5 @@
-"""When a job is over: status says so, the syncer's pod says so, or the quorum is lost. And when its object is deleted. Pure."""
+"""When a job is over: status says so, the syncer's pod says so, in a part its report, or the quorum is lost. And when its object is
+deleted. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.kube.fields import MOST_COUNT
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
+from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
@@ -62,7 +64,20 @@ class JobEnd:
 
 def job_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """None while the job goes on."""
-    return _syncer_end(context.syncer) or _quorum_lost(context, records)
+    end = _home_end(context, records) if context.is_part else _syncer_end(context.syncer)
+    return end or _quorum_lost(context, records)
+
+
+def _home_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
+    """The end of a part: home's syncer says so, or, while it is silent, all its units have ended as they do when the job is complete."""
+    report = context.observed.report
+    if report is not None and report.done:
+        return JobEnd(CompleteReason.HOME_COMPLETE, home_words.home_is_complete(report.t, report.steps))
+    ran = [record for record in records.values() if record.attempt]
+    silent = context.report is None and context.now > context.report_missed_at
+    if silent and ran and all(record.state is UnitState.COMPLETED for record in ran):
+        return JobEnd(CompleteReason.HOME_COMPLETE, home_words.UNITS_SAID_SO)
+    return None
 
 
 def _syncer_end(syncer: PodView | None) -> JobEnd | None:
@@ -107,10 +122,10 @@ def _result(message: str) -> Result | None:
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """The job fails when fewer units than the quorum can ever contribute again. None while enough can."""
     failed = [record for record in records.values() if record.state is UnitState.FAILED and context.up_to_date(record)]
-    quorum = context.spec.training.quorum
+    quorum = context.quorum
     if any(pool.learners.max == 0 for pool in context.spec.pools):
         return None  # a pool that is switched off can be switched on
-    if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
+    if not failed or context.finishing or context.suspended or possible_units(context, records) >= quorum:
         return None
     layout = all(follows(record.reason, Follows.OTHER_MODEL) for record in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED

@@ -18,6 +18,7 @@ from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.spec import Retain
 from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status import model_words
@@ -32,7 +33,10 @@ _FOLDER = 1000
 
 
 def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
-    """Return `status.model`: by the result of a complete job, by the syncer's report, or as it was. None if no snapshot is known yet."""
+    """Return `status.model`: by the result of a complete job, by the syncer's report, or as it was. None if no snapshot is known yet, and
+    in a part: the snapshots are at home."""
+    if context.is_part:
+        return None
     known = context.observed.job.status.get("model")
     report = context.report or _newer_report(context.observed.report, known)
     if result is not None and result.snapshot:
@@ -76,6 +80,8 @@ def _place(context: ReconcileContext, step: int, path: str, *, copied: bool) -> 
 
 def model_place(context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float) -> str:
     """Say where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job ended."""
+    if context.is_part:
+        return home_words.AT_HOME
     claim, folder = names.volume_claim_name(context.observed.job.name), _folder(context)
     if model is None and not complete:
         return model_words.no_snapshot(claim, folder, _fate(context, _retain(context), retention, ended))

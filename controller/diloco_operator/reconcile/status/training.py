@@ -9,6 +9,7 @@ from __future__ import annotations
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import TRUE, TrainingReason
 from diloco_operator.api.status import UnitState
+from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.pods import memory_of_syncer
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
@@ -27,7 +28,9 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
         return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in shared.rejected))
     if (obstacle := _obstacle(shared, context.observed.job.uid)) is not None:
         return obstacle
-    quorum, outside = context.spec.training.quorum, contributing_outside(context)
+    if shared.home_problem is not None and not contributing:
+        return Statement(TrainingReason.HOME_UNKNOWN, shared.home_problem)
+    quorum, outside = context.quorum, contributing_outside(context)
     contributors = len(contributing) + outside
     if contributors < quorum and scaling.placed + scaling.rejected + outside < quorum and not context.finishing:
         return Statement(TrainingReason.WAITING_FOR_HARDWARE, training_words.waiting_for_hardware(scaling.placed, scaling.desired, quorum))
@@ -50,7 +53,7 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
 def _too_small_syncer(context: ReconcileContext) -> str:
     """Say that the syncer requests less memory than it needs. "" if it requests enough, or its need is not known."""
     spec, report = context.spec, context.observed.report
-    if report is None or not report.parameters:
+    if report is None or not report.parameters or context.is_part:
         return ""
     learners = most_learners(spec)
     needed = syncer_sizes(report.parameters, learners, spec.training).memory
@@ -82,10 +85,13 @@ def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str | Non
         return Statement(TrainingReason.SYNCER_STARTING, training_words.syncer_not_up(syncer_down))
     if observed.report_fault is not None:
         return Statement(TrainingReason.REPORTS_REFUSED, training_words.reports_refused(observed.report_fault.text))
+    at, stale = context.spec.syncer.at, observed.config.report_stale_after
     if context.report is None and context.now <= context.report_missed_at:
-        return _known_to_train(context) or Statement(TrainingReason.SYNCER_STARTING, training_words.FIRST_REPORT_DUE)
+        due = training_words.FIRST_REPORT_DUE if at is None else home_words.first_report_due(at.address)
+        return _known_to_train(context) or Statement(TrainingReason.SYNCER_STARTING, due)
     if context.report is None:
-        return Statement(TrainingReason.SYNCER_UNREACHABLE, training_words.no_report(observed.config.report_stale_after))
+        no_report = training_words.no_report(stale) if at is None else home_words.no_report(at.address, stale)
+        return Statement(TrainingReason.SYNCER_UNREACHABLE, no_report)
     if context.answer_due is not None and context.now > context.answer_due:
         return Statement(TrainingReason.SYNCER_UNREACHABLE, training_words.no_answer(RECONCILE.syncer_answer))
     return None

@@ -148,5 +148,8 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     outside = [{k: v for k, v in each.items() if k != "tokens"} for each in status.get("outside") or ()]
-    rest = {key: value for key, value in status.items() if key not in ("progress", "model", "outside")}
-    return {**rest, "units": units, "pools": pools, "outside": outside, "retain": (status.get("model") or {}).get("retain")}
+    parts = [{k: v for k, v in each.items() if k not in ("tokens", "lastHeard")} for each in status.get("parts") or ()]
+    home = {k: v for k, v in (status.get("home") or {}).items() if k != "lastHeard"}
+    rest = {key: value for key, value in status.items() if key not in ("progress", "model", "outside", "parts", "home")}
+    retain = (status.get("model") or {}).get("retain")
+    return {**rest, "units": units, "pools": pools, "outside": outside, "parts": parts, "home": home, "retain": retain}

@@ -23,6 +23,7 @@ from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements, with_accelerators
 from diloco_operator.reconcile.children.claims import template_name
+from diloco_operator.reconcile.children.home import certificate_missing
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
@@ -177,7 +178,7 @@ def _pool_requests(
                 scavenged=scavenged,
                 admitted=admitted and wanted > 0,
                 refused=refused and wanted > 0,
-                ready=limits.blocked is None and context.syncer is not None,
+                ready=limits.blocked is None and context.has_syncer,
                 may_replace=pool.name not in troubled,
                 values={requirements.shape.accelerator: worth_by_pool[pool.name].value},
                 words=pool_words(context, pool, units.failed),
@@ -257,7 +258,7 @@ def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, reco
 
 def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
     """Return why the pods of a unit, or the claim template that they use, must not be created now. None if they may."""
-    rejection, pool = context.rejection((UNIT, record.name)), context.pools.get(record.pool)
+    rejection, pool = context.rejection((UNIT, record.name)) or certificate_missing(context, record), context.pools.get(record.pool)
     if rejection is not None or pool is None:
         return rejection
     return context.rejection((names.CLAIM_TEMPLATES.kind, template_name(context.observed.job, pool)))

@@ -399,13 +399,13 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
 def _moves(context: ReconcileContext, record: UnitStatusRecord, nodes: Collection[str]) -> bool:
     """Return whether a unit starts elsewhere although some of its pods do not end: the job wants it, and a slice without these nodes is
     free."""
-    wanted = not context.spec.suspend and not follows(record.reason, Follows.NOT_WANTED)
+    wanted = not context.suspended and not follows(record.reason, Follows.NOT_WANTED)
     return wanted and has_place_elsewhere(context, record.pool, nodes)
 
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
     """Return why the unit drains, without what `_stuck` has added to the message since."""
-    if follows(record.reason, Follows.UNTIL_RESUMED) and not context.spec.suspend:
+    if follows(record.reason, Follows.UNTIL_RESUMED) and not context.suspended:
         return departure_words.RESUMED
     return record.cause or record.message
 

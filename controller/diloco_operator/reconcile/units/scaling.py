@@ -128,7 +128,7 @@ def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placemen
     for pool in context.pools:
         answer = observed.pod_answers.get(pool)
         # The syncer's pod is created now and may take what a quota has left, so an answer from before counts no more.
-        again = observed.allotted.prepares and context.syncer is None and admits(answer, observed.job.generation, context.now)
+        again = observed.allotted.prepares and not context.has_syncer and admits(answer, observed.job.generation, context.now)
         if not again and pool not in observed.allotted.checks and pool not in rolled_out:
             continue
         due = context.now if again else ask_at(answer, observed.job.generation, observed.config)
@@ -258,10 +258,7 @@ def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusR
 
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    # Another program may have written a status with `ended_attempt` above `attempt`. The syncer refuses an attempt that is not newer.
-    last = max(record.attempt, record.ended_attempt)
-    attempt = max(last, context.last_stray(record.name, last), context.last_reported(record.name, last)) + 1
-    return record._replace(attempt=attempt, template_hash=context.hashes[record.pool], began_with="")
+    return record._replace(attempt=context.next_attempt(record), template_hash=context.hashes[record.pool], began_with="")
 
 
 def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:

@@ -106,6 +106,7 @@ def test_rules_of_ended_jobs_compare_every_field_of_the_spec() -> None:
             "template",
             "externalAddress",
             "loadBalancer",
+            "at",
         ]
 
 

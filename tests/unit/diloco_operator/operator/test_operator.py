@@ -424,7 +424,7 @@ def test_the_syncer_is_followed_where_its_pod_runs() -> None:
             endpoint = cluster.telemetry.followed[NS, "lm"]
             assert endpoint is not None
             assert (endpoint.address, endpoint.job_uid, endpoint.host_name) == ("10.1.2.3:7077", uid, f"lm-syncer.lm.{NS}.svc")
-            assert "BEGIN CERTIFICATE" in endpoint.authority.root.pem
+            assert "BEGIN CERTIFICATE" in endpoint.roots
 
     play(scenario)
 

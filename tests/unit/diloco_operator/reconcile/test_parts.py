@@ -1,0 +1,381 @@
+"""A job whose units are in two clusters: what home signs for a part, and how the part works with that and with nothing else."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders.jobs import a_job, with_field
+from builders.nodes import a_tpu_node
+from builders.reports import a_report
+from builders.stage import Stage
+from diloco import contract
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.certificates.view import project_certificates
+from diloco_operator.report import UnitPhase
+
+SECRET = "bytes-lm-part-tokyo-tls"
+AT = {"address": "syncer.example.com:443", "secretName": "bytes-lm-home"}
+UNIT = "far-0"
+HOUR = 3600.0
+
+
+def a_home(units: int = 1, **training: Any) -> Stage:
+    """Home has one unit of its own, and tokyo may have so many."""
+    parts = [{"name": "tokyo", "pools": [{"name": "far", "units": units}]}]
+    job = a_job().with_learners(1, 1).with_pool(max=1).with_training(**training).with_spec(parts=parts)
+    stage = Stage(job, a_tpu_node("tpu-0"))
+    stage.settle()
+    return stage
+
+
+def secret_of(home: Stage) -> dict[str, Any]:
+    """The Secret as `kubectl diloco part` makes it, as the API server of tokyo stores it."""
+    files = {**home.secrets[SECRET]["data"], "job.json": base64.b64encode(home.children["ConfigMap"]["data"]["job.json"].encode()).decode()}
+    return {"metadata": {"name": AT["secretName"], "namespace": "team", "labels": {"diloco.dev/job": "bytes-lm"}}, "data": files}
+
+
+def a_part(home: Stage | None = None, *, units: int = 1, learners: Mapping[str, Any] | None = None, **training: Any) -> Stage:
+    """The part in tokyo, with the Secret of home and a first report of the syncer, before its first reconcile."""
+    job = a_job().with_learners(1, units, **(learners or {})).with_pool("far", max=units).with_training(**training)
+    job = job.with_metadata(uid="uid-of-the-part").with_spec(syncer={"at": AT})
+    part = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(units)))
+    part.listening_since = part.now
+    part.part_secret = secret_of(home or a_home(units))
+    part.report = a_report(at=part.now)
+    return part
+
+
+def attempts(home: Stage, unit: str = UNIT) -> list[int]:
+    """Attempts of the unit with a certificate in the part's Secret."""
+    keys = project_certificates(home.secrets[SECRET]).certificates
+    return sorted(int(key.removeprefix(f"{unit}-a").removesuffix(".pem")) for key in keys if key.startswith(f"{unit}-a"))
+
+
+# --- home: certificates -------------------------------------------------------------------------------------------------
+def test_home_signs_for_the_next_attempts_of_each_unit_and_for_the_operator_of_the_part() -> None:
+    home = a_home(units=2)
+    found = project_certificates(home.secrets[SECRET]).certificates
+    uid = home.job["metadata"]["uid"]
+    assert found["part.pem"].identity == f"diloco://{uid}/part/tokyo"
+    assert found["far-1-a16.pem"].identity == f"diloco://{uid}/learner/far-1/16"
+    assert found["far-1-a16.pem"].host_names == ("far-1-16.learner.bytes-lm.team.svc",)
+    assert len(found) == 1 + 2 * 16
+    assert len(home.learner_pods()) == 1, "home starts nothing in tokyo"
+
+
+def test_the_window_of_attempts_follows_what_the_syncer_has_accepted() -> None:
+    home = a_home().train()
+    home.syncer_says(UNIT, 5, UnitPhase.CONTRIBUTING)
+    home.settle()
+    assert attempts(home) == list(range(5, 21))
+    home.restart_operator()
+    home.settle()
+    assert attempts(home) == list(range(5, 21)), "without a report the Secret itself shows how far the unit was"
+
+
+def test_keys_that_a_stranger_wrote_into_the_secret_do_not_move_the_window() -> None:
+    home = a_home()
+    home.secrets[SECRET]["data"][f"{UNIT}-a900.pem"] = home.secrets[SECRET]["data"][f"{UNIT}-a1.pem"]
+    del home.secrets[SECRET]["data"][f"{UNIT}-a1.pem"]
+    home.settle()
+    assert attempts(home) == list(range(2, 18))
+
+
+def test_certificates_of_a_part_are_renewed_as_all_others_are() -> None:
+    home = a_home().train()
+    before = project_certificates(home.secrets[SECRET]).certificates["part.pem"].expires
+    home.now += home.config.certificate_lifetime * 0.7
+    home.all_contribute()
+    home.settle()
+    assert project_certificates(home.secrets[SECRET]).certificates["part.pem"].expires > before
+
+
+def test_a_new_authority_replaces_all_that_a_part_was_given() -> None:
+    """So a Secret that was stolen is worth nothing after some minutes."""
+    home = a_home().train()
+    stolen = project_certificates(home.secrets[SECRET]).certificates
+    del home.secrets["bytes-lm-ca"]
+    for _ in range(3):
+        home.settle()
+        home.now += home.config.secret_propagation
+        home.all_contribute()
+    home.settle()
+    found = project_certificates(home.secrets[SECRET])
+    assert {each.authority for each in found.certificates.values()} == {found.roots[0].id}
+    assert len(found.roots) == 1
+    assert found.roots[0].id not in {each.authority for each in stolen.values()}
+
+
+# --- home: status -------------------------------------------------------------------------------------------------------
+def test_home_shows_what_it_last_heard_of_a_part_and_counts_its_units_for_the_quorum() -> None:
+    home = a_home(units=2).train()
+    assert home.status["parts"] == [{"name": "tokyo"}]
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+    home.settle()
+    heard = home.status["parts"][0].pop("lastHeard")
+    assert home.status["parts"] == [{"name": "tokyo", "units": 1, "contributing": 1, "tokens": 4000}]
+    assert heard == "2026-11-20T12:00:00Z"
+    assert home.condition("Training")["message"].startswith("1 of 1 learner contributes, and 1 outside the cluster")
+    home.syncer_says("v5p-0", 1, UnitPhase.JOINING)
+    home.settle()
+    assert home.condition("Training")["reason"] == "QuorumContributing"
+
+
+def test_home_keeps_what_it_knew_of_a_part_while_its_own_syncer_is_silent() -> None:
+    home = a_home().train()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+    home.settle()
+    known = copy.deepcopy(home.status["parts"])
+    home.now += HOUR
+    home.settle()
+    assert home.status["parts"] == known
+
+
+# --- the part: what it makes --------------------------------------------------------------------------------------------
+def test_a_part_has_learners_and_a_service_and_nothing_else() -> None:
+    part = a_part().train()
+    assert set(part.children) == {"Service"}
+    assert (part.secrets, part.external_service) == ({}, None)
+    assert list(part.pods) == [f"bytes-lm-{UNIT}-a1-0"]
+    assert part.condition(ConditionType.TRAINING)["reason"] == "QuorumContributing"
+
+
+def test_its_learners_join_the_job_at_home_with_a_certificate_of_their_attempt() -> None:
+    home = a_home()
+    part = a_part(home)
+    part.settle()
+    spec = part.pod(UNIT, 1)["spec"]
+    env = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert (env["DILOCO_SYNCER_ADDRESS"], env["DILOCO_CLUSTER"]) == ("syncer.example.com:443", "tokyo")
+    secrets = {volume["name"]: volume["secret"] for volume in spec["volumes"] if "secret" in volume}
+    assert {each["secretName"] for each in secrets.values()} == {"bytes-lm-home"}
+    assert [item["key"] for item in secrets["diloco-tls"]["items"]] == ["ca.crt", f"{UNIT}-a1.pem"]
+    assert [item["key"] for item in secrets["diloco-job"]["items"]] == ["job.json"]
+    assert part.part_secret is not None
+    mounted = contract.JobFile.model_validate_json(base64.b64decode(part.part_secret["data"]["job.json"]))
+    assert mounted.uid == home.job["metadata"]["uid"], "learners name the job at home, as their certificates do"
+
+
+def test_status_of_a_part_names_the_job_at_home_and_when_it_was_heard() -> None:
+    home = a_home()
+    part = a_part(home).train()
+    assert part.status["home"] == {
+        "part": "tokyo",
+        "namespace": "team",
+        "name": "bytes-lm",
+        "uid": home.job["metadata"]["uid"],
+        "lastHeard": "2026-11-20T12:00:00Z",
+    }
+    assert "model" not in part.status
+
+
+def test_a_quorum_that_needs_units_of_several_clusters_is_homes_to_say() -> None:
+    part = a_part(a_home(quorum=1), quorum=1)
+    part.job["spec"]["training"]["quorum"] = 3
+    part.settle()
+    assert part.condition("Training")["message"].startswith("spec.training.quorum is 3 here and 1 at home")
+    assert part.learner_pods() == []
+
+
+# --- the part: its Secret -----------------------------------------------------------------------------------------------
+def without(secret: dict[str, Any], key: str) -> dict[str, Any]:
+    return {**secret, "data": {name: text for name, text in secret["data"].items() if name != key}}
+
+
+def test_without_its_secret_a_part_starts_nothing_and_says_what_is_missing() -> None:
+    part = a_part()
+    secret, part.part_secret = part.part_secret, None
+    part.settle()
+    assert part.learner_pods() == []
+    assert part.condition("Training")["reason"] == "HomeUnknown"
+    assert part.condition("Training")["message"].startswith("Secret bytes-lm-home does not exist here, or lacks the label diloco.dev/job=")
+    part.part_secret = secret
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a1-0"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("ca.crt", "ca.crt holds no certificate authority"),
+        ("part.pem", "part.pem holds no key and certificate of a part of job team/bytes-lm"),
+    ],
+)
+def test_a_secret_that_lacks_a_file_is_told_by_that_file(key: str, message: str) -> None:
+    part = a_part()
+    assert part.part_secret is not None
+    part.part_secret = without(part.part_secret, key)
+    part.settle()
+    assert part.learner_pods() == []
+    assert message in part.condition("Training")["message"]
+
+
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+def test_a_job_file_that_names_no_job_is_refused(field: str) -> None:
+    """These become names of hosts and files."""
+    part = a_part()
+    assert part.part_secret is not None
+    job_file = json.loads(base64.b64decode(part.part_secret["data"]["job.json"])) | {field: "../elsewhere"}
+    part.part_secret["data"]["job.json"] = base64.b64encode(json.dumps(job_file).encode()).decode()
+    part.settle()
+    assert part.learner_pods() == []
+    assert "job.json names no job: name, namespace or uid is no such name" in part.condition("Training")["message"]
+
+
+def test_a_secret_of_another_job_is_refused() -> None:
+    part = a_part()
+    assert part.part_secret is not None
+    part.part_secret["data"]["part.pem"] = _of_another_job()["part.pem"]
+    part.settle()
+    assert "part.pem holds no key and certificate of a part of job team/bytes-lm" in part.condition("Training")["message"]
+
+
+def _of_another_job() -> dict[str, str]:
+    home = a_home()
+    other = Stage(with_field(home.job, "metadata.uid", "job-uid-2"), a_tpu_node("tpu-0"))
+    other.settle()
+    files: dict[str, str] = other.secrets[SECRET]["data"]
+    return files
+
+
+def test_another_training_than_homes_is_refused_with_both_values() -> None:
+    part = a_part(a_home(syncInterval=48, fragments=24), syncInterval=24, fragments=24)
+    part.settle()
+    assert part.learner_pods() == []
+    assert part.condition("Training")["message"].startswith("spec.training.syncInterval is 24 here and 48 at home. Make them equal:")
+
+
+def test_units_that_run_go_on_when_the_secret_goes() -> None:
+    part = a_part().train()
+    part.part_secret = None
+    part.settle()
+    assert part.states() == {UNIT: "Training"}
+    assert part.condition("Training")["status"] == "True"
+
+
+def test_an_attempt_without_a_certificate_waits_and_the_other_units_start() -> None:
+    home = a_home(units=1)
+    part = a_part(home, units=2)
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a1-0"]
+    lacking = "Secret bytes-lm-home has no certificate for attempt 1 of far-1. If spec.parts at home gives part tokyo"
+    assert part.unit("far-1")["message"].startswith(lacking)
+
+
+# --- the part: attempts, silence and the end ----------------------------------------------------------------------------
+def test_a_part_that_was_made_anew_goes_on_from_the_attempts_that_the_syncer_knows() -> None:
+    home = a_home().train()
+    home.syncer_says(UNIT, 7, UnitPhase.DISCONNECTED)
+    home.settle()
+    part = a_part(home)
+    part.syncer_says(UNIT, 7, UnitPhase.DISCONNECTED)
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a8-0"]
+
+
+def test_a_new_part_waits_for_the_first_report_but_not_for_ever() -> None:
+    part = a_part()
+    part.report = None
+    part.settle()
+    assert part.learner_pods() == []
+    assert (
+        part.condition("Training")["message"] == "the syncer does not serve yet: the syncer at syncer.example.com:443 has not reported yet"
+    )
+    part.now += part.config.report_stale_after + 1
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a1-0"], "cut off from home, its units start all the same"
+
+
+def test_while_home_is_silent_a_unit_that_fails_starts_again_and_none_is_replaced_for_silence() -> None:
+    part = a_part(units=2).train()
+    part.report = None
+    part.now += 600
+    part.settle()
+    assert part.states() == {UNIT: "Training", "far-1": "Training"}
+    assert part.condition("Training")["reason"] == "SyncerUnreachable"
+    part.learner_exits(UNIT, 1, 137)
+    part.settle()
+    assert part.learner_pods()[-2:] == [f"bytes-lm-{UNIT}-a2-0", "bytes-lm-far-1-a1-0"]
+    part.kubelets_start()
+    part.now += 1200  # twice the time-out of a join
+    part.settle()
+    assert part.states() == {UNIT: "Joining", "far-1": "Training"}
+
+
+def test_a_part_gives_its_hardware_back_after_its_time_out_and_takes_it_again_when_home_is_back() -> None:
+    part = a_part().train()
+    last, part.now = part.report, part.now + HOUR - 1
+    part.settle()
+    assert part.states() == {UNIT: "Training"}
+    part.now += 1
+    part.settle()
+    part.kubelets_finish_deletions()
+    part.settle()
+    assert (part.learner_pods(), part.status["state"]) == ([], "Suspended")
+    assert "no report has come from the syncer at syncer.example.com:443 for 3600 s" in part.condition("Training")["message"]
+    part.restart_operator()
+    part.settle()
+    assert part.learner_pods() == [], "an operator that starts anew waits for a report"
+    assert last is not None
+    part.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED)
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a2-0"]
+
+
+def test_an_operator_that_was_away_for_long_does_not_give_the_hardware_back_at_once() -> None:
+    part = a_part().train()
+    part.now += 5 * HOUR
+    part.restart_operator()
+    part.settle()
+    assert part.states() == {UNIT: "Training"}
+
+
+def test_a_part_is_complete_when_home_says_so() -> None:
+    part = a_part().train()
+    part.all_contribute(done=True, t=100, steps=100)
+    part.settle()
+    assert part.true() >= {"Complete"}
+    complete = part.condition("Complete")
+    assert complete["reason"] == "HomeComplete"
+    assert complete["message"] == "the job at home is complete, at outer step 100 of 100. The model is at home, where the job's syncer is"
+
+
+def test_a_part_that_missed_homes_word_is_complete_once_all_its_units_ended_well() -> None:
+    part = a_part(units=2).train()
+    part.report = None
+    part.now += 600
+    part.learner_exits(UNIT, 1, 0)
+    part.settle()
+    assert part.status["state"] != "Complete"
+    part.learner_exits("far-1", 1, 0)
+    part.settle()
+    assert part.condition("Complete")["message"].startswith("the units ended with status 0, as learners do when their job is complete.")
+
+
+def test_a_unit_that_leaves_early_starts_again_while_home_reports() -> None:
+    part = a_part().train()
+    part.learner_exits(UNIT, 1, 0)
+    part.settle()
+    part.advance(600)
+    part.settle()
+    assert part.status["state"] != "Complete"
+
+
+def test_a_syncer_that_has_just_come_back_blames_no_unit_for_the_silence_before() -> None:
+    part = a_part(learners={"stallTimeout": "60s"}).train()
+
+    def restarts_after(seconds: float) -> int:
+        """Restarts of the unit once the syncer that is back for so long has reported that it has not heard from it."""
+        part.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED, seconds_since_heard=300.0)
+        assert part.report is not None
+        part.report = replace(part.report, connected_at=part.now - seconds)
+        part.settle()
+        return int(part.unit(UNIT)["restarts"])
+
+    assert (restarts_after(10.0), restarts_after(300.0)) == (0, 1)
