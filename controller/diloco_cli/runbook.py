@@ -296,6 +296,10 @@ RUNBOOK: Mapping[str, Advice] = {
         ("`kubectl describe pvc` says why the claim is not bound.", "`kubectl diloco doctor JOB` checks the StorageClass."),
         ("Name a class in `syncer.storage.className`, or set the chart's `storageClassName`; or mark one as the cluster's default.",),
     ),
+    "HomeUnknown": Advice(
+        ("The message says what the part lacks of its job at home: its Secret, a file in it, or the same `spec.training`.",),
+        ("At home run `kubectl diloco part JOB --cluster NAME` with the part's `--pool`, and apply the files in the part's cluster.",),
+    ),
     "NameTaken": Advice(
         ("The message names the object.",),
         (

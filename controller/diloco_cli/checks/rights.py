@@ -76,6 +76,12 @@ COMMANDS: Mapping[str, tuple[tuple[Resource, str, str], ...]] = {
         (names.SECRETS, "", "get"),
         (names.SERVICES, "", "get"),
     ),
+    "part": (
+        (names.DILOCO_JOBS, "", "get patch"),
+        (names.CONFIG_MAPS, "", "get"),
+        (names.SECRETS, "", "get"),
+        (names.SERVICES, "", "get"),
+    ),
     "submit": (
         (names.DILOCO_JOBS, "", "get create delete watch"),
         (names.CONFIG_MAPS, "", "get create patch"),

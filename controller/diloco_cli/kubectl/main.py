@@ -47,6 +47,7 @@ _IMPORTED_WHEN_NEEDED = {
     "report": "diloco_cli.kubectl.report",
     "export": "diloco_cli.kubectl.export",
     "join-bundle": "diloco_cli.kubectl.join_bundle",
+    "part": "diloco_cli.kubectl.part",
     "snapshots": "diloco_cli.kubectl.snapshots",
     "top": "diloco_cli.kubectl.top",
     "validate": "diloco_cli.commands.validate",

@@ -13,7 +13,17 @@ FOLDER = Path(__file__).parents[3] / "docs" / "runbook"
 NOTHING_TO_DO = frozenset(
     {
         *("SpecValid", "AllPlaced", "MinimumPlaced", "QuorumContributing", "Finishing", "EnoughLearners", "NotSuspended", "InProgress"),
-        *("Suspended", "Suspending", "StepsReached", "TokensReached", "FinishedByProgram", "Continuing", "Retrying", "NotFailed"),
+        *(
+            "Suspended",
+            "Suspending",
+            "StepsReached",
+            "TokensReached",
+            "FinishedByProgram",
+            "HomeComplete",
+            "Continuing",
+            "Retrying",
+            "NotFailed",
+        ),
         *("JobComplete", "LearnersStarting", "LearnersReconnecting", "Queued", "UnitStarted", "NodesRequested", "UnitContributes"),
         *("UnitDraining", "PoolChanged", "UnitsChanged", "ScaledDown", "Retried", "TemplateChanged", "JobFailed"),
     }

@@ -1,0 +1,180 @@
+"""`kubectl diloco part`: a part of a job for another cluster, as a manifest and a Secret.
+
+See docs/decisions/0284-parts-in-other-clusters.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from diloco import contract
+from diloco_operator.api import names
+from diloco_operator.api.job import load
+from diloco_operator.api.rules import MAX_POOL_NAME
+from diloco_operator.api.spec import Part, Spec
+from diloco_operator.certificates.view import certificate_of
+from diloco_operator.kube.client import ApiError, Client, Obj
+from diloco_operator.kube.fields import contents
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.program.duration import Duration
+
+from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
+from diloco_cli.jobs import find_job, reference
+from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, write_files
+from diloco_cli.pool_option import BadPool, PoolRequest, read_pool
+from diloco_cli.yaml_text import yaml_text
+
+_SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
+"""Their names are in the order in which kubectl applies them: a job without its Secret would say that it lacks it."""
+_FROM_HOME = ("restart", "timeouts", "stallTimeout")
+"""Fields of spec.learners that are the same in a part."""
+
+
+@click.command(short_help="Write the part of a job that another cluster runs.")
+@click.argument("job")
+@click.option("--cluster", required=True, metavar="NAME", help="Name of the other cluster: the part's name in spec.parts.")
+@click.option(
+    "--pool", "pools", multiple=True, metavar="KIND=UNITS", help="A pool of the part, as for diloco submit. Without: only the Secret."
+)
+@click.option("--template", default="", metavar="POOL", help="Pool of the job with the pod template. Default: one of the same hardware.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Where to. Default: ./JOB-NAME.")
+@click.option("--address", default="", metavar="HOST[:PORT]", help="Where the other cluster finds the syncer, if not where the job says.")
+@click.option(
+    "--timeout",
+    type=Duration(above_zero=True),
+    default="2m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for certificates and address.",
+)
+@target_options
+def part(
+    target: Target, job: str, cluster: str, pools: tuple[str, ...], template: str, output: Path | None, address: str, timeout: float
+) -> None:
+    """Write what the cluster NAME needs to run a part of JOB: a DiLoCoJob whose syncer is here, and a Secret with its certificates. There
+    `kubectl apply -f FOLDER` starts it. With --pool the part is added to spec.parts of JOB, or gets these pools.
+
+    The Secret holds private keys, for the next attempts of each unit. Run the command again, without --pool, before they are used up or
+    their certificates end, and apply the Secret.
+    """
+    folder = output or Path(f"{job}-{cluster}")
+    try:
+        read = [(text, read_pool(text, None)) for text in pools]
+    except BadPool as error:
+        raise CommandError(str(error)) from error
+    wanted = [pool if ",name=" in text else _named(pool, cluster, alone=len(pools) == 1) for text, pool in read]
+
+    async def work(client: RestClient, namespace: str) -> None:
+        if wanted:
+            await declare_part(client, namespace, job, cluster, wanted)
+        secret, good_until = await read_secret(client, namespace, job, cluster, seconds=timeout)
+        files = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}
+        if wanted:
+            home = await find_job(client, namespace, job)
+            at = {"address": await _address_of(client, namespace, home, address, timeout), "secretName": secret["metadata"]["name"]}
+            files[_MANIFEST] = (yaml_text([manifest_of(home, _training(secret), wanted, at, template)]).encode(), PUBLIC)
+        await asyncio.to_thread(write_files, folder, files)
+        click.echo(f"{folder}: part {cluster} of {job}; its certificates are good until {format_timestamp(good_until)}")
+        click.echo(f"in the cluster {cluster}: kubectl apply -f {folder}")
+
+    on_cluster(target, work)
+
+
+def _named(pool: PoolRequest, cluster: str, *, alone: bool) -> PoolRequest:
+    """A pool without a name gets one that no pool of another cluster has: `tokyo`, or `tokyo-v6e` if the part has several."""
+    where = cluster if alone else f"{cluster[: max(1, MAX_POOL_NAME - 1 - len(pool.name))].rstrip('-')}-{pool.name}"
+    return pool.renamed(where[:MAX_POOL_NAME].rstrip("-"))
+
+
+async def declare_part(client: Client, namespace: str, name: str, cluster: str, pools: Sequence[PoolRequest]) -> None:
+    """Add the part to spec.parts, or give it these pools. Raises `CommandError` if the API server refuses it."""
+    job = await find_job(client, namespace, name)
+    parts: list[Obj] = list(job["spec"].get("parts") or [])
+    wanted: Obj = {"name": cluster, "pools": [{"name": pool.name, "units": pool.units} for pool in pools]}
+    changed = [wanted if each["name"] == cluster else each for each in parts]
+    changed += [] if wanted in changed else [wanted]
+    if changed == parts:
+        return
+    body: Obj = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}, "spec": {"parts": changed}}
+    try:
+        await client.patch(names.DILOCO_JOBS, namespace, name, body, field_manager=names.KUBECTL_PLUGIN)
+    except ApiError as error:
+        raise CommandError(f"{reference(name)} cannot get the part {cluster}: {error}") from error
+    units = ", ".join(f"{pool.units} of pool {pool.name}" for pool in pools)
+    click.echo(f"{reference(name)}: part {cluster} may have {units}")
+
+
+async def read_secret(client: Client, namespace: str, name: str, cluster: str, *, seconds: float) -> tuple[Obj, float]:
+    """Return the Secret for the other cluster, and when its certificates end (seconds since the epoch). Waits until the operator has signed
+    for every unit of the part. Raises `CommandError`."""
+    job = await find_job(client, namespace, name)
+    declared = _part(load(job).spec, cluster)
+    if declared is None:
+        raise CommandError(f'job "{name}" has no part "{cluster}" in spec.parts; give its pools by --pool KIND=UNITS')
+    config = await awaited(
+        client, namespace, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data"))
+    )
+
+    def complete(secret: Obj) -> bool:
+        signed = {names.attempt_of_key(key)[0] for key in contents(secret, "data")}
+        return names.PART_IDENTITY in contents(secret, "data") and signed.issuperset(declared.units)
+
+    at_home = await awaited(client, namespace, names.SECRETS, names.part_secret_name(name, cluster), seconds, complete)
+    certificate = certificate_of(decoded(at_home, names.PART_IDENTITY).decode(errors="replace"))
+    if certificate is None:
+        raise CommandError(f"Secret {names.part_secret_name(name, cluster)} holds no certificate for the part; see the operator's log")
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{name}-home", "labels": {names.LABEL_JOB: name}},
+        "data": dict(contents(at_home, "data")),
+        "stringData": {contract.JOB_FILE_KEY: config["data"][contract.JOB_FILE_KEY]},
+    }
+    return secret, certificate.expires
+
+
+def _part(spec: Spec, cluster: str) -> Part | None:
+    return next((each for each in spec.parts if each.name == cluster), None)
+
+
+async def _address_of(client: Client, namespace: str, home: Obj, given: str, seconds: float) -> str:
+    return str(await syncer_address(client, namespace, home["metadata"]["name"], load(home).spec, given, seconds))
+
+
+def _training(secret: Obj) -> Obj:
+    training: Obj = json.loads(secret["stringData"][contract.JOB_FILE_KEY])["training"]
+    return training
+
+
+def manifest_of(home: Obj, training: Obj, pools: Sequence[PoolRequest], at: Obj, template: str) -> Obj:
+    """The part's DiLoCoJob. `training`: as the job file of home says it. `template`: the pool of home with the pod template, "": one of the
+    same hardware, else the first. Raises `CommandError`."""
+    spec = home["spec"]
+    learners = {key: spec["learners"][key] for key in _FROM_HOME if key in spec["learners"]}
+    return {
+        "apiVersion": names.DILOCO_JOBS.api_version,
+        "kind": names.DILOCO_JOBS.kind,
+        "metadata": {"name": home["metadata"]["name"]},
+        "spec": {
+            "learners": {"min": 1, "max": sum(pool.units for pool in pools), **learners},
+            "pools": [{**pool.fields(), "template": _template(spec["pools"], pool, template)} for pool in pools],
+            "training": training,
+            "syncer": {"at": at},
+        },
+    }
+
+
+def _template(of_home: Sequence[Obj], pool: PoolRequest, named: str) -> Any:
+    if named:
+        chosen = [each for each in of_home if each["name"] == named]
+        if not chosen:
+            raise CommandError(f"the job has no pool {named}; its pools are {', '.join(each['name'] for each in of_home)}")
+    else:
+        chosen = [each for each in of_home if each["accelerator"] == pool.kind.name] or list(of_home)
+    return chosen[0]["template"]
