@@ -383,6 +383,10 @@ RUNBOOK: Mapping[str, Advice] = {
         ("Several units feed themselves, and nothing keeps them from the same samples.",),
         ("Let each read its own part by `DILOCO_UNIT`, or use `session.numbers` or `session.shards`. If they do, nothing.",),
     ),
+    "PartsLeft": Advice(
+        ("The message names the clusters.",),
+        ("Delete the DiLoCoJob and its Secret there once the cluster is back. It gives its hardware back by itself after a while.",),
+    ),
     "MalformedObject": Advice(("The message names the object and the field.",), ("Correct or delete the object.",)),
 }
 

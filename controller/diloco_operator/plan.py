@@ -146,6 +146,21 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class WantedPart:
+    """A part of the job as it should be in another cluster."""
+
+    cluster: str
+    secret: str
+    """Name of the Secret of this cluster with its certificates."""
+    secret_version: str
+    job_file: str
+    manifest: Obj = field(repr=False)
+    """Its DiLoCoJob without a namespace."""
+    may_be_made: bool
+    """False: it is only changed where it exists."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRestart:
     """An attempt of a unit ended, and the unit will start again. For the metrics."""
 
@@ -164,6 +179,8 @@ class Plan:
     deletes: tuple[Delete, ...] = ()
     events: tuple[Event, ...] = ()
     pod_checks: tuple[PodCheck, ...] = ()
+    parts: tuple[WantedPart, ...] | None = None
+    """All parts in other clusters. They are made beside the plan, as these clusters may not answer. None: they stay as they are."""
     restarts: tuple[UnitRestart, ...] = ()
     """The restarts that the status of this plan records."""
     slices_given_up: tuple[UnitRestart, ...] = ()

@@ -10,6 +10,7 @@ from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
 
 OTHER_BALANCER = {"syncer": {"loadBalancer": {"class": "internal"}}}
 AT_HOME = {"address": "syncer.example.com:7077", "secretName": "lm-home"}
+REACHED = {"syncer": {"externalAddress": "syncer.example.com"}}
 SEVERAL_SHARDS = a_manifest(spec={"syncer": {"shards": 2}})
 
 
@@ -383,6 +384,31 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.syncer.at.address",
         "address must be a host name or an IP address",
     ),
+    "pool of another cluster in a part": (
+        a_manifest(pools=[tpu_pool(cluster="tokyo")], spec={"syncer": {"at": AT_HOME}}),
+        "spec.pools",
+        "pools[].cluster is for the job at home",
+    ),
+    "pool of another cluster that cannot reach the syncer": (
+        a_manifest(pools=[tpu_pool(), gpu_pool(cluster="tokyo")]),
+        "spec.syncer",
+        "set syncer.externalAddress or syncer.loadBalancer",
+    ),
+    "pool in a cluster that is no label": (
+        a_manifest(pools=[tpu_pool(cluster="Tokyo")], spec=REACHED),
+        "spec.pools[0].cluster",
+        "cluster must be a DNS label",
+    ),
+    "too many units in one cluster": (
+        a_manifest(max=40, pools=[tpu_pool(cluster="tokyo", max=20), gpu_pool(cluster="tokyo", max=13)], spec=REACHED),
+        "spec.pools",
+        "the pools of one cluster have at most 32 units together",
+    ),
+    "part by hand in a cluster of the operator": (
+        a_manifest(pools=[tpu_pool(cluster="tokyo")], spec={**REACHED, "parts": [a_part("tokyo", "far")]}),
+        "spec.parts",
+        "a part in spec.parts is made by hand",
+    ),
     "part that never waits": (
         a_manifest(spec={"syncer": {"at": {**AT_HOME, "partTimeout": "0s"}}}),
         "spec.syncer.at.partTimeout",
@@ -434,6 +460,7 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
 
 ACCEPTED: dict[str, Obj] = {
     "job with parts": a_manifest(spec={"parts": [a_part("tokyo", "far"), a_part("osaka", "near")]}),
+    "pools in three clusters": a_manifest(pools=[tpu_pool(), tpu_pool("a", cluster="tokyo"), gpu_pool("b", cluster="osaka")], spec=REACHED),
     "part whose quorum is of the whole job": a_manifest(min=1, quorum=5, spec={"syncer": {"at": AT_HOME}}),
     "a pool that is switched off": a_manifest(pools=[tpu_pool(max=0), gpu_pool()]),
     "two kinds of hardware": a_manifest(),

@@ -44,6 +44,7 @@ from diloco_operator.reconcile import (
 )
 from diloco_operator.reconcile.grantors.registry import WATCHES
 from diloco_operator.reconcile.observe.part_secret import project_part_secret
+from diloco_operator.reconcile.observe.part_view import PartView
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 from diloco_operator.report import Report, ReportFault, UnitPhase
 
@@ -80,6 +81,8 @@ class Stage:
         self.granted: dict[str, dict[str, dict[str, Any]]] = {watched.resource.kind: {} for watched in WATCHES}
         """Kind -> by name: the objects by which grantors are asked, and answer."""
         self.secrets: dict[str, dict[str, Any]] = {}
+        self.parts: dict[str, PartView] = {}
+        """Cluster -> what is known of the part that the operator makes there."""
         self.part_secret: dict[str, Any] | None = None
         """The Secret that a person brought from home."""
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
@@ -124,6 +127,7 @@ class Stage:
             allotted=Allotted(revoked=self.revoked, prepares=self.prepares),
             unreadable=self.unreadable,
             non_preempting=self.non_preempting,
+            parts=self.parts,
         )
 
     def _children(self) -> Children:
@@ -273,6 +277,11 @@ class Stage:
             )
             self.children[patch.resource.kind] = merge_patch(claim, patch.body)
             self.children[patch.resource.kind]["metadata"]["resourceVersion"] = str(next(self._uids))
+            return
+        if patch.resource.kind == "DiLoCoJob":
+            meta = patch.body["metadata"]
+            assert (self.job["metadata"]["uid"], self.job["metadata"].get("resourceVersion", "")) == (meta["uid"], meta["resourceVersion"])
+            self.job = merge_patch(self.job, {"metadata": {"finalizers": meta["finalizers"]}})
             return
         if patch.resource.kind == "Pod":
             assert self.pods[patch.name]["metadata"]["uid"] == patch.body["metadata"]["uid"]

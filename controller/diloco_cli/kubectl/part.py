@@ -23,6 +23,7 @@ from diloco_operator.kube.fields import contents
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.program.duration import Duration
+from diloco_operator.reconcile.children.part_manifest import part_manifest
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job, reference
@@ -32,8 +33,6 @@ from diloco_cli.yaml_text import yaml_text
 
 _SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
 """Their names are in the order in which kubectl applies them: a job without its Secret would say that it lacks it."""
-_FROM_HOME = ("restart", "timeouts", "stallTimeout")
-"""Fields of spec.learners that are the same in a part."""
 
 
 @click.command(short_help="Write the part of a job that another cluster runs.")
@@ -132,7 +131,7 @@ async def read_secret(client: Client, namespace: str, name: str, cluster: str, *
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": f"{name}-home", "labels": {names.LABEL_JOB: name}},
+        "metadata": {"name": names.home_secret_name(name), "labels": {names.LABEL_JOB: name}},
         "data": dict(contents(at_home, "data")),
         "stringData": {contract.JOB_FILE_KEY: config["data"][contract.JOB_FILE_KEY]},
     }
@@ -156,18 +155,8 @@ def manifest_of(home: Obj, training: Obj, pools: Sequence[PoolRequest], at: Obj,
     """The part's DiLoCoJob. `training`: as the job file of home says it. `template`: the pool of home with the pod template, "": one of the
     same hardware, else the first. Raises `CommandError`."""
     spec = home["spec"]
-    learners = {key: spec["learners"][key] for key in _FROM_HOME if key in spec["learners"]}
-    return {
-        "apiVersion": names.DILOCO_JOBS.api_version,
-        "kind": names.DILOCO_JOBS.kind,
-        "metadata": {"name": home["metadata"]["name"]},
-        "spec": {
-            "learners": {"min": 1, "max": sum(pool.units for pool in pools), **learners},
-            "pools": [{**pool.fields(), "template": _template(spec["pools"], pool, template)} for pool in pools],
-            "training": training,
-            "syncer": {"at": at},
-        },
-    }
+    entries = [{**pool.fields(), "template": _template(spec["pools"], pool, template)} for pool in pools]
+    return part_manifest(home["metadata"]["name"], spec, entries, training, at)
 
 
 def _template(of_home: Sequence[Obj], pool: PoolRequest, named: str) -> Any:

@@ -325,6 +325,12 @@ def outside_key(learner: str) -> str:
     return learner_secret_key(learner, OUTSIDE_ATTEMPT)
 
 
+FINALIZER_PARTS = "diloco.dev/parts"
+"""Keeps a job until its parts in other clusters are gone."""
+LABEL_HOME = "diloco.dev/home"
+"""On a part and its Secret that a job's home has made: the uid of the job."""
+ANNOTATION_SECRET_VERSION = "diloco.dev/home-version"
+"""On a part's Secret: of which Secret and job file of home it is a copy."""
 PART_IDENTITY = "part.pem"
 """The entry of `part_secret_name` with which the operator of the part's cluster watches the syncer."""
 
@@ -332,6 +338,11 @@ PART_IDENTITY = "part.pem"
 def part_secret_name(job: str, part: str) -> str:
     """The Secret of the job's home with the certificates of a part."""
     return f"{job}-part-{part}-tls"
+
+
+def home_secret_name(job: str) -> str:
+    """The Secret in a part's cluster, with the job file of home beside the part's certificates."""
+    return f"{job}-home"
 
 
 def learner_secret_key(unit: str, attempt: int) -> str:

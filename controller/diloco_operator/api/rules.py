@@ -195,6 +195,11 @@ _POOL = [
         ".spares",
     ),
     ValidationRule(
+        "has(self.cluster) == has(oldSelf.cluster) && (!has(self.cluster) || self.cluster == oldSelf.cluster)",
+        "cluster of a pool is immutable, because its units' names belong to one cluster; add a pool with another name",
+        ".cluster",
+    ),
+    ValidationRule(
         "self.accelerator == oldSelf.accelerator",
         "accelerator of a pool is immutable; add a pool with another name for other hardware and remove this one",
         ".accelerator",
@@ -342,11 +347,39 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".syncer.at",
         ),
         ValidationRule(
+            "!has(self.syncer.at) || self.pools.all(p, !has(p.cluster))",
+            "pools[].cluster is for the job at home: a part with syncer.at runs its own pools here; remove it",
+            ".pools",
+        ),
+        ValidationRule(
+            "self.pools.all(p, !has(p.cluster)) || has(self.syncer.externalAddress) || has(self.syncer.loadBalancer)",
+            "units of pools with cluster reach the syncer from another cluster: set syncer.externalAddress or syncer.loadBalancer",
+            ".syncer",
+        ),
+        ValidationRule(
+            "self.pools.all(p, !has(p.cluster) || self.pools.filter(q, has(q.cluster) && q.cluster == p.cluster)"
+            f".map(q, q.learners.max).sum() <= {MAX_PART_UNITS})",
+            f"the pools of one cluster have at most {MAX_PART_UNITS} units together, as their certificates share one Secret; lower "
+            "learners.max of these pools",
+            ".pools",
+        ),
+        ValidationRule(
+            "!has(self.parts) || self.parts.all(p, self.pools.all(q, !has(q.cluster) || q.cluster != p.name))",
+            "a part in spec.parts is made by hand, and a cluster of pools[].cluster by the operator: give one of them another name",
+            ".parts",
+        ),
+        ValidationRule(
             "!has(self.parts) || self.parts.all(p, p.pools.all(q, !self.pools.exists(r, r.name == q.name) && "
             "self.parts.exists_one(o, o.pools.exists(r, r.name == q.name))))",
             "a pool is in one cluster: no two parts, and no part and spec.pools, may have a pool of the same name; rename one of the pools",
             ".parts",
         ),
+    ],
+    "spec.pools[].cluster": [
+        ValidationRule(
+            f"self == '' || self.matches({_text(_DNS_LABEL_1123)})",
+            "cluster must be a DNS label (a-z, 0-9 and -): a cluster of the operator's configuration",
+        )
     ],
     "spec.parts": [
         ValidationRule(

@@ -186,6 +186,13 @@ class Pool(ApiModel):
     """One kind of hardware that a learner may run on."""
 
     name: str = Field(max_length=63, description="DNS label; units are called `<pool>-<index>`.")
+    cluster: str = Field(
+        "",
+        max_length=MAX_PART_NAME,
+        description="Cluster in which the units of this pool run, one that the operator was told of. It runs them there as a part of the "
+        "job. Absent: this cluster. It can be neither added, changed nor removed.",
+        json_schema_extra=_without_default,
+    )
     accelerator: str = Field(
         max_length=MAX_NAME,
         description="Kind of hardware. Immutable. Built in are "

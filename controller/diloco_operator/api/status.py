@@ -146,7 +146,14 @@ class PartStatus(ApiModel):
     units: int = Field(0, ge=0, description="Its units that have joined, in whatever state they are now.")
     contributing: int = Field(0, ge=0, description="Its units that contribute.")
     tokens: int = Field(0, ge=0, description="Tokens of its units that were committed to the global parameters.")
+    tokens_per_second: float = Field(
+        0.0, ge=0, le=MAX_LEARNERS * MOST_TOKENS_PER_SECOND, description="Tokens/s of its units together, moving average."
+    )
+    weight: float = Field(0.0, ge=0, description="Share of its units in the recent merges of the job, 0 to 1.")
     last_heard: Timestamp | None = Field(None, description="When a process of it was last heard from; absent: none was.")
+    state: str = Field("", max_length=63, description="State of its DiLoCoJob, if this operator has made it.")
+    message: str = Field("", max_length=1024, description="Human-readable: why that is in this state, or why it cannot be made.")
+    silent_since: Timestamp | None = Field(None, description="Since when its cluster does not answer; absent: it does.")
 
 
 class HomeStatus(ApiModel):
@@ -176,6 +183,10 @@ class PoolStatus(ApiModel):
     """One pool."""
 
     name: str = Field(max_length=63, description="The pool's name.")
+    cluster: str | None = Field(None, max_length=63, description="The cluster that it is in; absent: this one.")
+    assigned: int | None = Field(
+        None, ge=0, description="Units that the job has given to a pool in another cluster; absent: it is in this one."
+    )
     placed: int = Field(0, ge=0, description="Units that have hardware of this pool.")
     contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
     spares: int | None = Field(None, ge=1, description="Free slices that are kept for its units; absent: none.")

@@ -422,7 +422,13 @@ class Caches:
 
     def cached_object(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
         """Return the cached object, or None. `resource`: one whose objects the operator may patch."""
-        known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects, **self._granted}
+        known: Mapping[Resource, _Followed[Any]] = {
+            names.DILOCO_JOBS: self._jobs,
+            names.SECRETS: self._secrets,
+            names.PODS: self._pods,
+            **self._objects,
+            **self._granted,
+        }
         followed = known[resource]
         return followed.cache.get(namespace, name)
 

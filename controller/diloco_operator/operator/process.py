@@ -23,7 +23,7 @@ from typing import Any
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence
 from diloco_operator.kube.lease import LeaderElectionConfig
-from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
+from diloco_operator.kube.rest import ClientConfig, ConfigError, RestClient, ServerClock, load_config
 from diloco_operator.kube.rest.transport import CONNECTIONS
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoint_tls import self_signed
@@ -33,6 +33,7 @@ from diloco_operator.operator.loop_watch import watched_loop
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
+from diloco_operator.operator.part_clusters import OtherClusters
 from diloco_operator.operator.reconciler import DecisionOptions
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -189,6 +190,26 @@ class OperatorProcess:
 
     async def _operate(self, client: RestClient) -> None:
         await self._crd.wait_good()
+        async with self._other_clusters() as others:
+            await self._operate_beside(client, others)
+
+    @contextlib.asynccontextmanager
+    async def _other_clusters(self) -> AsyncIterator[OtherClusters]:
+        """Make a client for each other cluster. One whose kubeconfig cannot be read is left out, and jobs that name it say so."""
+        clients, problems = [], {}
+        async with contextlib.AsyncExitStack() as stack:
+            for config in self._options.run.clusters:
+                try:
+                    there = RestClient.connect(
+                        load_config(config.kubeconfig), around_write=self._fence.write, user_agent=self._options.user_agent
+                    )
+                    clients.append((config, await stack.enter_async_context(there)))
+                except ConfigError as error:
+                    log.error("cluster %s cannot be used: %s", config.name, error)
+                    problems[config.name] = f"the operator cannot use cluster {config.name}: {error}"
+            yield OtherClusters(clients, problems)
+
+    async def _operate_beside(self, client: RestClient, others: OtherClusters) -> None:
         rng = random.random
         self._operator = Operator(
             client,
@@ -198,8 +219,9 @@ class OperatorProcess:
             decisions=DecisionOptions(self._options.operator, offload=asyncio.to_thread),
             run=self._options.run,
             metrics=self._metrics,
+            others=others,
         )
-        allow_files(len(self._operator.caches.reflectors))
+        allow_files(len(self._operator.caches.reflectors) + sum(len(config.namespaces) for config, _ in others.clients))
         self._operator.caches.on_failure_change(self._crd.check_soon)  # the CustomResourceDefinition may be gone
         await self._operator.run(lead=self._lead)
         raise RuntimeError("the operator ended without being asked to stop")

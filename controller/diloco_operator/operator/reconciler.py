@@ -48,6 +48,7 @@ from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.job_context import JobContext, JobContexts
+from diloco_operator.operator.part_clusters import PartClusters
 from diloco_operator.operator.pod_answers import dry_run_admissions
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
@@ -100,6 +101,7 @@ class ClusterState:
     expectations: Expectations[JobKey]
     telemetry: Telemetry
     grantor_events: GrantorEvents
+    parts: PartClusters = field(default_factory=PartClusters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +160,18 @@ class Reconciler:
         the same length follows it."""
         self._jobs = jobs
         self._grantor_events = cluster.grantor_events
+        self._parts = cluster.parts
         self._queue = queue
         self._restoring = False
         self._default_class: set[str] = set()
         """Namespaces in which a claim without a class got the default one (`ObservedState.default_class`). A new job there need not wait
         until its own claim shows it."""
-        forgets: list[Callable[[JobKey], None]] = [self._expectations.forget, self._telemetry.forget, self._grantor_events.forget]
+        forgets: list[Callable[[JobKey], None]] = [
+            self._expectations.forget,
+            self._telemetry.forget,
+            self._grantor_events.forget,
+            self._parts.forget,
+        ]
         if jobs is not None:
             forgets.append(jobs.forget)
         self._contexts = JobContexts(self._caches, self._release, forgets)
@@ -224,6 +232,8 @@ class Reconciler:
             return ReconcileResult(requeue_after=wait) if wait > 0 else await self._after_expiry(key)
         job, plan, decision_seconds = await self._decide(context, cached.value)
         self._expect(key, plan)
+        if plan.parts is not None:
+            self._parts.want(key, job.uid, plan.parts)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
         context.ignored.note(plan.ignored)
@@ -383,6 +393,7 @@ class Reconciler:
             report=self._telemetry.latest(key),
             report_fault=self._telemetry.fault(key),
             grantor_events=self._grantor_events.of(key),
+            parts=self._parts.views(key, job.uid, (pool.cluster for pool in job.away), everywhere=names.FINALIZER_PARTS in job.finalizers),
         )
         if log.isEnabledFor(logging.DEBUG):
             log.debug("found %s", decision_log.observed_line(observed))

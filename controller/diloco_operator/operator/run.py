@@ -28,6 +28,7 @@ from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
 from diloco_operator.operator.other_pods import OtherPods
+from diloco_operator.operator.part_clusters import ClusterConfig, OtherClusters, PartCluster, PartClusters
 from diloco_operator.operator.reconciler import ClusterState, DecisionOptions, Reconciler, ReconcileResult
 from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
@@ -73,6 +74,8 @@ class RunConfig:
     expectation_expiry: float = RECONCILE.expectation
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=60.0))
     """Between reconciles of a job whose writes fail."""
+    clusters: tuple[ClusterConfig, ...] = ()
+    """Other clusters in which it may run units, for `pools[].cluster`."""
     watches: WatchTimeouts = field(default_factory=WatchTimeouts)
 
     def __post_init__(self) -> None:
@@ -114,8 +117,10 @@ class Operator:
         decisions: DecisionOptions | None = None,
         run: RunConfig | None = None,
         metrics: Metrics | None = None,
+        others: OtherClusters | None = None,
     ) -> None:
         self._run = run or RunConfig()
+        others = others or OtherClusters()
         decisions = decisions or DecisionOptions()
         self._telemetry = telemetry
         self._metrics = metrics
@@ -137,6 +142,13 @@ class Operator:
         )
         self._events = events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
         self._grantor_events = GrantorEvents(client, self._queue.add)
+        self._parts = PartClusters(
+            {
+                config.name: PartCluster(client, there, config, self._queue.add, now=now, rng=rng, timeouts=self._run.watches)
+                for config, there in others.clients
+            },
+            others.problems,
+        )
         executor = Executor(
             client,
             events,
@@ -145,7 +157,7 @@ class Operator:
             give_way=lambda job: self._queue.give_way((job.namespace, job.name)),
         )
         self._reconciler = Reconciler(
-            ClusterState(self.caches, self.inventory, self._expectations, telemetry, self._grantor_events),
+            ClusterState(self.caches, self.inventory, self._expectations, telemetry, self._grantor_events, self._parts),
             executor,
             events,
             decisions,
@@ -185,6 +197,7 @@ class Operator:
         following = [asyncio.create_task(reflector.run(), name=reflector.what) for reflector in self.caches.reflectors]
         following.append(asyncio.create_task(self._events.run(), name="events"))
         following.append(asyncio.create_task(self._grantor_events.run(), name="grantor events"))
+        following += [asyncio.create_task(cluster.run(), name=cluster.what) for cluster in self._parts.running]
         syncing = asyncio.create_task(self.caches.wait_synced())
         workers: list[asyncio.Task[None]] = []
         leading: list[asyncio.Future[None]] = []

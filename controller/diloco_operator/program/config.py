@@ -5,7 +5,8 @@
     progressInterval: 10s
     workers: 16
 
-It has the fields of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency` and `watchOtherPods`.
+It has the fields of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency`,
+`watchOtherPods` and `clusters`.
 Durations are written as in a job, `30s`, or as a number of seconds.
 """
 
@@ -25,7 +26,7 @@ from diloco_operator.operator import RunConfig
 from diloco_operator.program.yaml_reader import MOST_CONFIG_MAP, BadYaml, load, read_text
 from diloco_operator.reconcile import OperatorConfig
 
-_RUN_FIELDS = ("workers", "concurrency", "job_concurrency", "watch_other_pods")
+_RUN_FIELDS = ("workers", "concurrency", "job_concurrency", "watch_other_pods", "clusters")
 
 
 class BadConfiguration(Exception):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diloco.contract import ENDED_BY_TOKENS
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.spec import Pool, Spec
+from diloco_operator.api.spec import Learners, Pool, Spec
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.fleet.admission import KnownAdmission
 from diloco_operator.fleet.health import (
@@ -29,13 +29,16 @@ from diloco_operator.fleet.health import (
 )
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
+from diloco_operator.reconcile.observe.part_view import PartPoolView, PartView
 from diloco_operator.reconcile.observe.pod_answers import ask_at, refusal
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
+from diloco_operator.reconcile.observe.shares import HERE, Place, next_move, share_out
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
@@ -62,6 +65,22 @@ class Rejection(NamedTuple):
     @property
     def text(self) -> str:
         return f"{self.key[0]} {self.key[1]} cannot be made: {self.message}"
+
+
+class Shares(NamedTuple):
+    """How the units of a job are shared out between clusters."""
+
+    numbers: Mapping[str, int]
+    """Pool in another cluster, or `HERE` -> its units."""
+    learners: Learners
+    """How many over all clusters; the context's spec has what is left for this one."""
+    recheck_at: float | None
+    """When the numbers may change although nothing happens. None: never."""
+
+    @property
+    def elsewhere(self) -> int:
+        """Units in other clusters."""
+        return sum(self.numbers.values()) - self.numbers[HERE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +114,8 @@ class ReconcileContext:
     """Pool -> the throughput of its units, with what the report adds."""
     strays: Sequence[PodView]
     """Learner pods of an earlier job of this name. Garbage collection deletes them with that job."""
+    shares: Shares | None = None
+    """How many units each cluster gets. None if all pools are in this one."""
     defects: Mapping[str, str] = field(default_factory=dict)
     """Unit -> what happened to it that the table of transitions lacks. The reconcile began anew because of it."""
     hosts: JobHosts = NO_HOSTS
@@ -239,6 +260,11 @@ class ReconcileContext:
         return self.spec.syncer.at is not None
 
     @property
+    def all_learners(self) -> Learners:
+        """How many learners the job has over all clusters in which this operator runs some."""
+        return self.shares.learners if self.shares is not None else self.spec.learners
+
+    @property
     def quorum(self) -> int:
         """Learners of this cluster without which nothing is trained here. In a part one is enough: the others are elsewhere."""
         return 1 if self.is_part else self.spec.training.quorum
@@ -295,10 +321,15 @@ def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapp
     # What a syncer reported before it went down, or before another pod took its place, says nothing about now. In another cluster only the
     # reports show that it runs.
     report = report if recent and (spec.syncer.at is not None or (serving and by_this_syncer)) else None
+    shares = _shares(observed, spec, now)
+    if shares is not None:
+        here, least = shares.numbers[HERE], max(0, spec.learners.min - shares.elsewhere)
+        spec = spec.model_copy(update={"learners": spec.learners.model_copy(update={"min": min(least, here), "max": here})})
     return ReconcileContext(
         observed=observed,
         spec=spec,
         now=now,
+        shares=shares,
         pools={pool.name: pool for pool in spec.pools},
         shapes=derived.shapes,
         needs=derived.needs,
@@ -315,6 +346,39 @@ def build_context(observed: ObservedState, spec: Spec, now: float, defects: Mapp
         defects=defects or {},
         throughput=measure_pools(spec.pools, derived.shapes, records_before, report, observed.job.status, now),
     )
+
+
+def _shares(observed: ObservedState, spec: Spec, now: float) -> Shares | None:
+    away = observed.job.away
+    if not away:
+        return None
+    before = {pool["name"]: pool for pool in observed.job.status.get("pools") or ()}
+    places = [_here(spec, before), *(_elsewhere(pool, observed) for pool in away)]
+    assigned = {pool.name: before[pool.name]["assigned"] for pool in away if "assigned" in before.get(pool.name, {})}
+    wanted = min(spec.learners.max, sum(place.max for place in places))
+    recorded = {**assigned, HERE: wanted - sum(assigned.values())} if len(assigned) == len(away) else {}
+    numbers = share_out(places, spec.learners.max, recorded, now)
+    return Shares(numbers, spec.learners, next_move(places, now))
+
+
+def _here(spec: Spec, before: Mapping[str, Mapping[str, Any]]) -> Place:
+    entries = [before.get(pool.name, {}) for pool in spec.pools]
+    waits = [parse_timestamp(entry["waitingSince"]) for entry in entries if entry.get("waitingSince")]
+    return Place(
+        name=HERE,
+        min=sum(pool.learners.min for pool in spec.pools),
+        max=sum(pool.learners.max for pool in spec.pools),
+        placed=sum(entry.get("placed", 0) for entry in entries),
+        waiting_since=min(waits, default=None),
+        value=max((entry.get("tokensPerSecond") or 0.0 for entry in entries), default=0.0),
+    )
+
+
+def _elsewhere(pool: Pool, observed: ObservedState) -> Place:
+    view = observed.parts.get(pool.cluster, PartView())
+    seen = view.job.pools.get(pool.name, PartPoolView()) if view.job is not None else PartPoolView()
+    since = view.silent_since if view.silent_since is not None else seen.waiting_since
+    return Place(pool.name, pool.learners.min, pool.learners.max, seen.placed, since, seen.tokens_per_second)
 
 
 def _known_admissions(

@@ -20,6 +20,7 @@ from diloco_operator.reconcile import stopped
 from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
 from diloco_operator.reconcile.children.claims import claim_templates
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods
+from diloco_operator.reconcile.children.made_parts import wanted_parts, with_finalizer
 from diloco_operator.reconcile.children.shared import SharedObjects, are_needed, shared_objects
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.deadlines import requeue_after
@@ -37,7 +38,7 @@ from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.job_request import StartLimits, job_request
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.removal import remove_outdated
-from diloco_operator.reconcile.units.reservations import bound_nodes, reserved_nodes
+from diloco_operator.reconcile.units.reservations import reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
@@ -124,10 +125,13 @@ def _judge(observed: ObservedState, now: datetime, defects: Mapping[str, str]) -
     if job.managed_by != names.MANAGER:
         return _settled(None, Plan)
     if job.deleting and job.spec is None:
-        return _settled(None, lambda: Plan(reservations=bound_nodes(job, observed.pods, observed.fleet)))
+        return _settled(None, lambda: stopped.end_unreadable_job(observed, now.timestamp()))
     if job.spec is None:
         return _settled(None, lambda: stopped.leave_alone(observed, conditions.accepted(job.problems), now.timestamp()))
     context, nothing = build_context(observed, job.spec, now.timestamp(), defects), JobRequest(job.key)
+    # A part may exist only if the job waits for its end. The write changes the job, so nothing else follows from this version of it.
+    if (patch := with_finalizer(context)) is not None:
+        return _settled(None, lambda: Plan(patches=(patch,), reservations=reservations(job, observed.pods, observed.fleet)))
 
     # 2. Is it over, and may the operator read what it needs?
     end_on_record = recorded_end(job.status)
@@ -278,9 +282,11 @@ def _carry_out(
         *removal.deadlines,
         active.recheck_at,
         *context.report_deadlines,
+        context.shares.recheck_at if context.shares is not None else None,
         write.due,
     )
     return Plan(
+        parts=wanted_parts(context, suspend=False),
         patches=(*shared.retention.patches, *removal.patches),
         creates=(*(shared.creates if needed else ()), *templates, *learners),
         certificates=tuple(to_issue.secrets),

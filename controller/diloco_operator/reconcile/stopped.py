@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diloco_operator.api.reasons import EventReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.placement import JobRequest
-from diloco_operator.plan import Delete, Plan
+from diloco_operator.plan import Delete, Event, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue
+from diloco_operator.reconcile.children.made_parts import Release, release_from_parts, wanted_parts
 from diloco_operator.reconcile.children.retention import claim_retention
 from diloco_operator.reconcile.children.shared import shared_objects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.deadlines import earliest, requeue_after
 from diloco_operator.reconcile.grantors.registry import grantor_patches
 from diloco_operator.reconcile.observe.state import ObservedState
-from diloco_operator.reconcile.status import conditions
+from diloco_operator.reconcile.status import conditions, ending_words
 from diloco_operator.reconcile.status.assembly import assemble, with_conditions, with_ends_of_programs
 from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, time_to_live
@@ -47,6 +49,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
     status = assemble(context, conditions.suspended(context, remaining), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
+        parts=wanted_parts(context, suspend=True),
         patches=(*retention.patches, *removal.patches),
         status=write.action,
         deletes=(*removal.deletes, *stop),
@@ -160,13 +163,32 @@ def end_pods_of_deleted_job(context: ReconcileContext) -> Plan:
         # As in `suspend`: the syncer ends when no learner can contribute any more.
         syncer = [context.syncer] if context.syncer is not None and all(pod.ended for pod in learners) else []
         deletes += [delete_pod(pod, "the job is deleted") for pod in (*learners, *syncer) if pod.deletion is None]
+    release = release_from_parts(context.observed, context.now)
     return Plan(
-        patches=tuple(grantor_patches(context, {})),
+        parts=release.parts,
+        patches=(*grantor_patches(context, {}), *release.patches),
         deletes=tuple(deletes),
-        requeue_after=earliest(context.now, deadlines),
+        events=parts_left(release),
+        requeue_after=earliest(context.now, (*deadlines, release.due)),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
         request=JobRequest(context.observed.job.key),
     )
+
+
+def end_unreadable_job(observed: ObservedState, now: float) -> Plan:
+    """Let a deleted job go whose spec cannot be read."""
+    release = release_from_parts(observed, now)
+    return Plan(
+        parts=release.parts,
+        patches=release.patches,
+        events=parts_left(release),
+        requeue_after=earliest(now, (release.due,)),
+        reservations=bound_nodes(observed.job, observed.pods, observed.fleet),
+    )
+
+
+def parts_left(release: Release) -> tuple[Event, ...]:
+    return (Event.of(EventReason.PARTS_LEFT, ending_words.parts_left(release.given_up)),) if release.given_up else ()
 
 
 def leave_alone(observed: ObservedState, statements: Statements, now: float) -> Plan:

@@ -12,7 +12,7 @@ from diloco_operator.api import names
 from diloco_operator.api.addresses import parse_address
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.kinds import has_shape, kind_problems
-from diloco_operator.api.spec import Spec
+from diloco_operator.api.spec import Part, PartPool, Pool, Spec
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.fields import (
     MalformedField,
@@ -53,9 +53,21 @@ class Job:
     status: Mapping[str, Any]
     derived: Derived | None
     """None if `spec` is."""
+    all_pools: tuple[Pool, ...] = ()
+    """The pools of all clusters, in the order of the spec. `spec.pools` has those of this cluster, and `spec.parts` the others' units."""
+    finalizers: tuple[str, ...] = ()
+    deleted_at: float = 0.0
+    """When its deletion was asked for, 0 if it was not."""
+    version: str = ""
+    """metadata.resourceVersion."""
     bytes_beside_status: int = 0
     """Bytes of the object without its status, as an API server stores them."""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def away(self) -> tuple[Pool, ...]:
+        """The pools that are in other clusters."""
+        return tuple(pool for pool in self.all_pools if pool.cluster)
 
     @property
     def key(self) -> str:
@@ -70,12 +82,15 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
     spec: Spec | None
     problems: tuple[Cause, ...]
     derived: Derived | None
+    pools: tuple[Pool, ...]
     beside = _bytes_beside_status(obj)
     name, namespace = needed_string(meta, "name", "metadata"), string(meta, "namespace", "metadata") or "default"
     if previous is not None and (previous.uid, previous.generation) == (uid, generation):
-        spec, problems, derived = previous.spec, previous.problems, previous.derived
+        spec, problems, derived, pools = previous.spec, previous.problems, previous.derived, previous.all_pools
     else:
         spec, problems = _parse_spec(obj, beside)
+        pools = spec.pools if spec is not None else ()
+        spec = _without_other_clusters(spec) if spec is not None else None
         derived = derive(spec, name=name, namespace=namespace, uid=uid) if spec is not None else None
     raw_spec, raw_status = obj.get("spec"), obj.get("status")
     deleting = bool(meta.get("deletionTimestamp"))
@@ -92,6 +107,10 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         problems=problems,
         status=raw_status if isinstance(raw_status, dict) else {},
         derived=derived,
+        all_pools=pools,
+        finalizers=_finalizers(meta.get("finalizers")),
+        deleted_at=moment(meta, "deletionTimestamp", "metadata") or 0.0,
+        version=string(meta, "resourceVersion", "metadata"),
         bytes_beside_status=beside,
         labels=strings(meta, "labels", "metadata"),
     )
@@ -104,10 +123,25 @@ def _bytes_beside_status(obj: Obj) -> int:
         raise MalformedField("spec", "is nested too deep") from None
 
 
+def _finalizers(finalizers: object) -> tuple[str, ...]:
+    return tuple(map(str, finalizers)) if isinstance(finalizers, list) else ()
+
+
+def _without_other_clusters(spec: Spec) -> Spec:
+    """Return the spec of this cluster, with a part for each other one."""
+    away = [pool for pool in spec.pools if pool.cluster and pool.learners.max]
+    made = [
+        Part(name=cluster, pools=tuple(PartPool(name=pool.name, units=pool.learners.max) for pool in away if pool.cluster == cluster))
+        for cluster in dict.fromkeys(pool.cluster for pool in away)
+    ]
+    here = tuple(pool for pool in spec.pools if not pool.cluster)
+    return spec.model_copy(update={"pools": here, "parts": (*spec.parts, *made)}) if len(here) < len(spec.pools) else spec
+
+
 def _is_kept(finalizers: object) -> bool:
     """Whether a finalizer of another program keeps the job. With the finalizer `orphan` the user wants the pods to stay, so the job does
     not count as kept."""
-    finalizer_names = set(map(str, finalizers)) if isinstance(finalizers, list) else set()
+    finalizer_names = set(_finalizers(finalizers))
     return "orphan" not in finalizer_names and bool(finalizer_names - {"foregroundDeletion"})
 
 

@@ -16,6 +16,7 @@ from diloco_operator.kube.client import Resource
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.children import Children
 from diloco_operator.reconcile.observe.job import Job
+from diloco_operator.reconcile.observe.part_view import PartView
 from diloco_operator.reconcile.observe.pod_answers import PodAnswer
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
@@ -47,6 +48,8 @@ class ObservedState:
     seen. Claims of other namespaces do not count: a user there could give one a class by hand, and learners here would start early."""
     slices_since: Mapping[str, float] = field(default_factory=dict)
     """Unit -> when it got its slice; 0 if before this operator started. A unit that has just got its slice is absent."""
+    parts: Mapping[str, PartView] = field(default_factory=dict)
+    """Cluster -> the part that this operator has made there, or wants to make."""
     missing_rights: tuple[str, ...] = ()
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
     unreadable: Mapping[Resource, str] = field(default_factory=dict)

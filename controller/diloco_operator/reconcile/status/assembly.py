@@ -15,13 +15,15 @@ from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.job import Job
+from diloco_operator.reconcile.observe.part_view import PartPoolView, PartView
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import programs_failed
-from diloco_operator.reconcile.status.contributing import contributes, reported_units
+from diloco_operator.reconcile.status.contributing import contributes, counted_elsewhere, reported_units
 from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
+from diloco_operator.reconcile.status.write import PART_FIGURES
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
@@ -73,8 +75,8 @@ def assemble(
         retry: the spec.retry that this reconcile acts on
     """
     job = context.observed.job
-    learners = context.spec.learners
-    pools = _pools(context, scaling, contributing)
+    learners, elsewhere = context.all_learners, counted_elsewhere(context)
+    pools = [*_pools(context, scaling, contributing), *_pools_away(context)]
     model = model_status(context, result)
     # Never lower: the same spec.retry would start the job a second time.
     acted_on = max(retry or 0, job.status.get("retry") or 0)
@@ -86,9 +88,9 @@ def assemble(
         "progress": _progress(context, job.status.get("progress") or {}, result),
         **({"model": model} if model is not None else {}),
         "learners": {
-            "desired": scaling.desired,
-            "placed": scaling.placed,
-            "contributing": len(contributing),
+            "desired": scaling.desired + elsewhere.desired,
+            "placed": scaling.placed + elsewhere.placed,
+            "contributing": len(contributing) + elsewhere.contributing,
             "min": learners.min,
             "max": learners.max,
         },
@@ -116,19 +118,39 @@ def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
     """What the syncer says about each part. Without a recent report everything stays as it was."""
     before = {entry["name"]: entry for entry in context.observed.job.status.get("parts") or ()}
     report = context.report
-    if report is None:
-        return [before.get(part.name, {"name": part.name}) for part in context.spec.parts]
-    return [_part(part.name, reported_units(report, part), report.received_at) for part in context.spec.parts]
+    entries = []
+    for part in context.spec.parts:
+        if report is not None:
+            heard = _heard(reported_units(report, part), report.received_at)
+        else:
+            heard = {key: value for key, value in before.get(part.name, {}).items() if key in _HEARD}
+        entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name))})
+    return entries
 
 
-def _part(name: str, units: Sequence[UnitReport], received_at: float) -> dict[str, Any]:
+_HEARD = ("units", "contributing", *PART_FIGURES)
+"""What the syncer knows of a part."""
+
+
+def _made(view: PartView | None) -> dict[str, Any]:
+    """What this operator knows of a part that it has made."""
+    if view is None:
+        return {}
+    state = view.job.state if view.job is not None else ""
+    silent = {"silentSince": format_timestamp(view.silent_since)} if view.silent_since is not None else {}
+    message = view.problem or (view.job.message if view.job is not None else "")
+    return {**({"state": state} if state else {}), **({"message": message[:_LONGEST_MESSAGE]} if message else {}), **silent}
+
+
+def _heard(units: Sequence[UnitReport], received_at: float) -> dict[str, Any]:
     if not units:
-        return {"name": name}
+        return {}
     return {
-        "name": name,
         "units": len(units),
         "contributing": sum(map(contributes, units)),
         "tokens": sum(unit.tokens for unit in units),
+        "tokensPerSecond": round(sum(unit.tokens_per_second or 0.0 for unit in units if contributes(unit)), 1),
+        "weight": round(sum(unit.weight or 0.0 for unit in units if contributes(unit)), 3),
         "lastHeard": format_timestamp(received_at - min(unit.seconds_since_alive for unit in units)),
     }
 
@@ -235,6 +257,32 @@ def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, 
 
 def _known(**figures: float | None) -> dict[str, float]:
     return {key: float(f"{value:.7g}") for key, value in figures.items() if value is not None}
+
+
+def _pools_away(context: ReconcileContext) -> list[dict[str, Any]]:
+    """The pools in other clusters, as these say."""
+    if context.shares is None:
+        return []
+    parts = {pool.name: part for part in context.spec.parts for pool in part.pools}
+    entries = []
+    for pool in context.observed.job.away:
+        view = context.observed.parts.get(pool.cluster, PartView())
+        seen = view.job.pools.get(pool.name, PartPoolView()) if view.job is not None else PartPoolView()
+        units = [unit for unit in reported_units(context.report, parts[pool.name]) if names.unit_index(pool.name, unit.unit) is not None]
+        entries.append(
+            {
+                "name": pool.name,
+                "cluster": pool.cluster,
+                "assigned": context.shares.numbers[pool.name],
+                "placed": seen.placed,
+                "contributing": sum(map(contributes, units)),
+                "reason": seen.reason,
+                "message": seen.message,
+                **({"waitingSince": format_timestamp(seen.waiting_since)} if seen.waiting_since is not None else {}),
+                **({"tokensPerSecond": seen.tokens_per_second} if seen.tokens_per_second else {}),
+            }
+        )
+    return entries
 
 
 def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str]) -> list[dict[str, Any]]:

@@ -23,7 +23,15 @@ TEXT_LIMIT = 4096
 _ENTRY_LIMIT = 1024
 """Bytes of the message of a pool or a host."""
 _OUTSIDE_LIMIT = 512
-"""Bytes of the message of a learner outside the cluster."""
+"""Bytes of the message of a part, or of a learner outside the cluster."""
+_MESSAGES = {
+    "conditions": TEXT_LIMIT,
+    "pools": _ENTRY_LIMIT,
+    "hosts": _ENTRY_LIMIT,
+    "outside": _OUTSIDE_LIMIT,
+    "parts": _OUTSIDE_LIMIT,
+}
+"""Lists of the status whose entries have a message -> the bytes of that."""
 _REMEDY_LIMIT = 512
 """Bytes of a remedy."""
 _SOMETIMES = ("cause", "lastFailure", "beganWith", "grantorSaid")
@@ -44,7 +52,7 @@ _DIGEST = 12
 def bounded(status: Mapping[str, Any], budget: int) -> dict[str, Any]:
     """Shorten the status to at most `budget` bytes, and each text to what the CRD allows."""
     short = dict(status)
-    for key, limit in (("conditions", TEXT_LIMIT), ("pools", _ENTRY_LIMIT), ("hosts", _ENTRY_LIMIT), ("outside", _OUTSIDE_LIMIT)):
+    for key, limit in _MESSAGES.items():
         if status.get(key):
             short[key] = [_with_short_message(entry, limit) for entry in status[key]]
     for pool in short.get("pools", ()):

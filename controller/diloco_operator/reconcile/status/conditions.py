@@ -31,7 +31,7 @@ from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.status.contributing import ContributingUnits
+from diloco_operator.reconcile.status.contributing import ContributingUnits, least_here
 from diloco_operator.reconcile.status.degraded import MANY_REFUSED, degraded, missing_units
 from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.status.job_state import under_way
@@ -64,7 +64,7 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
     begun = training_statement.reason.status == TRUE or under_way(context.observed.job.status)
     degraded_statement = degraded(context, scaling, active, shared, begun=begun)
     if isinstance(training_statement, QuorumMissing):
-        if degraded_statement.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min:
+        if degraded_statement.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < least_here(context):
             training_statement = training_statement.statement("see Degraded")  # which names the missing units already
         else:
             training_statement = training_statement.statement(missing_units(scaling, active.contributing))

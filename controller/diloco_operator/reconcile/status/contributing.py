@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diloco_operator.api.spec import Part
 from diloco_operator.api.status import UnitState
@@ -25,9 +26,9 @@ class ContributingUnits:
 
 
 def contributing_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], *, syncer_down: bool) -> ContributingUnits:
-    """`returning` is filled only if fewer than `learners.min` units contribute."""
+    """`returning` is filled only if fewer units contribute than the job needs here."""
     contributing = frozenset() if syncer_down else _contributing(context, records)
-    if len(contributing) >= context.spec.learners.min or context.finishing:
+    if len(contributing) >= least_here(context) or context.finishing:
         return ContributingUnits(contributing)
     if context.report is None:
         return ContributingUnits(contributing, _training(records))
@@ -57,6 +58,33 @@ def reported_units(report: Report | None, part: Part) -> list[UnitReport]:
     """What the syncer reports about the units of a part that have joined."""
     units = (report.units.get(unit) for unit in part.units) if report is not None else ()
     return [unit for unit in units if unit is not None]
+
+
+def least_here(context: ReconcileContext) -> int:
+    """Return how many units of this cluster must contribute: learners.min without those that contribute elsewhere."""
+    return max(0, context.all_learners.min - counted_elsewhere(context).contributing)
+
+
+class Elsewhere(NamedTuple):
+    """Units in other clusters that count for learners.min and max."""
+
+    desired: int = 0
+    placed: int = 0
+    contributing: int = 0
+
+
+def counted_elsewhere(context: ReconcileContext) -> Elsewhere:
+    """Count the units of the parts that this operator makes."""
+    if context.shares is None:
+        return Elsewhere()
+    clusters = {pool.cluster for pool in context.observed.job.away}
+    made = [part for part in context.spec.parts if part.name in clusters]
+    jobs = [view.job for view in context.observed.parts.values() if view.job is not None]
+    return Elsewhere(
+        context.shares.elsewhere,
+        sum(pool.placed for job in jobs for pool in job.pools.values()),
+        sum(contributes(unit) for part in made for unit in reported_units(context.report, part)),
+    )
 
 
 def contributes(learner: UnitReport) -> bool:

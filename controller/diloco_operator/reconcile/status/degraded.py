@@ -18,7 +18,7 @@ from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status import degraded_words, unit_words
-from diloco_operator.reconcile.status.contributing import ContributingUnits
+from diloco_operator.reconcile.status.contributing import ContributingUnits, counted_elsewhere, least_here
 from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
 from diloco_operator.reconcile.units.scaling import Scaling
@@ -38,7 +38,7 @@ def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUn
     claim = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {claim}" in shared.configuration.deleting:
         return Statement(DegradedReason.VOLUME_DELETED, degraded_words.volume_deleted(claim))
-    if len(active.contributing) >= context.spec.learners.min or context.finishing:
+    if len(active.contributing) >= least_here(context) or context.finishing:
         return _with_enough(context, scaling, active.contributing, shared.syncer.stopped)
     return _with_too_few(context, scaling, active, shared, begun=begun)
 
@@ -61,7 +61,8 @@ def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Coll
     if report is not None and _much_is_refused(context, report):
         return Statement(DegradedReason.WORK_REFUSED, degraded_words.work_refused(report.work_refused, report.contributions))
     old = context.observed.report_fault is not None
-    text = degraded_words.enough_learners(len(contributing), context.spec.learners.min, finishing=context.finishing, by_an_old_report=old)
+    contributors = len(contributing) + counted_elsewhere(context).contributing
+    text = degraded_words.enough_learners(contributors, context.all_learners.min, finishing=context.finishing, by_an_old_report=old)
     return Statement(DegradedReason.ENOUGH_LEARNERS, text)
 
 
@@ -80,8 +81,9 @@ def _is_on_record(context: ReconcileContext, reason: ConditionReason) -> bool:
 def _with_too_few(
     context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects, *, begun: bool
 ) -> Statement:
-    least, contribution = context.spec.learners.min, unit_words.contribution(len(active.contributing), scaling.placed)
-    if begun and len(active.contributing | active.returning) >= least:
+    elsewhere, least = counted_elsewhere(context).contributing, context.all_learners.min
+    contribution = unit_words.contribution(len(active.contributing), scaling.placed, elsewhere)
+    if begun and len(active.contributing | active.returning) >= least_here(context):
         return Statement(DegradedReason.LEARNERS_RECONNECTING, degraded_words.reconnecting(contribution, least, len(active.returning)))
     missing = _missing(scaling, active.contributing)
     text = degraded_words.too_few_learners(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from diloco.contract import Result
 from diloco.wording import loss_text, plural
 
@@ -58,6 +60,13 @@ def contract_unreadable(job: str, cause: str) -> str:
 
 def _detail(cause: str) -> str:
     return f": {clip(cause)}" if cause else ""
+
+
+def parts_left(clusters: Sequence[str]) -> str:
+    return (
+        f"{' and '.join(clusters)} did not answer for 10 minutes, so the job goes although its part there may be left. That gives its "
+        "hardware back by itself after syncer.at.partTimeout; delete its DiLoCoJob there once the cluster is back"
+    )
 
 
 def quorum_lost(job: str, given_up: int, quorum: int, unit: str, why: str) -> str:

@@ -11,6 +11,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, Grant
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
 from diloco_operator.reconcile.status import placed_words
+from diloco_operator.reconcile.status.contributing import counted_elsewhere
 from diloco_operator.reconcile.status.placed_words import Hardware
 from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.units.scaling import Scaling
@@ -18,23 +19,23 @@ from diloco_operator.reconcile.units.states import State, state_of
 
 
 def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
-    least = context.spec.learners.min
+    elsewhere, least = counted_elsewhere(context), context.all_learners.min
     hardware = Hardware(
-        placed=scaling.placed,
-        desired=scaling.desired,
+        placed=scaling.placed + elsewhere.placed,
+        desired=scaling.desired + elsewhere.desired,
         least=least,
         given_up=sum(record.state is UnitState.FAILED for record in scaling.records.values()),
         pools=scaling.placement.pools if scaling.placement is not None else (),
     )
-    if scaling.placed >= max(scaling.desired, least):
+    if hardware.placed >= max(hardware.desired, least):
         return Statement(PlacedReason.ALL_PLACED, hardware.count())
-    if scaling.placed >= least:
+    if hardware.placed >= least:
         return Statement(PlacedReason.MINIMUM_PLACED, placed_words.not_all_placed(hardware))
     if context.spec_refused:
         return Statement(PlacedReason.SPEC_INVALID, placed_words.nothing_starts(hardware))
     if scaling.given_back:
         return Statement(PlacedReason.CANNOT_START, placed_words.cannot_start(hardware))
-    if scaling.placed + scaling.rejected + scaling.barred >= least:
+    if hardware.placed + scaling.rejected + scaling.barred >= least:
         rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)
         refusals = {record.name: record.message for record in rejected}
         return Statement(PlacedReason.PODS_REFUSED, placed_words.pods_refused(hardware, refusals))

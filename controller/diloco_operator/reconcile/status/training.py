@@ -14,7 +14,7 @@ from diloco_operator.reconcile.children.pods import memory_of_syncer
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status import training_words, unit_words
-from diloco_operator.reconcile.status.contributing import contributing_outside
+from diloco_operator.reconcile.status.contributing import contributing_outside, counted_elsewhere
 from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.status.training_words import QuorumMissing
 from diloco_operator.reconcile.units.scaling import Scaling
@@ -31,9 +31,10 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
     if shared.home_problem is not None and not contributing:
         return Statement(TrainingReason.HOME_UNKNOWN, shared.home_problem)
     quorum, outside = context.quorum, contributing_outside(context)
-    contributors = len(contributing) + outside
-    if contributors < quorum and scaling.placed + scaling.rejected + outside < quorum and not context.finishing:
-        return Statement(TrainingReason.WAITING_FOR_HARDWARE, training_words.waiting_for_hardware(scaling.placed, scaling.desired, quorum))
+    contributors, elsewhere = len(contributing) + outside, counted_elsewhere(context)
+    placed, desired = scaling.placed + elsewhere.placed, scaling.desired + elsewhere.desired
+    if contributors < quorum and placed + scaling.rejected + outside - elsewhere.contributing < quorum and not context.finishing:
+        return Statement(TrainingReason.WAITING_FOR_HARDWARE, training_words.waiting_for_hardware(placed, desired, quorum))
     if (silence := _silence(context, scaling, shared.syncer.down)) is not None:
         return silence
     if context.finishing:

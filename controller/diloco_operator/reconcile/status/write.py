@@ -122,6 +122,8 @@ def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, inter
     return new, None
 
 
+PART_FIGURES = ("tokens", "tokensPerSecond", "weight", "lastHeard")
+"""Fields of a part that change with every outer step."""
 _OUR_CONDITIONS = frozenset(ConditionType)
 _UNIT_FIGURES = frozenset(KEYS.values())
 
@@ -148,7 +150,7 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     outside = [{k: v for k, v in each.items() if k != "tokens"} for each in status.get("outside") or ()]
-    parts = [{k: v for k, v in each.items() if k not in ("tokens", "lastHeard")} for each in status.get("parts") or ()]
+    parts = [{k: v for k, v in each.items() if k not in PART_FIGURES} for each in status.get("parts") or ()]
     home = {k: v for k, v in (status.get("home") or {}).items() if k != "lastHeard"}
     rest = {key: value for key, value in status.items() if key not in ("progress", "model", "outside", "parts", "home")}
     retain = (status.get("model") or {}).get("retain")

@@ -9,6 +9,7 @@ from builders.job_cases import (
     ACCEPTED,
     IMMUTABLE,
     OTHER_BALANCER,
+    REACHED,
     REFUSED,
     SEVERAL_SHARDS,
     WITH_EFFECT,
@@ -58,6 +59,17 @@ def test_immutable_field_cannot_change(path: str, value: Any, words: str) -> Non
     assert all(path.startswith(cause.field) for cause in causes), causes
 
 
+def moved_pool() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A job whose pool goes to another cluster, after and before that."""
+    before = a_manifest(pools=[tpu_pool(cluster="tokyo")], spec=REACHED)
+    return with_field(before, "spec.pools[0].cluster", "osaka"), before
+
+
+def test_a_pool_stays_in_its_cluster() -> None:
+    [cause] = refusals(*moved_pool())
+    assert (cause.field, "add a pool with another name" in cause.message) == ("spec.pools[0].cluster", True)
+
+
 @pytest.mark.slow
 def test_every_rule_refuses_one_of_the_cases() -> None:
     """So that an API server that passes the cases has every rule."""
@@ -66,6 +78,7 @@ def test_every_rule_refuses_one_of_the_cases() -> None:
         cause for path, value, _ in IMMUTABLE.values() for cause in refusals(with_field(a_manifest(), path, value), old=a_manifest())
     ]
     causes += refusals(SEVERAL_SHARDS, old=a_manifest())
+    causes += refusals(*moved_pool())
     causes += refusals(a_manifest(spec=OTHER_BALANCER), old=a_manifest(spec={"syncer": {"loadBalancer": {}}}))
     causes += [cause for old, change, _ in WITHOUT_EFFECT.values() for cause in refusals(changed(old, change), old=old)]
     said = "\n".join(cause.message for cause in causes)

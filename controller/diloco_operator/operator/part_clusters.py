@@ -1,0 +1,328 @@
+"""The other clusters in which this operator makes parts of its jobs, for `pools[].cluster`.
+
+Each has a client of its own, a watch of the parts that are there, and a worker. So one that does not answer holds up nothing else: a
+reconcile says what it wants and never waits for another cluster. What is wanted is compared with what is there, again and again.
+
+See docs/decisions/0284-parts-in-other-clusters.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco import contract
+from diloco.protocol.backoff import ExponentialBackoff
+
+from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
+from diloco_operator.kube.cache import CachedObject
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
+from diloco_operator.kube.fields import contents, fields, string
+from diloco_operator.kube.reflector import Reflector, WatchedResource
+from diloco_operator.kube.workqueue import ShutDown, WorkQueue
+from diloco_operator.plan import WantedPart
+from diloco_operator.reconcile.observe.part_view import PartJob, PartView, project_part_job
+from diloco_operator.timeouts import WatchTimeouts
+
+log = logging.getLogger(__name__)
+
+_RETRY = ExponentialBackoff(initial=1.0, ceiling=60.0)
+_RESYNC = 300.0
+"""Seconds after which a part is compared again although nothing has changed: its Secret is not watched."""
+_SILENT_AFTER = 90.0
+"""Seconds without a word after which an API server counts as silent: a watch without changes hears a bookmark each minute."""
+_WORKERS = 4
+"""Parts of one cluster that are written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """A cluster in which this operator may make parts."""
+
+    name: str
+    kubeconfig: str
+    """Path of a file."""
+    namespaces: Mapping[str, str] = field(default_factory=dict)
+    """Namespace of jobs here that may have parts there -> namespace of these parts."""
+
+
+@dataclass(slots=True)
+class _Wish:
+    uid: str
+    """The job's."""
+    part: WantedPart | None
+    """None: it must go."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherClusters:
+    """The other clusters that an operator was told of."""
+
+    clients: Sequence[tuple[ClusterConfig, Client]] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Name of a cluster without a client -> why it has none."""
+
+
+class PartCluster:
+    """One other cluster. `changed` is called with the job's key when something of its part has changed."""
+
+    def __init__(
+        self,
+        home: Client,
+        there: Client,
+        config: ClusterConfig,
+        changed: Callable[[JobKey], None],
+        *,
+        now: Callable[[], float],
+        rng: Callable[[], float],
+        timeouts: WatchTimeouts | None = None,
+    ) -> None:
+        self._home = home
+        self._there = there
+        self._config = config
+        self._changed = changed
+        self._now = now
+        self._wishes: dict[JobKey, _Wish] = {}
+        self._queue: WorkQueue[JobKey] = WorkQueue(_RETRY, rng, workers=_WORKERS)
+        self._reflectors = {
+            namespace: Reflector(
+                there,
+                WatchedResource(names.DILOCO_JOBS, lambda obj, _: project_part_job(obj), namespace, names.LABEL_HOME),
+                rng=rng,
+                timeouts=timeouts,
+            )
+            for namespace in dict.fromkeys(config.namespaces.values())
+        }
+        for reflector in self._reflectors.values():
+            reflector.on_change(self._on_change)
+        self._began = now()
+
+    @property
+    def what(self) -> str:
+        return f"parts in cluster {self._config.name}"
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors.values():
+                group.create_task(reflector.run(), name=reflector.what)
+            for index in range(_WORKERS):
+                group.create_task(self._work(), name=f"{self.what} {index}")
+
+    def want(self, key: JobKey, uid: str, part: WantedPart | None) -> None:
+        """Say how the job's part should be. None: it should not be there."""
+        before = self._wishes.get(key)
+        if before is None or (before.uid, before.part) != (uid, part):
+            self._wishes[key] = _Wish(uid, part, before.problem if before is not None and before.uid == uid else "")
+            self._queue.add(key)
+
+    def forget(self, key: JobKey) -> None:
+        self._wishes.pop(key, None)
+
+    def view(self, key: JobKey, uid: str) -> PartView:
+        """Return what is known of the job's part."""
+        wish, found = self._wishes.get(key), self._found(key)
+        ours = found.value if found is not None and found.value.home == uid else None
+        problem = self._refused(key[0]) or (wish.problem if wish is not None and wish.uid == uid else "")
+        return PartView(ours, problem, self._silent_since(key[0]))
+
+    def _refused(self, namespace: str) -> str:
+        if namespace not in self._config.namespaces:
+            return f"jobs of namespace {namespace} may have no parts in cluster {self._config.name}; clusters of the chart says which may"
+        reflector = self._reflectors[self._config.namespaces[namespace]]
+        return reflector.forbidden or reflector.failing
+
+    def _silent_since(self, namespace: str) -> float | None:
+        reflector = self._reflectors.get(self._config.namespaces.get(namespace, ""))
+        if reflector is None:
+            return None
+        heard = reflector.last_heard
+        quiet = asyncio.get_running_loop().time() - heard if heard is not None else self._now() - self._began
+        if reflector.synced and quiet < _SILENT_AFTER:
+            return None
+        return self._now() - quiet
+
+    def _found(self, key: JobKey) -> CachedObject[PartJob] | None:
+        namespace = self._config.namespaces.get(key[0])
+        return self._reflectors[namespace].cache.get(namespace, key[1]) if namespace is not None else None
+
+    def _on_change(self, old: CachedObject[PartJob] | None, new: CachedObject[PartJob] | None) -> None:
+        cached = new if new is not None else old
+        assert cached is not None, "one of the two is there"
+        for here, there in self._config.namespaces.items():
+            key = (here, cached.name)
+            if there == cached.namespace and key in self._wishes:
+                self._queue.add(key)
+                self._changed(key)
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self._queue.get()
+            except ShutDown:
+                return
+            try:
+                await self._step(key)
+            finally:
+                self._queue.done(key)
+            await asyncio.sleep(0)
+
+    async def _step(self, key: JobKey) -> None:
+        wish = self._wishes.get(key)
+        namespace = self._config.namespaces.get(key[0])
+        if wish is None or namespace is None:
+            return
+        try:
+            await self._reflectors[namespace].wait_synced()
+            problem = await self._make(key, namespace, wish) if wish.part is not None else await self._end(key, namespace, wish)
+        except (ApiError, OSError, TimeoutError) as error:
+            log.warning("the part of %s/%s in cluster %s: %s", *key, self._config.name, error)
+            self._note(key, wish, f"cluster {self._config.name}: {error}")
+            self._queue.add_rate_limited(key)
+            return
+        except Exception:  # a defect that shows in one part must not stop the others
+            log.exception("the part of %s/%s in cluster %s: this is a defect, please report it", *key, self._config.name)
+            self._queue.add_rate_limited(key)
+            return
+        self._note(key, wish, problem)
+        self._queue.forget(key)
+        self._queue.add_after(key, _RESYNC)
+
+    def _note(self, key: JobKey, wish: _Wish, problem: str) -> None:
+        if wish.problem != problem:
+            wish.problem = problem
+            self._changed(key)
+
+    async def _make(self, key: JobKey, namespace: str, wish: _Wish) -> str:
+        """Make the part what it should be, its Secret first. Return what keeps it from that, "" if nothing does."""
+        part, found = wish.part, self._found(key)
+        assert part is not None, "asked by the caller"
+        if found is not None and found.value.home != wish.uid:
+            return f"DiLoCoJob {namespace}/{key[1]} in cluster {self._config.name} is a part of another job; delete it, or rename this one"
+        if found is None and not part.may_be_made:
+            return ""
+        await self._write_secret(key, namespace, wish.uid, part)
+        manifest = {**part.manifest, "metadata": {**part.manifest["metadata"], "name": key[1], "namespace": namespace}}
+        if found is None:
+            try:
+                await self._there.create(names.DILOCO_JOBS, manifest, field_manager=names.FIELD_MANAGER)
+            except AlreadyExists:
+                return (
+                    f"DiLoCoJob {namespace}/{key[1]} exists in cluster {self._config.name} and is no part of this job; rename one of them"
+                )
+        elif not found.value.deleting and not _has(found.value.spec, part.manifest["spec"]):
+            meta = {"uid": found.uid, "resourceVersion": found.version}
+            body = {"metadata": meta, "spec": part.manifest["spec"]}
+            await self._there.patch(names.DILOCO_JOBS, namespace, key[1], body, field_manager=names.FIELD_MANAGER)
+        return ""
+
+    async def _write_secret(self, key: JobKey, namespace: str, uid: str, part: WantedPart) -> None:
+        name, version = names.home_secret_name(key[1]), f"{part.secret_version}-{_digest(part.job_file)}"
+        try:
+            there: Obj | None = await self._there.get(names.SECRETS, namespace, name)
+        except NotFound:
+            there = None
+        meta = fields(there, "metadata") if there is not None else {}
+        if there is not None and string(fields(meta, "annotations"), names.ANNOTATION_SECRET_VERSION) == version:
+            return
+        if there is not None and string(fields(meta, "labels"), names.LABEL_HOME) != uid:
+            raise Conflict(409, "Conflict", f"Secret {namespace}/{name} exists there and is not of this job; delete it, or rename the job")
+        here = await self._home.get(names.SECRETS, key[0], part.secret)
+        labels = {names.LABEL_JOB: key[1], names.LABEL_HOME: uid}
+        annotations = {names.ANNOTATION_SECRET_VERSION: version}
+        metadata = {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata,
+            "data": {**contents(here, "data"), contract.JOB_FILE_KEY: base64.b64encode(part.job_file.encode()).decode()},
+        }
+        if there is None:
+            await self._there.create(names.SECRETS, secret, field_manager=names.FIELD_MANAGER)
+        else:  # as a whole, so that certificates of old attempts go
+            bound = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+            secret = {**secret, "metadata": {**metadata, **bound}}
+            await self._there.update(names.SECRETS, secret, field_manager=names.FIELD_MANAGER)
+
+    async def _end(self, key: JobKey, namespace: str, wish: _Wish) -> str:
+        """Delete the part. Its Secret goes once it is gone, as its pods need it until then."""
+        found = self._found(key)
+        if found is not None and found.value.home == wish.uid:
+            if not found.value.deleting:
+                await self._gone(self._there.delete(names.DILOCO_JOBS, namespace, key[1], uid=found.uid))
+            return ""
+        name = names.home_secret_name(key[1])
+        try:
+            there = await self._there.get(names.SECRETS, namespace, name)
+        except NotFound:
+            return ""
+        meta = fields(there, "metadata")
+        if string(fields(meta, "labels"), names.LABEL_HOME) == wish.uid:
+            await self._gone(self._there.delete(names.SECRETS, namespace, name, uid=string(meta, "uid")))
+        return ""
+
+    @staticmethod
+    async def _gone(deletion: Any) -> None:
+        try:
+            await deletion
+        except (NotFound, Conflict):
+            return  # it is gone, or another object has its name
+
+
+class PartClusters:
+    """All other clusters. `problems`: clusters that cannot be used, with the reason."""
+
+    def __init__(self, clusters: Mapping[str, PartCluster] | None = None, problems: Mapping[str, str] | None = None) -> None:
+        self._clusters = dict(clusters or {})
+        self._problems = dict(problems or {})
+
+    @property
+    def running(self) -> list[PartCluster]:
+        """The clusters; each must run."""
+        return list(self._clusters.values())
+
+    def want(self, key: JobKey, uid: str, parts: Iterable[WantedPart]) -> None:
+        """Say how all parts of the job should be."""
+        wanted = {part.cluster: part for part in parts}
+        for name, cluster in self._clusters.items():
+            cluster.want(key, uid, wanted.get(name))
+
+    def forget(self, key: JobKey) -> None:
+        for cluster in self._clusters.values():
+            cluster.forget(key)
+
+    def views(self, key: JobKey, uid: str, wanted: Iterable[str], *, everywhere: bool = False) -> dict[str, PartView]:
+        """Return what is known of the job's parts: in the clusters that it names, and where else it has some. `everywhere`: also where it
+        is not known whether it has some."""
+        named = set(wanted)
+        if not named and not everywhere:
+            return {}
+        views = {name: cluster.view(key, uid) for name, cluster in self._clusters.items()}
+        known = {name: view for name, view in views.items() if name in named or view.job is not None or view.silent_since is not None}
+        unknown = {name: PartView(problem=self._problems.get(name, _no_such(name, self._clusters))) for name in named - views.keys()}
+        return known | unknown
+
+
+def _no_such(name: str, clusters: Iterable[str]) -> str:
+    others = ", ".join(clusters)
+    return f"the operator knows no cluster {name}; {f'it knows {others}' if others else 'it knows none'}: see clusters of the chart"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _has(found: Any, wanted: Any) -> bool:
+    """Return whether the object has all that is wanted. An API server adds defaults."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(key in found and _has(found[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_has, found, wanted))
+    return bool(found == wanted)

@@ -1,0 +1,94 @@
+"""The parts that this job's operator makes in other clusters, one for each cluster that `pools[].cluster` names. Pure.
+
+See docs/decisions/0284-parts-in-other-clusters.md. See docs/decisions/0285-numbers-of-parts.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from diloco_operator.api import names
+from diloco_operator.api.spec import Pool
+from diloco_operator.kube.client import Obj
+from diloco_operator.plan import Patch, WantedPart
+from diloco_operator.reconcile.children.outside import external_address
+from diloco_operator.reconcile.children.part_manifest import part_manifest
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.job import Job
+from diloco_operator.reconcile.observe.state import ObservedState
+
+GONE_AFTER = 600.0
+"""Seconds after the deletion of a job from which it does not wait any more for clusters that do not answer."""
+
+
+def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPart, ...] | None:
+    """Return each part as it should be, None if the job never had any. One whose certificates or address are not there yet comes later.
+    `suspend`: parts that exist give their hardware back, and no other is made."""
+    job, children, shares = context.observed.job, context.observed.children, context.shares
+    derived, service = job.derived, children.external_service
+    if shares is None or derived is None:
+        return () if names.FINALIZER_PARTS in job.finalizers else None
+    address = external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
+    spec = context.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    training = json.loads(derived.job_file)["training"]
+    parts = []
+    for cluster in dict.fromkeys(pool.cluster for pool in job.away):
+        secret = children.certificates.get(names.part_secret_name(job.name, cluster))
+        if secret is None or secret.owner != job.uid or address is None:
+            continue
+        at = {"address": str(address), "secretName": names.home_secret_name(job.name)}
+        pools = [pool for pool in job.away if pool.cluster == cluster]
+        units = sum(shares.numbers[pool.name] for pool in pools)
+        # Without units it keeps its pools: they say how it goes on.
+        entries = [_pool(pool, shares.numbers[pool.name] if units else pool.learners.max) for pool in pools]
+        manifest = part_manifest(job.name, spec, entries, training, at)
+        manifest["spec"]["suspend"] = suspend or not units
+        manifest["metadata"]["labels"] = {names.LABEL_HOME: job.uid}
+        parts.append(WantedPart(cluster, secret.name, secret.version, derived.job_file, manifest, may_be_made=bool(units) and not suspend))
+    return tuple(parts)
+
+
+def _pool(pool: Pool, units: int) -> Obj:
+    entry: dict[str, Any] = pool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    del entry["cluster"]
+    if not entry.get("topology"):
+        entry.pop("topology", None)
+    entry["learners"] = {"min": min(pool.learners.min, units), "max": units}
+    return entry
+
+
+def with_finalizer(context: ReconcileContext) -> Patch | None:
+    """Return the patch by which the job waits for its parts when it is deleted. None if it does already, or has none."""
+    job = context.observed.job
+    if context.shares is None or names.FINALIZER_PARTS in job.finalizers or job.deleting:
+        return None
+    return _finalizers(job, (*job.finalizers, names.FINALIZER_PARTS))
+
+
+class Release(NamedTuple):
+    """How a deleted job stops to wait for its parts."""
+
+    parts: tuple[WantedPart, ...] | None = None
+    """See `Plan.parts`."""
+    patches: tuple[Patch, ...] = ()
+    given_up: tuple[str, ...] = ()
+    """Clusters that were not waited for any longer."""
+    due: float | None = None
+    """When the job does not wait any longer. None if it does not wait."""
+
+
+def release_from_parts(observed: ObservedState, now: float) -> Release:
+    """Let a deleted job go once its parts are gone, or once it has waited for too long."""
+    job, due = observed.job, observed.job.deleted_at + GONE_AFTER
+    if names.FINALIZER_PARTS not in job.finalizers:
+        return Release()
+    left = tuple(cluster for cluster, view in observed.parts.items() if view.job is not None or view.silent_since is not None)
+    if left and now < due:
+        return Release((), due=due)
+    return Release((), (_finalizers(job, tuple(each for each in job.finalizers if each != names.FINALIZER_PARTS)),), left)
+
+
+def _finalizers(job: Job, wanted: tuple[str, ...]) -> Patch:
+    meta = {"uid": job.uid, "resourceVersion": job.version, "finalizers": list(wanted)}
+    return Patch(names.DILOCO_JOBS, job.namespace, job.name, {"metadata": meta})

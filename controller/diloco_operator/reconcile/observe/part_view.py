@@ -1,0 +1,88 @@
+"""What is known of a part that this operator has made in another cluster: its DiLoCoJob there, projected once. Pure.
+
+See docs/decisions/0284-parts-in-other-clusters.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import fields, moment, objects, string, text, whole_number
+
+
+@dataclass(frozen=True, slots=True)
+class PartPoolView:
+    """One pool of a part."""
+
+    placed: int = 0
+    waiting_since: float | None = None
+    """Since when units of it wait for hardware. None if none does."""
+    reason: str = ""
+    message: str = ""
+    tokens_per_second: float = 0.0
+    """The speed of one unit, 0 if that is not measured yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartJob:
+    """The DiLoCoJob of a part."""
+
+    uid: str
+    home: str
+    """uid of the job that has made it, "" if no job has."""
+    deleting: bool
+    version: str
+    spec: Mapping[str, Any]
+    state: str
+    message: str
+    """What it is in, and why."""
+    pools: Mapping[str, PartPoolView]
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """A part as its home sees it now."""
+
+    job: PartJob | None = None
+    """None if there is none, or none is known of."""
+    problem: str = ""
+    """Why it cannot be made or changed, and what to do. "" if nothing is known to be wrong."""
+    silent_since: float | None = None
+    """Since when the cluster's API server has not answered. None if it does."""
+
+
+def project_part_job(obj: Obj) -> PartJob:
+    """Project the object. What another cluster says may be anything. Raises `MalformedField`."""
+    meta, status = fields(obj, "metadata"), fields(obj, "status")
+    state, reason = text(status, "state", "status", limit=63), text(status, "reason", "status", limit=63)
+    conditions = objects(status, "conditions", "status")
+    said = next((text(each, "message", "status.conditions[]") for each in conditions if string(each, "reason", "") == reason), "")
+    return PartJob(
+        uid=string(meta, "uid", "metadata"),
+        home=string(fields(meta, "labels", "metadata"), names.LABEL_HOME, "metadata.labels"),
+        deleting=bool(meta.get("deletionTimestamp")),
+        version=string(meta, "resourceVersion", "metadata"),
+        spec=dict(fields(obj, "spec")),
+        state=state,
+        message=f"{reason}: {said}" if reason and said else reason or said,
+        pools={string(each, "name", "status.pools[]"): _pool(each) for each in objects(status, "pools", "status")},
+    )
+
+
+def _pool(entry: Mapping[str, Any]) -> PartPoolView:
+    at = "status.pools[]"
+    speed = entry.get("tokensPerSecond")
+    return PartPoolView(
+        placed=whole_number(entry, "placed", at, least=0),
+        waiting_since=moment(entry, "waitingSince", at),
+        reason=text(entry, "reason", at, limit=63),
+        message=text(entry, "message", at),
+        tokens_per_second=float(speed) if isinstance(speed, int | float) and 0 <= speed < _MOST_TOKENS_PER_SECOND else 0.0,
+    )
+
+
+_MOST_TOKENS_PER_SECOND = 1e12

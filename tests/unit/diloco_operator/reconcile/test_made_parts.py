@@ -1,0 +1,231 @@
+"""A job with pools in other clusters: the parts that its operator wants there, how it shares its units out, and its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node
+from builders.stage import START, Stage
+from diloco_operator.api.names import FINALIZER_PARTS
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.plan import WantedPart
+from diloco_operator.reconcile.observe.part_view import PartView, project_part_job
+from diloco_operator.reconcile.observe.shares import HERE, MOVES_AFTER, Place, share_out
+from diloco_operator.report import UnitPhase
+
+SYNCER = {"externalAddress": "syncer.example.com"}
+
+
+def a_stage(*, most: int = 3, here: int = 1, tokyo: int = 2, least: int = 1, slices: int = 1, **learners: Any) -> Stage:
+    """A job of at most so many units: some here, on so many slices, and some in tokyo."""
+    job = a_job().with_learners(least, most, **learners)
+    if here:
+        job = job.with_pool("v5p", max=here)
+    job = job.with_pool("far", max=tokyo, cluster="tokyo").with_spec(syncer=SYNCER)
+    stage = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(slices)))
+    stage.parts["tokyo"] = PartView()
+    stage.settle()
+    return stage
+
+
+def wanted(stage: Stage) -> WantedPart:
+    parts = stage.reconcile_only().parts
+    assert parts is not None
+    [part] = parts
+    return part
+
+
+def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None) -> None:
+    """The part exists in tokyo, and has hardware for so many units."""
+    waits = {"waitingSince": format_timestamp(waiting_since)} if waiting_since is not None else {}
+    pool = {"name": "far", "placed": placed, "reason": "", "message": "", **waits}
+    job = {
+        "metadata": {"name": "bytes-lm", "uid": "far-uid", "labels": {"diloco.dev/home": stage.job["metadata"]["uid"]}},
+        "spec": {},
+        "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool]},
+    }
+    stage.parts["tokyo"] = PartView(project_part_job(job), silent_since=silent_since)
+
+
+# --- what is wanted there -----------------------------------------------------------------------------------------------
+def test_a_pool_of_another_cluster_becomes_a_part_there() -> None:
+    stage = a_stage()
+    part = wanted(stage)
+    assert (part.cluster, part.secret, part.may_be_made) == ("tokyo", "bytes-lm-part-tokyo-tls", True)
+    spec = part.manifest["spec"]
+    assert spec["syncer"] == {"at": {"address": "syncer.example.com:7077", "secretName": "bytes-lm-home"}}
+    assert [(pool["name"], pool["learners"], "cluster" in pool) for pool in spec["pools"]] == [("far", {"min": 0, "max": 2}, False)]
+    assert spec["suspend"] is False
+    assert part.manifest["metadata"]["labels"] == {"diloco.dev/home": stage.job["metadata"]["uid"]}
+    assert len(stage.learner_pods()) == 1, "units of tokyo are not started here"
+
+
+def test_the_job_waits_for_its_parts_before_any_is_made() -> None:
+    job = a_job().with_learners(1, 2).with_pool("v5p", max=1).with_pool("far", max=1, cluster="tokyo").with_spec(syncer=SYNCER)
+    stage = Stage(job, a_tpu_node("tpu-0"))
+    first = stage.step()
+    assert (first.parts, stage.job["metadata"]["finalizers"]) == (None, [FINALIZER_PARTS])
+
+
+def test_a_part_waits_for_its_certificates_and_for_the_address_of_a_load_balancer() -> None:
+    job = (
+        a_job().with_learners(1, 2).with_pool("v5p", max=1).with_pool("far", max=1, cluster="tokyo").with_spec(syncer={"loadBalancer": {}})
+    )
+    stage = Stage(job, a_tpu_node("tpu-0"))
+    stage.settle()
+    assert stage.reconcile_only().parts == ()
+    assert stage.external_service is not None
+    stage.external_service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
+    stage.settle()
+    assert wanted(stage).manifest["spec"]["syncer"]["at"]["address"] == "203.0.113.7:7077"
+
+
+def test_a_suspended_job_suspends_its_parts_and_makes_none() -> None:
+    stage = a_stage()
+    stage.edit(suspend=True)
+    part = wanted(stage)
+    assert (part.manifest["spec"]["suspend"], part.may_be_made) == (True, False)
+
+
+def test_a_job_may_have_all_its_units_elsewhere() -> None:
+    stage = a_stage(here=0, most=2, slices=0)
+    assert wanted(stage).manifest["spec"]["learners"]["max"] == 2
+    assert stage.learner_pods() == []
+    runs(stage, 2)
+    stage.kubelets_start()
+    stage.syncer_says("far-0", 1, UnitPhase.CONTRIBUTING)
+    stage.syncer_says("far-1", 1, UnitPhase.CONTRIBUTING)
+    stage.settle()
+    assert (stage.condition("Training")["reason"], stage.condition("Degraded")["status"]) == ("QuorumContributing", "False")
+    assert stage.condition("Placed")["reason"] == "AllPlaced"
+
+
+# --- status -------------------------------------------------------------------------------------------------------------
+def test_status_counts_the_units_of_all_clusters() -> None:
+    stage = a_stage(least=2).train()
+    assert stage.condition("Degraded")["status"] == "True"
+    runs(stage, 2)
+    stage.syncer_says("far-0", 1, UnitPhase.CONTRIBUTING)
+    stage.syncer_says("far-1", 1, UnitPhase.JOINING)
+    stage.settle()
+    assert stage.status["learners"] == {"desired": 3, "placed": 3, "contributing": 2, "min": 2, "max": 3}
+    assert stage.condition("Degraded")["status"] == "False"
+    [_, far] = stage.status["pools"]
+    assert {key: far[key] for key in ("name", "cluster", "assigned", "placed", "contributing")} == {
+        "name": "far",
+        "cluster": "tokyo",
+        "assigned": 2,
+        "placed": 2,
+        "contributing": 1,
+    }
+    [part] = stage.status["parts"]
+    assert (part["state"], part["units"], part["contributing"]) == ("Training", 2, 1)
+
+
+def test_status_says_why_a_part_cannot_be_made_and_since_when_its_cluster_is_silent() -> None:
+    stage = a_stage()
+    stage.parts["tokyo"] = PartView(problem="the operator knows no cluster tokyo", silent_since=START)
+    stage.settle()
+    [part] = stage.status["parts"]
+    assert part == {"name": "tokyo", "message": "the operator knows no cluster tokyo", "silentSince": "2026-11-20T12:00:00Z"}
+
+
+# --- the numbers --------------------------------------------------------------------------------------------------------
+def test_the_minimum_of_a_job_is_over_all_clusters() -> None:
+    stage = a_stage(most=3, here=3, tokyo=1, least=3, slices=3)
+    assert stage.status["learners"]["desired"] == 3
+    assert len(stage.learner_pods()) == 3, "the first pool takes all"
+
+
+def test_units_that_find_no_hardware_for_long_start_in_another_cluster() -> None:
+    stage = a_stage(most=2, here=2, tokyo=2, slices=1)
+    stage.train()
+    assert wanted(stage).may_be_made is False, "the first pool has the number for both"
+    stage.now += MOVES_AFTER
+    stage.all_contribute()
+    stage.settle()
+    part = wanted(stage)
+    assert (part.may_be_made, part.manifest["spec"]["learners"]["max"]) == (True, 1)
+    assert stage.status["learners"]["desired"] == 2
+    runs(stage, 1)
+    stage.now += MOVES_AFTER
+    stage.all_contribute()
+    stage.settle()
+    assert wanted(stage).manifest["spec"]["learners"]["max"] == 1, "it stays where it has hardware"
+
+
+def places(**numbers: tuple[int, int, int]) -> list[Place]:
+    """Name -> minimum, maximum, placed units; `here` stands for this cluster."""
+    return [Place(HERE if name == "here" else name, least, most, placed, None, 0.0) for name, (least, most, placed) in numbers.items()]
+
+
+def test_minima_come_first_and_then_the_order_of_the_pools() -> None:
+    assert share_out(places(here=(0, 4, 0), tokyo=(1, 4, 0), osaka=(1, 4, 0)), 5, {}, 0.0) == {HERE: 3, "tokyo": 1, "osaka": 1}
+    assert share_out(places(here=(0, 1, 0), tokyo=(0, 1, 0)), 5, {}, 0.0) == {HERE: 1, "tokyo": 1}
+
+
+def test_a_place_that_trains_faster_gets_units_first_once_all_are_measured() -> None:
+    slow, fast = Place("slow", 0, 2, 0, None, 100.0), Place("fast", 0, 2, 0, None, 300.0)
+    assert share_out([slow, fast], 3, {}, 0.0) == {"slow": 1, "fast": 2}
+    assert share_out([slow, fast._replace(value=0.0)], 3, {}, 0.0) == {"slow": 2, "fast": 1}
+
+
+def test_numbers_on_record_stay_and_a_change_of_the_spec_keeps_what_it_can() -> None:
+    found = places(here=(0, 4, 0), tokyo=(0, 4, 2))
+    assert share_out(found, 4, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 2, "tokyo": 2}
+    assert share_out(found, 6, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 4, "tokyo": 2}
+    assert share_out(found, 3, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 2, "tokyo": 1}
+
+
+def test_a_number_that_no_place_can_use_goes_round() -> None:
+    recorded = {HERE: 1, "tokyo": 0, "osaka": 0}
+    here, tokyo, osaka = places(here=(0, 1, 0), tokyo=(0, 1, 0), osaka=(0, 1, 0))
+    recorded = share_out([here._replace(waiting_since=0.0), tokyo, osaka], 1, recorded, MOVES_AFTER)
+    assert recorded == {HERE: 0, "tokyo": 1, "osaka": 0}
+    recorded = share_out([here, tokyo._replace(waiting_since=MOVES_AFTER), osaka], 1, recorded, 2 * MOVES_AFTER)
+    assert recorded == {HERE: 0, "tokyo": 0, "osaka": 1}
+
+
+@pytest.mark.parametrize("placed", [2, 3])
+def test_units_that_have_hardware_keep_it_while_others_of_their_pool_wait(placed: int) -> None:
+    here, tokyo = places(here=(0, 3, placed), tokyo=(0, 3, 0))
+    found = share_out([here._replace(waiting_since=0.0), tokyo], 3, {HERE: 3, "tokyo": 0}, MOVES_AFTER)
+    assert found == {HERE: placed, "tokyo": 3 - placed}
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------
+def delete(stage: Stage) -> None:
+    stage.job["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
+
+
+def test_a_deleted_job_goes_once_its_parts_are_gone() -> None:
+    stage = a_stage().train()
+    runs(stage, 2)
+    delete(stage)
+    assert stage.step().parts == ()
+    assert stage.job["metadata"]["finalizers"] == [FINALIZER_PARTS]
+    stage.parts["tokyo"] = PartView()
+    stage.step()
+    assert stage.job["metadata"]["finalizers"] == []
+
+
+def test_a_deleted_job_does_not_wait_for_ever_for_a_cluster_that_is_gone() -> None:
+    stage = a_stage().train()
+    runs(stage, 2, silent_since=START)
+    delete(stage)
+    plan = stage.step()
+    assert plan.requeue_after is not None
+    stage.now += 601
+    plan = stage.step()
+    assert stage.job["metadata"]["finalizers"] == []
+    [event] = plan.events
+    assert (event.reason, event.message.startswith("tokyo did not answer for 10 minutes")) == ("PartsLeft", True)
+
+
+def test_a_deleted_job_without_parts_is_not_looked_at_again() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0")).train()
+    delete(stage)
+    stage.pods.clear()
+    assert stage.step().requeue_after is None
