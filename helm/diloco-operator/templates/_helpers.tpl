@@ -54,6 +54,11 @@ app.kubernetes.io/part-of: diloco-operator
 {{- $own := dict "syncerImage" $syncer -}}
 {{- with .Values.storageClassName }}{{ $_ := set $own "storageClassName" . }}{{ end -}}
 {{- with .Values.images.pullSecrets }}{{ $_ := set $own "imagePullSecrets" . }}{{ end -}}
+{{- $clusters := list -}}
+{{- range .Values.clusters -}}
+{{- $clusters = append $clusters (dict "name" .name "kubeconfig" (printf "/etc/diloco-operator-clusters/%s/kubeconfig" .name) "namespaces" .namespaces) -}}
+{{- end -}}
+{{- with $clusters }}{{ $_ := set $own "clusters" . }}{{ end -}}
 {{- mergeOverwrite $head $own .Values.config | toYaml -}}
 {{- end }}
 
@@ -73,7 +78,7 @@ app.kubernetes.io/part-of: diloco-operator
 {{- define "diloco-operator.namespacedRules" -}}
 - apiGroups: [diloco.dev]
   resources: [dilocojobs]
-  verbs: [list, watch, delete]   # delete: ttlSecondsAfterFinished
+  verbs: [list, watch, delete{{ if .Values.clusters }}, patch{{ end }}]   # delete: ttlSecondsAfterFinished; patch: finalizer of parts
 - apiGroups: [diloco.dev]
   resources: [dilocojobs/status]
   verbs: [update]
