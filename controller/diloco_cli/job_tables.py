@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diloco.wording import loss_text, plural
-from diloco_operator.api.status import Condition, HostStatus, PoolStatus, UnitStatus
+from diloco_operator.api.status import Condition, HostStatus, PartStatus, PoolStatus, UnitStatus
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.request import with_remedies
 
 from diloco_cli.view_model import JobView
@@ -106,8 +107,28 @@ def _unit(unit: UnitStatus, *, wide: bool) -> Sequence[Value]:
 
 
 def pools_table(pools: Sequence[PoolStatus]) -> Table:
-    """A row for each pool: its units and their speed, and why it has not more units."""
-    return Table(("POOL", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), [_pool(pool) for pool in pools])
+    """A row for each pool: its units and their speed, and why it has not more units. CLUSTER is there if one is in another cluster."""
+    table = Table(("POOL", "CLUSTER", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), [_pool(pool) for pool in pools])
+    return table if any(pool.cluster for pool in pools) else table.without("CLUSTER")
+
+
+def parts_table(parts: Sequence[PartStatus]) -> Table:
+    """A row for each part in another cluster: what the syncer hears of its units, and what is wrong with it."""
+    return Table(("PART", "STATE", "CONTRIBUTE", "TOKENS/S", "WEIGHT", "TOKENS", "HEARD", "WHY"), [_part(part) for part in parts])
+
+
+def _part(part: PartStatus) -> Sequence[Value]:
+    silent = f"its cluster does not answer since {format_timestamp(part.silent_since)}" if part.silent_since is not None else ""
+    return (
+        part.name,
+        part.state or NOTHING,
+        f"{part.contributing}/{part.units}",
+        count(part.tokens_per_second),
+        f"{part.weight:.0%}",
+        count(part.tokens),
+        Since(part.last_heard) if part.last_heard is not None else NOTHING,
+        "; ".join(filter(None, (silent, part.message))),
+    )
 
 
 def _pool(pool: PoolStatus) -> Sequence[Value]:
@@ -115,7 +136,9 @@ def _pool(pool: PoolStatus) -> Sequence[Value]:
     value = f"{1.0 if pool.value is None else pool.value:.2f}"
     placed = f"{pool.placed} + {plural(pool.spares, 'spare')}" if pool.spares else str(pool.placed)
     why = reason_and_message(pool.reason, with_remedies(pool.message, pool.remedies or ()))
-    return pool.name, str(pool.contributing), placed, rate, value, why
+    if pool.assigned is not None:
+        placed = f"{pool.placed} of {pool.assigned}"
+    return pool.name, pool.cluster or NOTHING, str(pool.contributing), placed, rate, value, why
 
 
 def hosts_table(hosts: Sequence[HostStatus]) -> Table:

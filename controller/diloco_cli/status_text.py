@@ -8,10 +8,10 @@ from typing import Any
 from diloco.wording import loss_text, plural
 from diloco_operator.api.spec import Retain
 from diloco_operator.api.state import JobState
-from diloco_operator.api.status import ModelStatus, UnitStatus
+from diloco_operator.api.status import HomeStatus, ModelStatus, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
-from diloco_cli.job_tables import Table, cell_text, conditions_table, hosts_table, pools_table, units_table
+from diloco_cli.job_tables import Table, cell_text, conditions_table, hosts_table, parts_table, pools_table, units_table
 from diloco_cli.view_model import JobView, result, seconds_left
 from diloco_cli.view_text import count, duration, goodput_text, shortly
 
@@ -30,6 +30,8 @@ def as_json(view: JobView) -> dict[str, Any]:
         "suspend": view.suspend,
         "learners": status.learners.model_dump(mode="json", by_alias=True),
         "pools": [pool.model_dump(mode="json", by_alias=True) for pool in status.pools],
+        **({"parts": [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in status.parts]} if status.parts else {}),
+        **({"home": status.home.model_dump(mode="json", by_alias=True, exclude_none=True)} if status.home is not None else {}),
         "hosts": [host.model_dump(mode="json", by_alias=True) for host in status.hosts],
     }
 
@@ -40,15 +42,23 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
     lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
     if not status.conditions:
         return "\n".join(lines)
+    lines += [f"  {_at_home(status.home, now)}"] if status.home is not None else []
     lines += [f"  {text}" for text in _figures(view, now)]
     curve = curve_lines(status.progress, paper.narrower(2)) if paper is not None else []
     lines += ["", *(f"  {line}" for line in curve)] if curve else []
     lines += ["", *lines_of(conditions_table(status.conditions), now)]
     lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
     lines += ["", *lines_of(pools_table(status.pools), now)]
+    if status.parts:
+        lines += ["", *lines_of(parts_table(status.parts), now)]
     if status.hosts:
         lines += ["", *lines_of(hosts_table(status.hosts), now)]
     return "\n".join(lines)
+
+
+def _at_home(home: HomeStatus, now: float) -> str:
+    heard = f"last heard {duration(max(0.0, now - home.last_heard))} ago" if home.last_heard is not None else "not heard yet"
+    return f"part {home.part} of job {home.namespace}/{home.name} at home, {heard}" if home.name else f"a part of a job at home, {heard}"
 
 
 def headline(view: JobView) -> str:

@@ -18,6 +18,8 @@ def a_view(
     progress: Obj | None = None,
     pools: Sequence[Obj] = (),
     hosts: Sequence[Obj] = (),
+    parts: Sequence[Obj] = (),
+    home: Obj | None = None,
     model: Obj | None = None,
     goodput: Obj | None = None,
     **status: str,
@@ -31,6 +33,8 @@ def a_view(
         "learners": {"contributing": 1, "placed": 2, "desired": 3, "min": 2, "max": 6},
         "pools": list(pools),
         "hosts": list(hosts),
+        **({"parts": list(parts)} if parts else {}),
+        **({"home": home} if home is not None else {}),
         **({"model": model} if model else {}),
         **({"goodput": goodput} if goodput else {}),
     }

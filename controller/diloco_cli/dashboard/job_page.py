@@ -16,7 +16,7 @@ from diloco_cli.dashboard.page import TEXTS, Page, moment, table_of, unit_path, 
 from diloco_cli.explanation import ends, explanation
 from diloco_cli.history_charts import history_charts
 from diloco_cli.html import Cell, figures, scrolled, table
-from diloco_cli.job_tables import NOTHING, conditions_table, hosts_table, pools_table, units_table
+from diloco_cli.job_tables import NOTHING, conditions_table, hosts_table, parts_table, pools_table, units_table
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
 from diloco_cli.svg import element, thinned
@@ -45,6 +45,7 @@ def job_page(facts: JobFacts, base: str) -> Page:
             "units": [element("h2", "Units"), _units(facts, base)],
             "ends": list(ends_of(facts)),
             "pools": [element("h2", "Pools"), table_of(pools_table(status.pools), "Pools")],
+            "parts": [element("h2", "Parts in other clusters"), table_of(parts_table(status.parts), "Parts")] if status.parts else [],
             "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(status.hosts), "Hosts")]
             if status.hosts
             else [],

@@ -74,6 +74,43 @@ def test_status_tells_which_slices_are_kept_beside_the_units() -> None:
     ]
 
 
+def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
+    pools = [
+        {"name": "v5p", "placed": 1, "contributing": 1},
+        {"name": "far", "cluster": "tokyo", "assigned": 2, "placed": 1, "contributing": 1, "tokensPerSecond": 900.0},
+    ]
+    heard: Obj = {
+        "units": 2,
+        "contributing": 1,
+        "tokens": 5000,
+        "tokensPerSecond": 900.0,
+        "weight": 0.4,
+        "lastHeard": "2026-11-20T21:00:50Z",
+    }
+    parts: list[Obj] = [
+        {"name": "tokyo", "state": "Degraded", "message": "LearnersFailed: far-1", **heard},
+        {"name": "osaka", "message": "no route", "silentSince": "2026-11-20T20:00:00Z"},
+    ]
+    silent = "its cluster does not answer since 2026-11-20T20:00:00Z"
+    lines = status_text(a_view(pools=pools, parts=parts, Training="True"), NOW).splitlines()
+    assert [line.rstrip() for line in lines[-7:]] == [
+        "POOL   CLUSTER   CONTRIBUTE   PLACED   TOKENS/S EACH   VALUE   WHY NOT MORE",
+        "v5p    -         1            1        -               1.00",
+        "far    tokyo     1            1 of 2   900             1.00",
+        "",
+        "PART    STATE      CONTRIBUTE   TOKENS/S   WEIGHT   TOKENS   HEARD   WHY",
+        "tokyo   Degraded   1/2          900        40%      5.00k    10s     LearnersFailed: far-1",
+        f"osaka   -          0/0          0          0%       0        -       {silent}; no route",
+    ]
+    assert [part["name"] for part in as_json(a_view(parts=parts, Training="True"))["parts"]] == ["tokyo", "osaka"]
+
+
+def test_status_of_a_part_names_the_job_at_home_and_when_it_was_heard() -> None:
+    home = {"part": "tokyo", "namespace": "team", "name": "lm", "uid": "u", "lastHeard": "2026-11-20T21:00:50Z"}
+    assert "  part tokyo of job team/lm at home, last heard 10s ago" in status_text(a_view(home=home, Training="True"), NOW).splitlines()
+    assert "  a part of a job at home, not heard yet" in status_text(a_view(home={}, Training="True"), NOW).splitlines()
+
+
 MODEL = {"step": 40, "claim": "lm-syncer", "path": "snapshots/snapshot-00000003-t40", "format": "safetensors", "retain": "Keep"}
 
 
