@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,21 +103,28 @@ def nodes_command(folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options
 
 
 # --- the chart --------------------------------------------------------------------------------------------------------
-def install_chart(plane: ControlPlane, **config: Any) -> None:
-    """Everything of the chart but a running pod: its CRD, ServiceAccount, roles and configuration. Jobs are in namespace default."""
-    values = {"replicas": 0, "config": config, "watchNamespaces": ["default"]}
+def install_chart(plane: ControlPlane, *, clusters: Sequence[Obj] = (), **config: Any) -> None:
+    """Everything of the chart but a running pod: its CRD, ServiceAccount, roles and configuration. Jobs are in namespace default.
+    `clusters`: the value of this name."""
+    values = {"replicas": 0, "config": config, "watchNamespaces": ["default"], "clusters": list(clusters)}
     plane.helm("install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--values", "-", input=json.dumps(values))
     plane.wait_until_established("dilocojobs.diloco.dev")
 
 
 @contextlib.contextmanager
-def operator(plane: ControlPlane, folder: Path, name: str = "operator", *options: str) -> Iterator[OperatorReplica]:
-    """`diloco-operator run` as the chart's ServiceAccount, with the chart's configuration and namespaces and nothing else."""
+def operator(
+    plane: ControlPlane, folder: Path, name: str = "operator", *options: str, kubeconfigs: Mapping[str, Path] | None = None
+) -> Iterator[OperatorReplica]:
+    """`diloco-operator run` as the chart's ServiceAccount, with the chart's configuration and namespaces and nothing else. `kubeconfigs`:
+    name of another cluster -> the file in place of the one that a pod mounts."""
     kubeconfig = plane.kubeconfig_for(plane.token(NAMESPACE, RELEASE), RELEASE)
     config = folder / "config.yaml"
-    config.write_text(
-        plane.kubectl("-n", NAMESPACE, "get", "configmap", f"{RELEASE}-config", "-o", r"jsonpath={.data.config\.yaml}").stdout
-    )
+    text = plane.kubectl("-n", NAMESPACE, "get", "configmap", f"{RELEASE}-config", "-o", r"jsonpath={.data.config\.yaml}").stdout
+    for cluster, path in (kubeconfigs or {}).items():
+        mounted = f"/etc/diloco-operator-clusters/{cluster}/kubeconfig"
+        assert mounted in text
+        text = text.replace(mounted, str(path))
+    config.write_text(text)
     container = plane.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}")["spec"]["template"]["spec"][
         "containers"
     ][0]

@@ -1,0 +1,93 @@
+"""A job whose pools are in three clusters, applied in one of them: its operator makes the parts in the others, and ends them with it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.control_plane import ControlPlane
+from builders.several_clusters import HOME, SeveralClusters, all_contribute, check_tokens, seen, several_clusters, units_of
+from diloco_operator.report import Report
+
+type Obj = dict[str, Any]
+
+pytestmark = [pytest.mark.timeout(1500), pytest.mark.xdist_group("many-learners")]
+
+LEARNERS = "-l=diloco.dev/component=learner"
+
+
+def lacks_secret(plane: ControlPlane, name: str) -> bool:
+    return f"secret/{name}" not in plane.kubectl("get", "secrets", "-o", "name").stdout.split()
+
+
+def parts_train(job: Obj | None) -> bool:
+    return [part.get("state") for part in (job or {}).get("status", {}).get("parts", ())] == ["Training", "Training"]
+
+
+def is_suspended(job: Obj | None) -> bool:
+    return bool((job or {}).get("status", {}).get("state") == "Suspended")
+
+
+async def test_one_manifest_trains_in_three_clusters_and_goes_from_all(tmp_path: Path) -> None:
+    """The job is suspended and resumed, ends with exact tokens, and is deleted, all at home."""
+    async with several_clusters(tmp_path, {HOME: 1, "tokyo": 1, "osaka": 1}) as scene:
+        found = await scene.home.job("quad", parts_train)
+        assert found["status"]["learners"]["placed"] == 3
+        pods = [(await cluster.kubectl("get", "pods", LEARNERS, "-o", "name")).split() for cluster in scene.clusters.values()]
+        units = [pod.rpartition("-a1-0")[0].rpartition("quad-")[2] for [pod] in pods]
+        assert [unit.endswith(end) for unit, end in zip(units, ("v5p-0", "at-tokyo-0", "at-osaka-0"), strict=True)] == [True] * 3
+
+        await scene.home.change("quad", {"suspend": True})
+        for cluster in scene.clusters.values():
+            await cluster.job("quad", is_suspended)
+        await scene.home.change("quad", {"suspend": False})
+        await scene.home.job("quad", all_contribute(3))
+
+        ended = await scene.finish()
+        check_tokens(scene.planes[HOME], ended, ["v5p-0", "at-tokyo-0", "at-osaka-0"])
+        await scene.home.kubectl("delete", "dlj", "quad", "--timeout=120s")
+        for name in ("tokyo", "osaka"):
+            assert scene.planes[name].kubectl("get", "dlj", "-o", "name").stdout.split() == []
+            await seen(functools.partial(lacks_secret, scene.planes[name], "quad-home"), "the end of the part's Secret")
+
+
+async def test_no_cut_and_no_two_cuts_at_once_stop_the_units_that_reach_the_syncer(tmp_path: Path) -> None:
+    """API servers, operators and the link to the syncer, each alone and all pairs. Units train on, in the attempts in which they were: none
+    starts a second time anywhere. At the end every token is of one of them."""
+    async with several_clusters(tmp_path, {HOME: 1, "tokyo": 2}) as scene, scene.syncer("tokyo") as report:
+        cuts = cuts_of(scene)
+        before = units_of(report())
+        assert before == {"v5p-0": 1, "at-tokyo-0": 1, "at-tokyo-1": 1}
+        for names in (*((name,) for name in cuts), *itertools.combinations(cuts, 2)):
+            survivors = {"v5p-0": 1} if "link" in names else before
+            for name in names:
+                await asyncio.to_thread(cuts[name][0])
+            await seen(trains_on(report, 20, survivors), f"20 outer steps of the units beside {' and '.join(names)}")
+            for name in names:
+                await asyncio.to_thread(cuts[name][1])
+            await seen(trains_on(report, 1, before), f"all units after the cut of {' and '.join(names)}")
+        ended = await scene.finish()
+        check_tokens(scene.planes[HOME], ended, list(before))
+
+
+def trains_on(report: Callable[[], Report], steps: int, units: Mapping[str, int]) -> Callable[[], bool]:
+    """Whether so many outer steps are done since this call, and these units contribute in these attempts."""
+    goal = report().t + steps
+    return lambda: report().t >= goal and units_of(report()).items() >= units.items()
+
+
+def cuts_of(scene: SeveralClusters) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Name of a cut -> how it begins and ends."""
+    home, tokyo = scene.planes[HOME], scene.planes["tokyo"]
+    return {
+        "home's API server": (home.stop_api_server, home.start_api_server),
+        "tokyo's API server": (tokyo.stop_api_server, tokyo.start_api_server),
+        "link": (scene.link.cut, scene.link.mend),
+        "home's operator": (lambda: scene.kill_operator(HOME), lambda: scene.start_operator(HOME)),
+        "tokyo's operator": (lambda: scene.kill_operator("tokyo"), lambda: scene.start_operator("tokyo")),
+    }
