@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.api.status import UnitStatus
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable
@@ -49,6 +50,9 @@ def unit_of(view: JobView, name: str) -> UnitStatus:
     for unit in view.status.units:
         if unit.name == name:
             return unit
+    elsewhere = next((pool.cluster for pool in view.status.pools if pool.cluster and names.unit_index(pool.name, name) is not None), None)
+    if elsewhere is not None:
+        raise CommandError(f'unit {name} of job "{view.name}" runs in cluster {elsewhere}: give the command there, with that context')
     units = [unit.name for unit in view.status.units]
     existing = f"its units are: {_listed(units)}" if units else "it has none yet"
     raise CommandError(f'job "{view.name}" has no unit "{name}"; {existing}')

@@ -33,6 +33,7 @@ def is_suspended(job: Obj | None) -> bool:
     return bool((job or {}).get("status", {}).get("state") == "Suspended")
 
 
+@pytest.mark.core
 async def test_one_manifest_trains_in_three_clusters_and_goes_from_all(tmp_path: Path) -> None:
     """The job is suspended and resumed, ends with exact tokens, and is deleted, all at home."""
     async with several_clusters(tmp_path, {HOME: 1, "tokyo": 1, "osaka": 1}) as scene:

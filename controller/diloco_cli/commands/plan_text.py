@@ -99,9 +99,19 @@ def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: 
         speed = "TOKENS/S" if job.tokens_per_second is not None else "SPEED"
         header = ("UNIT", "RUNS ON", *(("BEFORE",) if show_before else ()), speed, "SHARE", "WHY")
         lines += [f"  {line}" for line in table(header, [*rows, *ended])]
+    lines += _elsewhere(job, width)
     lines += _spares(job, width)
     lines += _waiting(job, width)
     return lines
+
+
+def _elsewhere(job: JobOutlook, width: int) -> Iterator[str]:
+    """Yield `2 units of pool far run in cluster tokyo, if they fit there`."""
+    for pool in job.pools:
+        if pool.cluster and job.verdict not in (Verdict.IDLE, Verdict.REFUSED):
+            units = plural(pool.assigned, "unit")
+            fit = ", if they fit there, which is not known here" if pool.assigned else ": others come first"
+            yield from wrapped(f"{units} of pool {pool.name} in cluster {pool.cluster}{fit}", "  ", width)
 
 
 def _spares_of(job: JobOutlook) -> list[int]:

@@ -99,6 +99,10 @@ class PoolOutlook:
     message: str
     remedies: tuple[str, ...]
     spares: SparesOutlook
+    cluster: str = ""
+    """The other cluster that it is in, "" for this one."""
+    assigned: int = 0
+    """Units that the job gives to a pool in another cluster. Whether they fit there is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +144,11 @@ def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
         for unit in status.units
         if _waits(unit)
     ]
-    short = tuple(pool.name for pool in pools if pool.placed < pool.min)
-    verdict, message = _verdict(job, spec, status, len(units), short)
+    short = tuple(pool.name for pool in pools if pool.placed < pool.min and not pool.cluster)
+    elsewhere = sum(pool.assigned for pool in pools)
+    verdict, message = _verdict(job, spec, status, len(units) + elsewhere, short)
+    if verdict is Verdict.STALLED and elsewhere and len(units) < spec.training.quorum:
+        verdict, message = Verdict.FITS, ""  # no program runs elsewhere in a preview, so the job trains with its own units alone
     return JobOutlook(
         namespace=job["metadata"].get("namespace", "default"),
         name=job["metadata"]["name"],
@@ -179,6 +186,7 @@ def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus], spares: Sp
                 pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), lack_of(pool_status.reason).of_slices,
                 pool_status.reason, pool_status.message, pool_status.remedies or (),
                 SparesOutlook(pool.spares, pool_status.spares or 0, tuple(spares.get(pool.name, ()))),
+                pool.cluster, pool_status.assigned or 0,
             )
         )  # fmt: skip
     return tuple(outlooks)

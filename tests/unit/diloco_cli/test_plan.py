@@ -61,6 +61,20 @@ def test_a_job_is_shown_with_each_unit_where_it_would_run_why_there_and_its_shar
     ]
 
 
+def test_units_of_other_clusters_are_counted_and_not_placed(tmp_path: Path) -> None:
+    """One of four units is for the pool here, and the others are of tokyo."""
+    pools = [tpu_pool(topology="2x2x1", max=1), tpu_pool("far", topology="2x2x1", max=3, cluster="tokyo")]
+    job = a_job("lm", *pools, min=3, max=4, spec={"syncer": {"externalAddress": "syncer.example.com"}})
+    result = run(a_file(tmp_path / "lm.yaml", job), "--fleet", FLEET)
+    assert result.exit_code == 0, result.output
+    assert shown(result)[:4] == [
+        "lm in namespace default: fits, 1 unit (at least 3, at most 4), speed 1.00",
+        "  UNIT    RUNS ON   SPEED   SHARE   WHY",
+        "  v5p-0   v5p-a     1.00    100%    1st choice",
+        "  3 units of pool far in cluster tokyo, if they fit there, which is not known here",
+    ]
+
+
 def test_a_fleet_that_loses_a_pool_and_drains_a_node_shows_before_and_after() -> None:
     result = run(QUICKSTART, "--fleet", FLEET, "--without", "h100", "--drain", "v6e-a")
     assert result.exit_code == 0, result.output
