@@ -10,7 +10,7 @@ comma := ,
 # Bytecode is kept, whatever the shell says: without it each process compiles its libraries anew, for 0.5 s, with torch 2 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-core test-versions test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-peers bench-smoke proto crds docs screenshots site wheel images release clean
+.PHONY: help setup demo demo-regions quick test test-core test-versions test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-peers bench-smoke proto crds docs screenshots site wheel images release clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -30,6 +30,11 @@ $(STAMP): pyproject.toml runtimes/pyproject.toml uv.lock hack/setup.sh runtimes/
 demo: setup  ## train one model on four simulated nodes; kill one unit on the way
 	@rm -rf .demo
 	@$(BIN)/diloco up examples/quickstart.yaml --fleet examples/fleet.yaml --state-dir .demo --fault unit=h100-1,step=80,signal=KILL
+
+demo-regions: setup  ## train one model over three control planes with an operator each, two of them elsewhere
+	@rm -rf .demo-regions
+	@cd examples/regions && ../../$(BIN)/diloco up job.yaml --fleet home.yaml --cluster tokyo=tokyo.yaml --cluster osaka=osaka.yaml \
+	  --state-dir ../../.demo-regions
 
 quick: setup  ## run fast checks and the unit tests, without a cluster
 	@hack/quick.sh

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from diloco_cli.job_tables import NOTHING, Table, cell_text, units_table
+from diloco_cli.job_tables import NOTHING, Table, cell_text, parts_table, units_table
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.view_model import JobView, Line, seconds_left
 from diloco_cli.view_text import count, duration, goodput_text, plain, shortly
@@ -143,4 +143,9 @@ def summary(view: JobView) -> RenderableType:
         figures.append(f"held-out loss {loss_text(progress.held_out_loss, 5)}")
     goodput = view.status.goodput
     lines = [", ".join(figures), *([goodput_text(goodput)] if goodput is not None and goodput.unit_seconds.total else [])]
-    return Group(title(view, view.why()), *(Text(f"  {line}") for line in lines), Text(), live_table(shown, 0.0))
+    tables = [shown, *([parts_table(view.status.parts).without("HEARD")] if view.status.parts else [])]
+    return Group(
+        title(view, view.why()),
+        *(Text(f"  {line}") for line in lines),
+        *(each for table in tables for each in (Text(), live_table(table, 0.0))),
+    )

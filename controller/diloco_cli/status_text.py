@@ -30,7 +30,6 @@ def as_json(view: JobView) -> dict[str, Any]:
         "suspend": view.suspend,
         "learners": status.learners.model_dump(mode="json", by_alias=True),
         "pools": [pool.model_dump(mode="json", by_alias=True) for pool in status.pools],
-        **({"parts": [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in status.parts]} if status.parts else {}),
         **({"home": status.home.model_dump(mode="json", by_alias=True, exclude_none=True)} if status.home is not None else {}),
         "hosts": [host.model_dump(mode="json", by_alias=True) for host in status.hosts],
     }

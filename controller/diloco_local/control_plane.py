@@ -8,18 +8,21 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import grpc.aio
 from diloco.contract import SYNCER_PORT
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import COMPONENT_LEARNER, CUSTOM_RESOURCES, JobKey
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.operator import DecisionOptions, Operator
+from diloco_operator.operator.part_clusters import ClusterConfig, OtherClusters
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report
+from diloco_operator.telemetry.endpoint import Endpoint, open_channel
 from diloco_operator.telemetry.watcher import SyncerWatcher
 from diloco_operator.timeouts import TelemetryTimeouts
 
@@ -69,10 +72,41 @@ class Listeners:
     """With every report of a syncer."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherFleet:
+    """Another cluster of the same run, for `pools[].cluster`."""
+
+    nodes: Sequence[Obj]
+    namespaces: Sequence[str] = ("default",)
+    """Namespaces of jobs that may have units there, in a namespace of the same name."""
+
+
+class SimulatedCluster:
+    """One cluster besides its operator: API server, scheduler, kubelet and nodes. Its folder is below the state directory of the run."""
+
+    def __init__(self, folder: Path, nodes: Sequence[Obj], context: Callable[[Client, Path], KubeletContext]) -> None:
+        self.client = MemoryApi()
+        self._folder = folder
+        shared = context(self.client, folder)
+        self.kubelet = Kubelet(shared)
+        self.nodes = RegisteredNodes(self.client, self.kubelet, shared, nodes)
+
+    async def start(self, tasks: BackgroundTasks) -> None:
+        """Raises BadNode."""
+        # Before the tasks start: the operator watches the kind that this creates, and places jobs on these nodes.
+        await self.client.create(CUSTOM_RESOURCES, build_crd())
+        await self.nodes.register()
+        tasks.run("scheduler", Scheduler(self.client).run)
+        tasks.run("claims", ClaimBinder(self.client, self._folder).run)
+        tasks.run("kubelet", self.kubelet.run)
+        tasks.run("nodes", self.nodes.run)
+
+
 class LocalControlPlane:
     """An async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
 
     Create jobs through `client`. When a background task fails, `failed` gets its exception, and the caller must leave the control plane.
+    `clusters`: other clusters, by name, each with a control plane and an operator of its own. Names of pods mean the same in all of them.
     """
 
     def __init__(
@@ -85,6 +119,7 @@ class LocalControlPlane:
         programs: ProgramOptions | None = None,
         timing: LocalTiming | None = None,
         listeners: Listeners | None = None,
+        clusters: Mapping[str, OtherFleet] | None = None,
     ) -> None:
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
@@ -93,13 +128,15 @@ class LocalControlPlane:
         self._programs = programs or ProgramOptions()
         self._timing = timing or LocalTiming()
         self._listeners = listeners or Listeners()
+        self._clusters = dict(clusters or {})
         self._stack = contextlib.AsyncExitStack()
         self.client: Client
         self.kubelet: Kubelet
         self.nodes: RegisteredNodes
         self.injector: FaultInjector
         self.supervisor: Supervisor
-        self._operator: Operator
+        self._operators: list[Operator]
+        """The one of this cluster first."""
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
@@ -114,31 +151,41 @@ class LocalControlPlane:
             self.failed = tasks.failed
             self.supervisor = await stack.enter_async_context(Supervisor(self._programs.priority))
             network.check_port(SYNCER_PORT, "the syncer of every job")
-            self.client = client = MemoryApi()
-            context = KubeletContext(
-                client,
-                self.supervisor,
-                Addresses(network.second),
-                self.state_dir.path,
-                Path.cwd(),
-                chosen_environment=self._programs.environment,
-                short_paths=short_paths,
-                volume_sync=self._timing.volume_sync,
-            )
-            self.kubelet = Kubelet(context)
-            self.nodes = RegisteredNodes(client, self.kubelet, context, self._node_manifests)
-            self._operator = self._new_operator()
-            self.injector = FaultInjector(client, self.kubelet, self._faults, self._listeners.on_fault)
+            addresses = Addresses(network.second)
+
+            def context(client: Client, folder: Path) -> KubeletContext:
+                return KubeletContext(
+                    client,
+                    self.supervisor,
+                    addresses,
+                    folder,
+                    Path.cwd(),
+                    chosen_environment=self._programs.environment,
+                    short_paths=short_paths,
+                    volume_sync=self._timing.volume_sync,
+                )
+
+            home = SimulatedCluster(self.state_dir.path, self._node_manifests, context)
+            self.client, self.kubelet, self.nodes = home.client, home.kubelet, home.nodes
+            others = {}
+            for name, fleet in self._clusters.items():
+                folder = stack.enter_context(StateDir(self.state_dir.path / "clusters" / name)).path
+                others[name] = SimulatedCluster(folder, fleet.nodes, context)
+            known = [
+                (ClusterConfig(name, "", {each: each for each in self._clusters[name].namespaces}), other.client)
+                for name, other in others.items()
+            ]
+            self._operators = [
+                self._operator(home.client, addresses, self._listeners.on_report, OtherClusters(known)),
+                *(self._operator(other.client, addresses) for other in others.values()),
+            ]
+            self.injector = FaultInjector(home.client, home.kubelet, self._faults, self._listeners.on_fault)
             # Pushed last, so that it is called first: the tasks must end before the things that they use.
             stack.push_async_callback(tasks.stop)
-            # Before the tasks start: the operator watches the kind that this creates, and places jobs on these nodes.
-            await self.client.create(CUSTOM_RESOURCES, build_crd())
-            await self.nodes.register()
-            tasks.run("scheduler", Scheduler(client).run)
-            tasks.run("claims", ClaimBinder(client, self.state_dir.path).run)
-            tasks.run("kubelet", self.kubelet.run)
-            tasks.run("nodes", self.nodes.run)
-            tasks.run("operator", self._operator.run)
+            for cluster in (home, *others.values()):
+                await cluster.start(tasks)
+            for operator in self._operators:
+                tasks.run("operator", operator.run)
             tasks.run("faults", self.injector.run, may_end=True)
             self._stack = stack.pop_all()
         return self
@@ -147,23 +194,32 @@ class LocalControlPlane:
         await self._stack.aclose()
 
     def programs(self, job: JobKey) -> int:
-        """How many of the job's learner pods have running programs, as the operator sees it."""
-        return sum(pod.uses is not None and pod.component == COMPONENT_LEARNER for pod in self._operator.caches.pods(job))
+        """How many of the job's learner pods have running programs, as the operators see it."""
+        pods = (pod for operator in self._operators for pod in operator.caches.pods(job))
+        return sum(pod.uses is not None and pod.component == COMPONENT_LEARNER for pod in pods)
 
     async def programs_ended(self, jobs: Collection[JobKey]) -> None:
-        """Wait until no program of these jobs runs any more and the operator has written their end. The programs of an ended job end by
+        """Wait until no program of these jobs runs any more and the operators have written their end. The programs of an ended job end by
         themselves, or the operator ends them."""
-        caches = self._operator.caches
         while True:
-            running = any(pod.uses is not None for job in jobs for pod in caches.pods(job))
-            if not running and self._operator.idle:
+            running = any(pod.uses is not None for job in jobs for operator in self._operators for pod in operator.caches.pods(job))
+            if not running and all(operator.idle for operator in self._operators):
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
-    def _new_operator(self) -> Operator:
+    def _operator(
+        self,
+        client: Client,
+        addresses: Addresses,
+        on_report: Callable[[JobKey, Report], None] | None = None,
+        others: OtherClusters | None = None,
+    ) -> Operator:
+        def channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
+            return open_channel(replace(endpoint, host=addresses.resolve(endpoint.host)), now)  # there is no DNS here
+
         rng = random.random
-        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._listeners.on_report)
-        return Operator(self.client, telemetry=telemetry, now=time.time, rng=rng, decisions=DecisionOptions(self._config))
+        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=on_report, channel=channel)
+        return Operator(client, telemetry=telemetry, now=time.time, rng=rng, decisions=DecisionOptions(self._config), others=others)
 
 
 # --- Background tasks of one program that must all run on: if one ends, the program has failed ------------------------

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from diloco_operator.api.job import load
 from diloco_operator.api.names import MANAGER
 from diloco_operator.fleet.node import project_node
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
+from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.program.duration import Duration
 
@@ -69,6 +70,10 @@ class Variable(click.ParamType[tuple[str, str]]):
 @catalogue_option
 @click.option("--fleet", metavar="FILE", help="Simulated nodes: a file with Kubernetes Node manifests. Default: this machine as cpu nodes.")
 @click.option(
+    "--cluster", "clusters", multiple=True, metavar="NAME=FILE",
+    help="Another cluster, for pools with cluster: NAME, with the nodes of FILE and an operator of its own. May be repeated.",
+)  # fmt: skip
+@click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
     help="Directory for snapshots and logs. A later run with it continues from the last snapshot.",
 )  # fmt: skip
@@ -93,7 +98,7 @@ class Variable(click.ParamType[tuple[str, str]]):
 )
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
-    files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
+    files: tuple[str, ...], fleet: str | None, clusters: tuple[str, ...], state_dir: Path, faults: tuple[Fault, ...],
     variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, dashboard: bool, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
@@ -113,12 +118,13 @@ def up(
     jobs, config_maps = _objects(files)
     try:
         nodes = load_fleet(fleet)
+        others = {name: load_fleet(file) for name, file in map(_cluster, clusters)}
     except BadFleet as error:
         refuse(*error.sentences)
     if sentences := unknown_units(faults, jobs):
         refuse(*sentences)
     view = view_of(output)
-    for text in hints(jobs, nodes, fleet):
+    for text in hints(jobs, nodes, fleet, others):
         if output == "json":
             view.note(text)
         else:
@@ -135,6 +141,7 @@ def up(
         report=report,
         config_maps=config_maps,
         dashboard=dashboard,
+        clusters=others,
     )
     run_here(options, view)
 
@@ -170,20 +177,36 @@ def _placed(obj: Obj) -> Obj:
     return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
 
 
-def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:
-    """Yield what to tell before the start: pools whose hardware the fleet lacks, and jobs that will not run. Pure."""
-    kinds = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
-    where = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
+def _cluster(text: str) -> tuple[str, str]:
+    name, equals, file = text.partition("=")
+    if not name or not equals or not file:
+        refuse(f"--cluster {text}: write NAME=FILE, the name of the cluster and a file with its nodes")
+    return name, file
+
+
+def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None, others: Mapping[str, Sequence[Obj]] | None = None) -> Iterator[str]:
+    """Yield what to tell before the start: pools whose hardware the fleet lacks, and jobs that will not run. `others`: the nodes of other
+    clusters. Pure."""
+    kinds = {cluster: _kinds(of_cluster) for cluster, of_cluster in {"": nodes, **(others or {})}.items()}
+    here = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
     for job in jobs:
         name = job["metadata"]["name"]
         for pool in load(job).spec.pools:
             shape = shape_of(pool)
-            if not kinds_for(shape, kinds):
+            if pool.cluster not in kinds:
+                yield f"{name}: pool {pool.name} is in cluster {pool.cluster}, which is not here; give its nodes by --cluster"
+                continue
+            where = f"cluster {pool.cluster}" if pool.cluster else here
+            if not kinds_for(shape, kinds[pool.cluster]):
                 yield f"{name}: pool {pool.name} asks for {shape}, and {where} has none; its units stay unplaced"
         if job["spec"].get("suspend"):
             yield f"{name}: spec.suspend is set; the job does not train until you remove it"
         if job["spec"].get("managedBy", MANAGER) != MANAGER:
             yield f"{name}: spec.managedBy is {job['spec']['managedBy']!r}, not {MANAGER!r}; this operator ignores the job"
+
+
+def _kinds(nodes: Sequence[Obj]) -> set[SliceKind]:
+    return {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
 
 
 def _log_to(file: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diloco.wording import plural
-from diloco_local.control_plane import Listeners, LocalControlPlane, ProgramOptions
+from diloco_local.control_plane import Listeners, LocalControlPlane, OtherFleet, ProgramOptions
 from diloco_local.faults import Fault, Fired
 from diloco_local.pod_logs import LocalPodLogs
 from diloco_local.processes import Priority
@@ -83,6 +83,8 @@ class UpOptions:
     """ConfigMaps that pods of the jobs mount."""
     dashboard: bool = False
     """Whether to serve the dashboard while the jobs run."""
+    clusters: Mapping[str, Sequence[Obj]] = field(default_factory=dict)
+    """Name of another cluster -> its nodes."""
 
 
 class Run:
@@ -109,12 +111,14 @@ class Run:
     async def __call__(self) -> Ending:
         """Return once no process runs any more and the view has shown the result."""
         options = self._options
+        namespaces = list(dict.fromkeys(str(job["metadata"]["namespace"]) for job in options.jobs))
         self._plane = LocalControlPlane(
             options.state_dir,
             options.nodes,
             faults=options.faults,
             programs=ProgramOptions(options.environment, options.priority),
             listeners=Listeners(self._on_fault, self._recorder.report),
+            clusters={name: OtherFleet(nodes, namespaces) for name, nodes in options.clusters.items()},
         )
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:

@@ -1,0 +1,54 @@
+"""`diloco up --cluster`: one job over embedded control planes beside each other, each with an operator and nodes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import yaml
+from builders.jobs import Obj
+from builders.local_jobs import a_fleet, a_quadratic_job
+from builders.up_runs import DILOCO, Up
+from click.testing import CliRunner
+from diloco_cli.diloco.main import main
+from diloco_operator.api.names import unit_name
+
+pytestmark = pytest.mark.timeout(600)
+
+TOKYO = ("--cluster", "tokyo=tokyo.yaml")
+
+
+def a_job_over_two_clusters(**options: object) -> Obj:
+    job = a_quadratic_job(units={"v5p": 1}, min=3, **options)  # type: ignore[arg-type]
+    [pool] = job["spec"]["pools"]
+    job["spec"]["pools"].append({**pool, "name": "far", "cluster": "tokyo", "learners": {"max": 2}})
+    job["spec"]["learners"]["max"] = 3
+    job["spec"]["syncer"] = {"externalAddress": "quad-syncer.quad.default.svc"}
+    return job
+
+
+def renamed(nodes: list[Obj], prefix: str) -> list[Obj]:
+    return [{**node, "metadata": {**node["metadata"], "name": f"{prefix}-{node['metadata']['name']}"}} for node in nodes]
+
+
+def test_a_job_over_two_clusters_is_trained_to_its_end_by_all_its_units(tmp_path: Path) -> None:
+    assert DILOCO.is_file()
+    (tmp_path / "tokyo.yaml").write_text(yaml.safe_dump_all(renamed(a_fleet(tpus=2, gpus=0), "far")))
+    up = Up(tmp_path, [a_job_over_two_clusters(steps=60, training={"quorum": 3})], *TOKYO, fleet=a_fleet(tpus=1, gpus=0))
+    with contextlib.closing(up.process.stdout):  # type: ignore[type-var]
+        status, last = up.end()
+    assert (status, last["ending"]) == (0, "Complete"), up.errors()
+    [job] = last["jobs"]
+    [part] = job["parts"]
+    assert (part["name"], part["units"], part["tokens"] > 0) == ("tokyo", 2, True)
+    assert part["tokens"] + sum(unit["tokens"] for unit in job["units"]) == job["progress"]["tokens"]
+    logs = {folder.name for folder in (tmp_path / "state" / "clusters" / "tokyo" / "logs" / "default").iterdir()}
+    assert logs == {f"quad-{unit_name('far', index)}-a1-0" for index in range(2)}, "their pods ran in tokyo"
+
+
+def test_a_pool_in_a_cluster_that_is_not_given_is_told_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job_over_two_clusters()))
+    result = CliRunner().invoke(main, ["up", str(tmp_path / "job.yaml"), "--state-dir", str(tmp_path / "state"), "--cluster", "tokyo"])
+    assert result.exit_code == 2
+    assert "--cluster tokyo: write NAME=FILE, the name of the cluster and a file with its nodes" in result.stderr
