@@ -112,7 +112,7 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
 
 def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     """Delete the pods that do not end by themselves, and the job itself when its time to live is over. Status still follows what happens to
-    the model."""
+    the model. The parts of a complete job end by themselves, and those of a failed one give their hardware back."""
     job = context.observed.job
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
@@ -122,6 +122,7 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     status["conditions"] = merge(status["conditions"], conditions.accepted(job.problems), job.generation, context.now)
     write = write_status(context.observed, status, context.now, of_units=lambda: unit_events(context.records_before, records))
     return Plan(
+        parts=None if end.complete else wanted_parts(context, suspend=True),
         patches=(*retention.patches, *removal.patches),
         status=write.action,
         deletes=(*removal.deletes, *([delete] if delete is not None else [])),

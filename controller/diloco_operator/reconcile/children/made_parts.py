@@ -29,7 +29,10 @@ def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPar
     derived, service = job.derived, children.external_service
     if shares is None or derived is None:
         return () if names.FINALIZER_PARTS in job.finalizers else None
-    address = external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
+    try:
+        address = external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
+    except ValueError:  # the CRD's rules refuse what does not parse; another CRD may let it through
+        return None
     spec = context.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     training = json.loads(derived.job_file)["training"]
     parts = []

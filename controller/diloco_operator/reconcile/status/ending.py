@@ -27,6 +27,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status import ending_words
+from diloco_operator.reconcile.status.contributing import contributing_outside
 from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import why_given_up
 
@@ -125,13 +126,18 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     quorum = context.quorum
     if any(pool.learners.max == 0 for pool in context.spec.pools):
         return None  # a pool that is switched off can be switched on
-    if not failed or context.finishing or context.suspended or possible_units(context, records) >= quorum:
+    if not failed or context.finishing or context.suspended or possible_units(context, records) + _elsewhere(context) >= quorum:
         return None
     layout = all(follows(record.reason, Follows.OTHER_MODEL) for record in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda record: (record.since or 0.0, record.name))
     why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
     return JobEnd(reason, ending_words.quorum_lost(context.observed.job.name, len(failed), quorum, last.name, why))
+
+
+def _elsewhere(context: ReconcileContext) -> int:
+    """Learners outside this cluster that contribute, or may: this operator knows of some of them only that they do."""
+    return max(contributing_outside(context), context.shares.elsewhere if context.shares is not None else 0)
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
+from builders.pods import exits
 from builders.stage import START, Stage
 from diloco_operator.api.names import FINALIZER_PARTS
 from diloco_operator.kube.timestamps import format_timestamp
@@ -87,6 +88,21 @@ def test_a_suspended_job_suspends_its_parts_and_makes_none() -> None:
     stage.edit(suspend=True)
     part = wanted(stage)
     assert (part.manifest["spec"]["suspend"], part.may_be_made) == (True, False)
+
+
+def test_a_failed_job_suspends_its_parts_and_a_complete_one_leaves_them_to_end() -> None:
+    stage = a_stage(least=3, restart={"limit": 0}).train()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.status["state"] != "Failed", "those elsewhere may still be the quorum"
+    stage.edit(training={**stage.job["spec"]["training"], "quorum": 3})
+    stage.settle()
+    assert stage.status["state"] == "Failed"
+    assert wanted(stage).manifest["spec"]["suspend"] is True
+    complete = a_stage().train()
+    exits(complete.syncer, 0, complete.now)
+    complete.settle()
+    assert (complete.status["state"], complete.reconcile_only().parts) == ("Complete", None)
 
 
 def test_a_job_may_have_all_its_units_elsewhere() -> None:
