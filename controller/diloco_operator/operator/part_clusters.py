@@ -212,6 +212,10 @@ class PartCluster:
         manifest = {**part.manifest, "metadata": {**part.manifest["metadata"], "name": key[1], "namespace": namespace}}
         if found is None:
             try:
+                # An older CRD would drop syncer.at without a word, and the part would be a job of its own.
+                stored = await self._there.create(names.DILOCO_JOBS, manifest, field_manager=names.FIELD_MANAGER, dry_run=True)
+                if not _has(stored.get("spec"), {"syncer": part.manifest["spec"]["syncer"]}):
+                    return f"the CRD in cluster {self._config.name} knows no syncer.at: upgrade the operator there"
                 await self._there.create(names.DILOCO_JOBS, manifest, field_manager=names.FIELD_MANAGER)
             except AlreadyExists:
                 return (

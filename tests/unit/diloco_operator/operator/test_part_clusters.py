@@ -15,6 +15,7 @@ from builders.operator_run import an_api
 from builders.virtual_time import run_virtual
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import NotFound, Unavailable
 from diloco_operator.operator.part_clusters import ClusterConfig, OtherClusters, PartCluster, PartClusters
 from diloco_operator.plan import WantedPart
@@ -38,7 +39,7 @@ class Link:
         async def send(*arguments: Any, **options: Any) -> Any:
             if self.away:
                 raise Unavailable(503, "ServiceUnavailable", "no route to tokyo")
-            if name in ("create", "update", "patch", "delete"):
+            if name in ("create", "update", "patch", "delete") and not options.get("dry_run"):
                 self.writes.append(f"{name} {arguments[0].kind}")
             return await method(*arguments, **options)
 
@@ -172,6 +173,26 @@ def test_a_job_of_the_name_that_is_no_part_of_this_one_is_left_as_it_is() -> Non
         job = await scene.job()
         assert job is not None
         assert job["spec"]["learners"]["max"] == 2
+
+    play(scenario)
+
+
+def test_a_cluster_whose_crd_knows_no_parts_gets_none() -> None:
+    """It would store the part without syncer.at, as a job with a syncer of its own."""
+
+    async def scenario(scene: Scene) -> None:
+        crd = build_crd()
+        [version] = crd["spec"]["versions"]
+        del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["syncer"]["properties"]["at"]
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"].pop("x-kubernetes-validations")
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["syncer"].pop("x-kubernetes-validations")
+        version["schema"]["openAPIV3Schema"].pop("x-kubernetes-validations")
+        await scene.there.patch(names.CUSTOM_RESOURCES, "", crd["metadata"]["name"], {"spec": {"versions": [version]}})
+        scene.want()
+        await asyncio.sleep(5)
+        assert await scene.job() is None
+        problem = scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].problem
+        assert problem == "the CRD in cluster tokyo knows no syncer.at: upgrade the operator there"
 
     play(scenario)
 
