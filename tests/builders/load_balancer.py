@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from builders.child_processes import Launcher
 from builders.control_plane import ControlPlane
+from builders.jobs import Obj
 from builders.local_jobs import PROGRAM
 from diloco import contract
 from diloco_operator.api.names import ANNOTATION_ADDRESS, COMPONENT_SYNCER, LABEL_COMPONENT, LABEL_JOB
@@ -122,3 +123,14 @@ def a_plain_process(bundle: Path, **environment: str) -> Iterator[subprocess.Pop
         process.kill()
         process.wait()
         launcher.close()
+
+
+def check_tokens(plane: ControlPlane, job: Obj, units: Sequence[str], finisher: str) -> None:
+    """Each unit has trained a part, the learner that ended the job perhaps, and every token is of one of them. `plane`: of the syncer."""
+    pod = plane.request("GET", "/api/v1/namespaces/default/pods/quad-syncer")
+    [container] = pod["status"]["containerStatuses"]
+    result = contract.Result.model_validate_json(container["state"]["terminated"]["message"])
+    tokens = {unit.unit: unit.tokens for unit in result.units}
+    assert set(tokens) == {*units, finisher}
+    assert min(tokens[unit] for unit in units) > 0
+    assert sum(tokens.values()) == result.tokens == job["status"]["progress"]["tokens"]

@@ -19,7 +19,6 @@ from builders.load_balancer import LoadBalancer, a_plain_process, load_balancer,
 from builders.local import WAIT_SECONDS, is_true
 from builders.local_jobs import a_fleet, a_quadratic_job
 from builders.operator_process import OperatorReplica
-from diloco import contract
 from diloco_operator.reconcile.observe.part_secret import project_part_secret
 from diloco_operator.report import Report, UnitPhase
 from diloco_operator.telemetry.endpoint import Endpoint
@@ -153,14 +152,3 @@ def a_job_over(units: Mapping[str, int], link: LoadBalancer) -> Obj:
     job["spec"]["learners"] = {**job["spec"]["learners"], "max": sum(units.values()), "outside": ["finisher"]}
     job["spec"]["syncer"] = {"externalAddress": link.address}
     return job
-
-
-def check_tokens(plane: ControlPlane, job: Obj, units: Sequence[str]) -> None:
-    """Each unit has trained a part, the finisher perhaps, and every token is of one of them."""
-    pod = plane.request("GET", "/api/v1/namespaces/default/pods/quad-syncer")
-    [container] = pod["status"]["containerStatuses"]
-    result = contract.Result.model_validate_json(container["state"]["terminated"]["message"])
-    tokens = {unit.unit: unit.tokens for unit in result.units}
-    assert set(tokens) == {*units, "finisher"}
-    assert min(tokens[unit] for unit in units) > 0
-    assert sum(tokens.values()) == result.tokens == job["status"]["progress"]["tokens"]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.several_clusters import HOME, SeveralClusters, all_contribute, check_tokens, seen, several_clusters, units_of
+from builders.load_balancer import check_tokens
+from builders.several_clusters import HOME, SeveralClusters, all_contribute, seen, several_clusters, units_of
 from diloco_operator.report import Report
 
 type Obj = dict[str, Any]
@@ -50,7 +51,7 @@ async def test_one_manifest_trains_in_three_clusters_and_goes_from_all(tmp_path:
         await scene.home.job("quad", all_contribute(3))
 
         ended = await scene.finish()
-        check_tokens(scene.planes[HOME], ended, ["v5p-0", "at-tokyo-0", "at-osaka-0"])
+        check_tokens(scene.planes[HOME], ended, ["v5p-0", "at-tokyo-0", "at-osaka-0"], "finisher")
         await scene.home.kubectl("delete", "dlj", "quad", "--timeout=120s")
         for name in ("tokyo", "osaka"):
             assert scene.planes[name].kubectl("get", "dlj", "-o", "name").stdout.split() == []
@@ -73,7 +74,7 @@ async def test_no_cut_and_no_two_cuts_at_once_stop_the_units_that_reach_the_sync
                 await asyncio.to_thread(cuts[name][1])
             await seen(trains_on(report, 1, before), f"all units after the cut of {' and '.join(names)}")
         ended = await scene.finish()
-        check_tokens(scene.planes[HOME], ended, list(before))
+        check_tokens(scene.planes[HOME], ended, list(before), "finisher")
 
 
 def trains_on(report: Callable[[], Report], steps: int, units: Mapping[str, int]) -> Callable[[], bool]:

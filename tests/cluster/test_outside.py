@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from builders.control_plane import ControlPlane, start
 from builders.kube_jobs import KubeCluster, kube_cluster, nodes_command, operator
-from builders.load_balancer import a_plain_process, load_balancer, syncer_of
+from builders.load_balancer import a_plain_process, check_tokens, load_balancer, syncer_of
 from builders.local import WAIT_SECONDS, has_phase, is_true, wait_for
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job
 from builders.nodes import a_fleet_node
-from diloco import contract
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.rest import RestClient, load_config
 
@@ -100,7 +99,7 @@ async def test_learners_of_two_clusters_and_of_none_train_one_job(jobs_plane: Co
                 assert await asyncio.to_thread(process.wait, WAIT_SECONDS) == 0
             async with RestClient.connect(load_config(other.kubeconfig)) as client:
                 await wait_for(client, PODS, "default", "tokyo", has_phase("Succeeded"))
-            check_shares(jobs_plane, found)
+            check_tokens(jobs_plane, found, ["v5p-0", "tokyo", "lab"], "osaka")
 
 
 def check_doctor(done: subprocess.CompletedProcess[str]) -> None:
@@ -108,14 +107,3 @@ def check_doctor(done: subprocess.CompletedProcess[str]) -> None:
     wrong = [line for line in done.stdout.splitlines()[:-1] if not line.startswith("ok ")]
     assert [line.split()[:2] for line in wrong] == [["warning", "operator"]], done.stdout
     assert "agree within 10 s, and so do 2 nodes" in done.stdout
-
-
-def check_shares(plane: ControlPlane, job: Obj) -> None:
-    """Each of the first three has trained a part, the last one perhaps, and every token is of one of them."""
-    pod = plane.request("GET", "/api/v1/namespaces/default/pods/quad-syncer")
-    [container] = pod["status"]["containerStatuses"]
-    result = contract.Result.model_validate_json(container["state"]["terminated"]["message"])
-    tokens = {unit.unit: unit.tokens for unit in result.units}
-    assert set(tokens) == {"v5p-0", "tokyo", "lab", "osaka"}
-    assert min(tokens[unit] for unit in ("v5p-0", "tokyo", "lab")) > 0
-    assert sum(tokens.values()) == result.tokens == job["status"]["progress"]["tokens"]

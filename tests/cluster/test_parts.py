@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from builders.control_plane import ControlPlane, start
 from builders.kube_jobs import KubeCluster, install_chart, kube_cluster, operator
-from builders.load_balancer import LoadBalancer, a_plain_process, load_balancer, syncer_of
+from builders.load_balancer import LoadBalancer, a_plain_process, check_tokens, load_balancer, syncer_of
 from builders.local import WAIT_SECONDS, is_true
 from builders.local_jobs import a_fleet, a_quadratic_job
-from diloco import contract
 
 type Obj = dict[str, Any]
 
@@ -126,7 +125,7 @@ async def test_units_of_two_clusters_train_one_job_and_each_operator_restarts_it
         await home.job("quad", parts_contribute(2))
 
         at_home, in_tokyo = await finish(clusters, jobs_plane, tmp_path)
-        check_shares(jobs_plane, at_home)
+        check_tokens(jobs_plane, at_home, ["v5p-0", "far-0", "far-1"], "finisher")
         [complete] = [each for each in in_tokyo["status"]["conditions"] if each["type"] == "Complete"]
         assert complete["reason"] == "HomeComplete"
         assert in_tokyo["status"]["home"]["uid"] == at_home["metadata"]["uid"]
@@ -145,14 +144,3 @@ async def test_a_part_that_was_lost_with_its_status_goes_on_from_the_attempts_th
             assert next(each for each in found["status"]["units"] if each["name"] == unit)["failures"] == []
         await home.job("quad", parts_contribute(2))
         await finish(clusters, jobs_plane, tmp_path)
-
-
-def check_shares(plane: ControlPlane, job: Obj) -> None:
-    """Each unit has trained a part, the finisher perhaps, and every token is of one of them."""
-    pod = plane.request("GET", "/api/v1/namespaces/default/pods/quad-syncer")
-    [container] = pod["status"]["containerStatuses"]
-    result = contract.Result.model_validate_json(container["state"]["terminated"]["message"])
-    tokens = {unit.unit: unit.tokens for unit in result.units}
-    assert set(tokens) == {"v5p-0", "far-0", "far-1", "finisher"}
-    assert min(tokens[unit] for unit in ("v5p-0", "far-0", "far-1")) > 0
-    assert sum(tokens.values()) == result.tokens == job["status"]["progress"]["tokens"]

@@ -18,11 +18,10 @@ from diloco_operator.kube.client import Client
 from diloco_operator.kube.fields import contents
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.program.duration import Duration
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job
-from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, write_files
+from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
 
 
 @click.command(name="join-bundle", short_help="Write what a learner outside the cluster needs to join a job.")
@@ -32,14 +31,7 @@ from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syn
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Where to. Default: ./JOB-LEARNER."
 )
 @click.option("--address", default="", metavar="HOST[:PORT]", help="Where this learner finds the syncer, if not where the job says.")
-@click.option(
-    "--timeout",
-    type=Duration(above_zero=True),
-    default="2m",
-    show_default=True,
-    metavar="DURATION",
-    help="How long to wait for certificate and address.",
-)
+@timeout_option
 @target_options
 def join_bundle(target: Target, job: str, learner: str, output: Path | None, address: str, timeout: float) -> None:
     """Write a folder with all that LEARNER, one of spec.learners.outside of JOB, needs to join from another cluster or machine: its

@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from diloco_operator.api import names
 from diloco_operator.api.addresses import Address, parse_address
 from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Client, NotFound, Obj
 from diloco_operator.kube.fields import contents
+from diloco_operator.program.duration import Duration
 from diloco_operator.reconcile.children.outside import external_address
 from diloco_operator.reconcile.observe.children import ingress_of
 
@@ -24,6 +26,16 @@ PRIVATE: Final = 0o600
 """Mode of a file with a private key."""
 PUBLIC: Final = 0o644
 _POLL_SECONDS = 1.0
+
+
+timeout_option = click.option(
+    "--timeout",
+    type=Duration(above_zero=True),
+    default="2m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for certificates and address.",
+)
 
 
 async def syncer_address(client: Client, namespace: str, job: str, spec: Spec, given: str, seconds: float) -> Address:

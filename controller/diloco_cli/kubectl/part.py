@@ -22,12 +22,11 @@ from diloco_operator.kube.client import ApiError, Client, Obj
 from diloco_operator.kube.fields import contents
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.program.duration import Duration
 from diloco_operator.reconcile.children.part_manifest import part_manifest
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job, reference
-from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, write_files
+from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
 from diloco_cli.pool_option import BadPool, PoolRequest, read_pool
 from diloco_cli.yaml_text import yaml_text
 
@@ -44,14 +43,7 @@ _SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
 @click.option("--template", default="", metavar="POOL", help="Pool of the job with the pod template. Default: one of the same hardware.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Where to. Default: ./JOB-NAME.")
 @click.option("--address", default="", metavar="HOST[:PORT]", help="Where the other cluster finds the syncer, if not where the job says.")
-@click.option(
-    "--timeout",
-    type=Duration(above_zero=True),
-    default="2m",
-    show_default=True,
-    metavar="DURATION",
-    help="How long to wait for certificates and address.",
-)
+@timeout_option
 @target_options
 def part(
     target: Target, job: str, cluster: str, pools: tuple[str, ...], template: str, output: Path | None, address: str, timeout: float
