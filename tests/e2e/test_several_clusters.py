@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,25 @@ def test_a_job_over_two_clusters_is_trained_to_its_end_by_all_its_units(tmp_path
     assert part["tokens"] + sum(unit["tokens"] for unit in job["units"]) == job["progress"]["tokens"]
     logs = {folder.name for folder in (tmp_path / "state" / "clusters" / "tokyo" / "logs" / "default").iterdir()}
     assert logs == {f"quad-{unit_name('far', index)}-a1-0" for index in range(2)}, "their pods ran in tokyo"
+
+
+def test_ctrl_c_drains_all_clusters_and_the_same_command_goes_on_in_all(tmp_path: Path) -> None:
+    (tmp_path / "tokyo.yaml").write_text(yaml.safe_dump_all(renamed(a_fleet(tpus=2, gpus=0), "far")))
+
+    def run(steps: int) -> Up:
+        job = a_job_over_two_clusters(steps=steps, training={"quorum": 3}, environment={"QUADRATIC_STEP_MS": 20})
+        return Up(tmp_path, [job], *TOKYO, fleet=a_fleet(tpus=1, gpus=0))
+
+    first = run(1_000_000)
+    first.until(lambda line: line["type"] == "status" and (line.get("progress") or {}).get("step", 0) >= 30)
+    first.process.send_signal(signal.SIGINT)
+    status, stopped = first.end()
+    assert (status, stopped["ending"]) == (130, "Interrupted")
+    step = stopped["jobs"][0]["progress"]["step"]
+    status, last = run(step + 30).end()
+    assert (status, last["jobs"][0]["progress"]["step"]) == (0, step + 30)
+    log = (tmp_path / "state" / "clusters" / "tokyo" / "logs" / "default" / "quad-far-0-a1-0" / "learner-0.log").read_text()
+    assert "unit far-0 drained after" in log, log
 
 
 def test_a_pool_in_a_cluster_that_is_not_given_is_told_before_the_start(tmp_path: Path) -> None:

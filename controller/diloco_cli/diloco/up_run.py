@@ -231,6 +231,8 @@ class Run:
                     )
         is_suspended = self._wait_for(lambda: all(view.over or view.is_suspended for view in self._known.values()))
         await self._first(is_suspended, self._killed.wait(), following)
+        if self._options.clusters and not self._killed.is_set():  # learners in other clusters hand back their state, too
+            await self._first(self._plane.programs_ended(self._known), self._killed.wait(), following)
         if self._killed.is_set():
             self._view.note("killed")
 

@@ -81,7 +81,7 @@ def counted_elsewhere(context: ReconcileContext) -> Elsewhere:
     made = [part for part in context.spec.parts if part.name in clusters]
     jobs = [view.job for view in context.observed.parts.values() if view.job is not None]
     return Elsewhere(
-        context.shares.elsewhere,
+        0 if context.suspended else context.shares.elsewhere,
         sum(pool.placed for job in jobs for pool in job.pools.values()),
         sum(contributes(unit) for part in made for unit in reported_units(context.report, part)),
     )

@@ -88,6 +88,8 @@ def test_a_suspended_job_suspends_its_parts_and_makes_none() -> None:
     stage.edit(suspend=True)
     part = wanted(stage)
     assert (part.manifest["spec"]["suspend"], part.may_be_made) == (True, False)
+    stage.settle()
+    assert stage.status["learners"]["desired"] == 0
 
 
 def test_a_failed_job_suspends_its_parts_and_a_complete_one_leaves_them_to_end() -> None:
