@@ -8,7 +8,7 @@ from typing import Any
 from diloco.wording import loss_text, plural
 from diloco_operator.api.spec import Retain
 from diloco_operator.api.state import JobState
-from diloco_operator.api.status import HomeStatus, ModelStatus, UnitStatus
+from diloco_operator.api.status import HomeStatus, ModelStatus, PartStatus, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
 from diloco_cli.job_tables import Table, cell_text, conditions_table, hosts_table, parts_table, pools_table, units_table
@@ -110,6 +110,11 @@ def _snapshot(model: ModelStatus) -> str:
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
     """The table of units as lines. `wide` adds the totals of each unit."""
     return lines_of(units_table(units, wide=wide), now)
+
+
+def part_lines(parts: Sequence[PartStatus]) -> list[str]:
+    """What the syncer hears of the units in other clusters, a line for each."""
+    return [f"in cluster {part.name}: {part.unit_summary or 'no unit has joined'}" for part in parts]
 
 
 def lines_of(shown: Table, now: float) -> list[str]:

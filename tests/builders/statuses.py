@@ -9,7 +9,8 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS
+from diloco_operator.api.rules import MAX_PART_UNITS
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS
 from diloco_operator.api.status import (
     MAX_HOST_FAILURES,
     MAX_HOSTS,
@@ -21,6 +22,7 @@ from diloco_operator.api.status import (
     UnitState,
 )
 from diloco_operator.api.unit_figures import FIGURES, KEYS
+from diloco_operator.kube.fields import MOST_COUNT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 
 MOMENT = 1763640000.123
@@ -105,7 +107,16 @@ def a_large_status(
         "selector": "s" * 1024,
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
+        "parts": [_a_part(others)] * MAX_PARTS,
+        "outside": [{"name": "o" * 32, "state": "Disconnected", "message": others, "tokens": MOST_COUNT}] * MAX_OUTSIDE,
     }
+
+
+def _a_part(message: str) -> dict[str, Any]:
+    units = ", ".join(f"fifteen-letters-{index} Disconnected" for index in range(MAX_PART_UNITS))
+    moment = "2026-11-20T12:00:00.000Z"
+    figures = {"tokens": MOST_COUNT, "tokensPerSecond": 1234567890.1, "weight": 0.123, "lastHeard": moment, "silentSince": moment}
+    return {"name": "p" * 32, "units": 32, "contributing": 32, "unitSummary": units, "state": "Suspended", "message": message, **figures}
 
 
 def a_state(conditions: Mapping[str, str]) -> dict[str, str]:

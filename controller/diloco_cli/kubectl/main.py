@@ -23,7 +23,7 @@ from diloco_cli.kubectl.logs import SYNCER, logs_of, show_logs
 from diloco_cli.kubectl.retry import retry_job, wait_retried
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
 from diloco_cli.program import Program
-from diloco_cli.status_text import as_json, status_text, units_lines
+from diloco_cli.status_text import as_json, part_lines, status_text, units_lines
 from diloco_cli.view_model import JobView
 
 _OUTPUT = click.option(
@@ -127,9 +127,11 @@ def units(target: Target, job: str, output: str) -> None:
     async def work(client: RestClient, namespace: str) -> None:
         view = JobView.of(await find_job(client, namespace, job))
         if output == "json":
-            click.echo(json.dumps({"units": as_json(view)["units"]}, indent=2))
-        elif view.status.units:
-            click.echo("\n".join(units_lines(view.status.units, time.time(), wide=output == "wide")))
+            shown = as_json(view)
+            click.echo(json.dumps({key: shown[key] for key in ("units", "parts") if key in shown}, indent=2))
+        elif view.status.units or view.status.parts:
+            own = units_lines(view.status.units, time.time(), wide=output == "wide") if view.status.units else []
+            click.echo("\n".join([*own, *([""] if own and view.status.parts else []), *part_lines(view.status.parts or ())]))
         else:
             click.echo(f'job "{job}" has no units yet', err=True)
 

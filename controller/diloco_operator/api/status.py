@@ -145,6 +145,9 @@ class PartStatus(ApiModel):
     name: str = Field(max_length=63, description="As in spec.parts.")
     units: int = Field(0, ge=0, description="Its units that have joined, in whatever state they are now.")
     contributing: int = Field(0, ge=0, description="Its units that contribute.")
+    unit_summary: str = Field(
+        "", max_length=2048, description='Its units as the syncer sees them, such as "tokyo-0 Contributing, tokyo-1 Disconnected".'
+    )
     tokens: int = Field(0, ge=0, description="Tokens of its units that were committed to the global parameters.")
     tokens_per_second: float = Field(
         0.0, ge=0, le=MAX_LEARNERS * MOST_TOKENS_PER_SECOND, description="Tokens/s of its units together, moving average."

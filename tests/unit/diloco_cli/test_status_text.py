@@ -9,9 +9,10 @@ import pytest
 from builders.cluster_scenes import NOW, SINCE, unit
 from builders.job_views import a_view, described
 from diloco_cli.curve import Paper
-from diloco_cli.status_text import as_json, headline, status_text, units_lines
+from diloco_cli.status_text import as_json, headline, part_lines, status_text, units_lines
 from diloco_cli.view_model import JobView
 from diloco_operator.api.losses import format_losses
+from diloco_operator.api.status import PartStatus
 from diloco_operator.kube.client import Obj
 
 
@@ -103,6 +104,14 @@ def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
         f"osaka   -          0/0          0          0%       0        -       {silent}; no route",
     ]
     assert [part["name"] for part in as_json(a_view(parts=parts, Training="True"))["parts"]] == ["tokyo", "osaka"]
+
+
+def test_units_of_other_clusters_are_named_with_what_the_syncer_hears_of_them() -> None:
+    heard = PartStatus(name="tokyo", units=2, unit_summary="tokyo-0 Contributing, tokyo-1 Disconnected")
+    assert part_lines([heard, PartStatus(name="osaka")]) == [
+        "in cluster tokyo: tokyo-0 Contributing, tokyo-1 Disconnected",
+        "in cluster osaka: no unit has joined",
+    ]
 
 
 def test_status_of_a_part_names_the_job_at_home_and_when_it_was_heard() -> None:

@@ -128,7 +128,7 @@ def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
     return entries
 
 
-_HEARD = ("units", "contributing", *PART_FIGURES)
+_HEARD = ("units", "contributing", "unitSummary", *PART_FIGURES)
 """What the syncer knows of a part."""
 
 
@@ -148,6 +148,7 @@ def _heard(units: Sequence[UnitReport], received_at: float) -> dict[str, Any]:
     return {
         "units": len(units),
         "contributing": sum(map(contributes, units)),
+        "unitSummary": ", ".join(f"{unit.unit} {unit.phase.value}" for unit in units),
         "tokens": sum(unit.tokens for unit in units),
         "tokensPerSecond": round(sum(unit.tokens_per_second or 0.0 for unit in units if contributes(unit)), 1),
         "weight": round(sum(unit.weight or 0.0 for unit in units if contributes(unit)), 3),

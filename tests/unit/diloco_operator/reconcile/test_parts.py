@@ -119,7 +119,7 @@ def test_home_shows_what_it_last_heard_of_a_part_and_counts_its_units_for_the_qu
     home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
     home.settle()
     heard = home.status["parts"][0].pop("lastHeard")
-    figures = {"tokens": 4000, "tokensPerSecond": 100.0, "weight": 0.5}
+    figures = {"unitSummary": "far-0 Contributing", "tokens": 4000, "tokensPerSecond": 100.0, "weight": 0.5}
     assert home.status["parts"] == [{"name": "tokyo", "units": 1, "contributing": 1, **figures}]
     assert heard == "2026-11-20T12:00:00Z"
     assert home.condition("Training")["message"].startswith("1 of 1 learner contributes, and 1 outside the cluster")
