@@ -22,7 +22,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.api import names
 from diloco_operator.api.names import JobKey
 from diloco_operator.kube.cache import CachedObject
-from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, Unavailable
 from diloco_operator.kube.fields import contents, fields, string
 from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 _RETRY = ExponentialBackoff(initial=1.0, ceiling=60.0)
 _RESYNC = 300.0
 """Seconds after which a part is compared again although nothing has changed: its Secret is not watched."""
-_SILENT_AFTER = 90.0
-"""Seconds without a word after which an API server counts as silent: a watch without changes hears a bookmark each minute."""
+_LOOK = 15.0
+"""Seconds between two looks whether the API server answers. A watch does not tell: it may be silent because nothing changes."""
 _WORKERS = 4
 """Parts of one cluster that are written at once."""
 
@@ -102,7 +102,8 @@ class PartCluster:
         }
         for reflector in self._reflectors.values():
             reflector.on_change(self._on_change)
-        self._began = now()
+        self._silent_since: float | None = now()
+        """Since when the API server has not answered. At first nothing is known of it."""
 
     @property
     def what(self) -> str:
@@ -113,6 +114,7 @@ class PartCluster:
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors.values():
                 group.create_task(reflector.run(), name=reflector.what)
+            group.create_task(self._look(), name=f"{self.what}: look")
             for index in range(_WORKERS):
                 group.create_task(self._work(), name=f"{self.what} {index}")
 
@@ -131,7 +133,7 @@ class PartCluster:
         wish, found = self._wishes.get(key), self._found(key)
         ours = found.value if found is not None and found.value.home == uid else None
         problem = self._refused(key[0]) or (wish.problem if wish is not None and wish.uid == uid else "")
-        return PartView(ours, problem, self._silent_since(key[0]))
+        return PartView(ours, problem, self._silent_since if key[0] in self._config.namespaces else None)
 
     def _refused(self, namespace: str) -> str:
         if namespace not in self._config.namespaces:
@@ -139,15 +141,27 @@ class PartCluster:
         reflector = self._reflectors[self._config.namespaces[namespace]]
         return reflector.forbidden or reflector.failing
 
-    def _silent_since(self, namespace: str) -> float | None:
-        reflector = self._reflectors.get(self._config.namespaces.get(namespace, ""))
-        if reflector is None:
-            return None
-        heard = reflector.last_heard
-        quiet = asyncio.get_running_loop().time() - heard if heard is not None else self._now() - self._began
-        if reflector.synced and quiet < _SILENT_AFTER:
-            return None
-        return self._now() - quiet
+    async def _look(self) -> None:
+        """Find out again and again whether the API server answers, and tell the jobs when that changes."""
+        while True:
+            before, self._silent_since = self._silent_since, await self._silence(self._silent_since)
+            if (before is None) != (self._silent_since is None):
+                for key in list(self._wishes):
+                    self._changed(key)
+            await asyncio.sleep(_LOOK)
+
+    async def _silence(self, since: float | None) -> float | None:
+        """Return since when the API server has not answered, None if it does. `since`: as it was at the last look."""
+        began = self._now()
+        try:
+            async with asyncio.timeout(_LOOK):
+                for namespace in self._reflectors:
+                    await self._there.list(names.DILOCO_JOBS, namespace, limit=1)
+        except (Unavailable, OSError, TimeoutError):
+            return since if since is not None else began
+        except ApiError:
+            return None  # it answers; `problem` says what is wrong
+        return None if all(reflector.synced or reflector.forbidden for reflector in self._reflectors.values()) else since
 
     def _found(self, key: JobKey) -> CachedObject[PartJob] | None:
         namespace = self._config.namespaces.get(key[0])
