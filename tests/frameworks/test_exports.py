@@ -69,6 +69,8 @@ EXPORTS = {
         "learner_identity",
         "operator_identity",
         "parse_last_words",
+        "part_identity",
+        "part_with_identity",
         "remote_snapshots",
         "syncer_host_name",
         "syncer_identity",
