@@ -363,7 +363,7 @@ class EventReason(enum.StrEnum):
     )
     UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause.", AttemptEnd.FAILURE
     UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again.", AttemptEnd.FAILURE
-    PARTS_LEFT = "PartsLeft", Severity.WARNING, "A job was deleted, and a cluster with a part of it did not answer for 10 minutes."
+    PARTS_LEFT = "PartsLeft", Severity.WARNING, "A job was deleted, and its part in another cluster could not be deleted within 10 minutes."
     HOST_AVOIDED = (
         "HostAvoided",
         Severity.WARNING,

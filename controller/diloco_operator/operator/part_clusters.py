@@ -59,6 +59,8 @@ class _Wish:
     part: WantedPart | None
     """None: it must go."""
     problem: str = ""
+    ended: bool = False
+    """It had to go, and nothing of it was left at the last look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,10 @@ class PartCluster:
         wish, found = self._wishes.get(key), self._found(key)
         ours = found.value if found is not None and found.value.home == uid else None
         problem = self._refused(key[0]) or (wish.problem if wish is not None and wish.uid == uid else "")
-        return PartView(ours, problem, self._silent_since if key[0] in self._config.namespaces else None)
+        if key[0] not in self._config.namespaces:
+            return PartView(ours, problem)
+        left = wish is None or wish.uid != uid or not wish.ended
+        return PartView(ours, problem, self._silent_since, left)
 
     def _refused(self, namespace: str) -> str:
         if namespace not in self._config.namespaces:
@@ -195,7 +200,10 @@ class PartCluster:
             return
         try:
             await self._reflectors[namespace].wait_synced()
-            problem = await self._make(key, namespace, wish) if wish.part is not None else await self._end(key, namespace, wish)
+            if wish.part is not None:
+                problem, ended = await self._make(key, namespace, wish), False
+            else:
+                problem, ended = "", await self._end(key, namespace, wish)
         except (ApiError, OSError, TimeoutError) as error:
             log.warning("the part of %s/%s in cluster %s: %s", *key, self._config.name, error)
             self._note(key, wish, f"cluster {self._config.name}: {error}")
@@ -205,13 +213,13 @@ class PartCluster:
             log.exception("the part of %s/%s in cluster %s: this is a defect, please report it", *key, self._config.name)
             self._queue.add_rate_limited(key)
             return
-        self._note(key, wish, problem)
+        self._note(key, wish, problem, ended)
         self._queue.forget(key)
         self._queue.add_after(key, _RESYNC)
 
-    def _note(self, key: JobKey, wish: _Wish, problem: str) -> None:
-        if wish.problem != problem:
-            wish.problem = problem
+    def _note(self, key: JobKey, wish: _Wish, problem: str, ended: bool = False) -> None:
+        if (wish.problem, wish.ended) != (problem, ended):
+            wish.problem, wish.ended = problem, ended
             self._changed(key)
 
     async def _make(self, key: JobKey, namespace: str, wish: _Wish) -> str:
@@ -248,10 +256,10 @@ class PartCluster:
         except NotFound:
             there = None
         meta = fields(there, "metadata") if there is not None else {}
-        if there is not None and string(fields(meta, "annotations"), names.ANNOTATION_SECRET_VERSION) == version:
-            return
         if there is not None and string(fields(meta, "labels"), names.LABEL_HOME) != uid:
             raise Conflict(409, "Conflict", f"Secret {namespace}/{name} exists there and is not of this job; delete it, or rename the job")
+        if there is not None and string(fields(meta, "annotations"), names.ANNOTATION_SECRET_VERSION) == version:
+            return
         here = await self._home.get(names.SECRETS, key[0], part.secret)
         labels = {names.LABEL_JOB: key[1], names.LABEL_HOME: uid}
         annotations = {names.ANNOTATION_SECRET_VERSION: version}
@@ -269,22 +277,22 @@ class PartCluster:
             secret = {**secret, "metadata": {**metadata, **bound}}
             await self._there.update(names.SECRETS, secret, field_manager=names.FIELD_MANAGER)
 
-    async def _end(self, key: JobKey, namespace: str, wish: _Wish) -> str:
-        """Delete the part. Its Secret goes once it is gone, as its pods need it until then."""
+    async def _end(self, key: JobKey, namespace: str, wish: _Wish) -> bool:
+        """Delete the part. Its Secret goes once it is gone, as its pods need it until then. Return whether nothing of it is left."""
         found = self._found(key)
         if found is not None and found.value.home == wish.uid:
             if not found.value.deleting:
                 await self._gone(self._there.delete(names.DILOCO_JOBS, namespace, key[1], uid=found.uid))
-            return ""
+            return False
         name = names.home_secret_name(key[1])
         try:
             there = await self._there.get(names.SECRETS, namespace, name)
         except NotFound:
-            return ""
+            return True
         meta = fields(there, "metadata")
         if string(fields(meta, "labels"), names.LABEL_HOME) == wish.uid:
             await self._gone(self._there.delete(names.SECRETS, namespace, name, uid=string(meta, "uid")))
-        return ""
+        return True
 
     @staticmethod
     async def _gone(deletion: Any) -> None:
@@ -317,15 +325,16 @@ class PartClusters:
             cluster.forget(key)
 
     def views(self, key: JobKey, uid: str, wanted: Iterable[str], *, everywhere: bool = False) -> dict[str, PartView]:
-        """Return what is known of the job's parts: in the clusters that it names, and where else it has some. `everywhere`: also where it
-        is not known whether it has some."""
+        """Return what is known of the job's parts: in the clusters that it names, and where else it has some. `everywhere`: also where
+        something of one may be left."""
         named = set(wanted)
         if not named and not everywhere:
             return {}
         views = {name: cluster.view(key, uid) for name, cluster in self._clusters.items()}
-        known = {name: view for name, view in views.items() if name in named or view.job is not None or view.silent_since is not None}
-        unknown = {name: PartView(problem=self._problems.get(name, _no_such(name, self._clusters))) for name in named - views.keys()}
-        return known | unknown
+        known = {name: view for name, view in views.items() if name in named or view.job is not None or view.left}
+        unusable = {name: PartView(problem=self._problems[name], left=True) for name in named & self._problems.keys()}
+        unknown = {name: PartView(problem=_no_such(name, self._clusters)) for name in named - views.keys() - unusable.keys()}
+        return known | unusable | unknown
 
 
 def _no_such(name: str, clusters: Iterable[str]) -> str:

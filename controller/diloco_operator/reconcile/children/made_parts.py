@@ -86,7 +86,7 @@ def release_from_parts(observed: ObservedState, now: float) -> Release:
     job, due = observed.job, observed.job.deleted_at + GONE_AFTER
     if names.FINALIZER_PARTS not in job.finalizers:
         return Release()
-    left = tuple(cluster for cluster, view in observed.parts.items() if view.job is not None or view.silent_since is not None)
+    left = tuple(cluster for cluster, view in observed.parts.items() if view.job is not None or view.left)
     if left and now < due:
         return Release((), due=due)
     return Release((), (_finalizers(job, tuple(each for each in job.finalizers if each != names.FINALIZER_PARTS)),), left)

@@ -53,6 +53,8 @@ class PartView:
     """Why it cannot be made or changed, and what to do. "" if nothing is known to be wrong."""
     silent_since: float | None = None
     """Since when the cluster's API server has not answered. None if it does."""
+    left: bool = False
+    """Something of it may be there, as its Secret, although no job is known of."""
 
 
 def project_part_job(obj: Obj) -> PartJob:

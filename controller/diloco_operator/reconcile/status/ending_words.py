@@ -64,8 +64,8 @@ def _detail(cause: str) -> str:
 
 def parts_left(clusters: Sequence[str]) -> str:
     return (
-        f"{' and '.join(clusters)} did not answer for 10 minutes, so the job goes although its part there may be left. That gives its "
-        "hardware back by itself after syncer.at.partTimeout; delete its DiLoCoJob there once the cluster is back"
+        f"in {' and '.join(clusters)} the job's part could not be deleted within 10 minutes, so the job goes although it may be left. "
+        "It gives its hardware back by itself after syncer.at.partTimeout; delete its DiLoCoJob and its Secret there"
     )
 
 

@@ -224,6 +224,40 @@ def test_a_part_that_is_not_wanted_any_more_goes_and_its_secret_after_it() -> No
     play(scenario)
 
 
+def test_a_job_waits_until_the_secret_of_its_part_is_gone_too() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.want()
+        await asyncio.sleep(5)
+        await scene.there.delete(names.DILOCO_JOBS, "far", "bytes-lm")
+        scene.link.away = True
+        scene.parts.want(KEY, "u", [])
+        await asyncio.sleep(5)
+        assert scene.parts.views(KEY, "u", [], everywhere=True)["tokyo"].left
+        scene.changed.clear()
+        scene.link.away = False
+        await asyncio.sleep(120)
+        assert await scene.secret() is None
+        assert scene.parts.views(KEY, "u", [], everywhere=True) == {}
+        assert KEY in scene.changed, "the job learns it"
+
+    play(scenario)
+
+
+def test_a_secret_that_is_not_of_the_job_is_left_as_it_is_whatever_it_says() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.want()
+        await asyncio.sleep(5)
+        await scene.there.delete(names.DILOCO_JOBS, "far", "bytes-lm")
+        await scene.there.patch(names.SECRETS, "far", "bytes-lm-home", {"metadata": {"labels": {names.LABEL_HOME: "another"}}})
+        scene.want(2)
+        await asyncio.sleep(5)
+        assert await scene.job() is None
+        problem = scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].problem
+        assert problem.endswith("Secret far/bytes-lm-home exists there and is not of this job; delete it, or rename the job")
+
+    play(scenario)
+
+
 def test_a_cluster_that_is_away_is_named_and_gets_its_part_once_it_is_back() -> None:
     async def scenario(scene: Scene) -> None:
         scene.link.away = True
