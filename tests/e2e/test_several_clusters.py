@@ -13,7 +13,10 @@ from builders.local_jobs import a_fleet, a_quadratic_job
 from builders.up_runs import DILOCO, Up
 from click.testing import CliRunner
 from diloco_cli.diloco.main import main
+from diloco_local.record.file import RecordReader
+from diloco_local.record.reading import history_of
 from diloco_operator.api.names import unit_name
+from diloco_operator.api.phases import Phase
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,6 +47,9 @@ def test_a_job_over_two_clusters_is_trained_to_its_end_by_all_its_units(tmp_path
     [part] = job["parts"]
     assert (part["name"], part["units"], part["tokens"] > 0) == ("tokyo", 2, True)
     assert part["tokens"] + sum(unit["tokens"] for unit in job["units"]) == job["progress"]["tokens"]
+    [history] = history_of(RecordReader(tmp_path / "state")).jobs
+    trained = {unit.name for unit in history.units.values() if unit.share(Phase.TRAINING) > 0}
+    assert trained == {unit["name"] for unit in job["units"]} | {"far-0", "far-1"}, "the report's timeline has a row of each"
     logs = {folder.name for folder in (tmp_path / "state" / "clusters" / "tokyo" / "logs" / "default").iterdir()}
     assert logs == {f"quad-{unit_name('far', index)}-a1-0" for index in range(2)}, "their pods ran in tokyo"
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api.names import JobKey
 from diloco_operator.api.phases import Phase
+from diloco_operator.api.state import OVER, JobState
 from diloco_operator.api.status import Status
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.units.states import phase_of
-from diloco_operator.report import LocalStep, Report
+from diloco_operator.report import LocalStep, Report, UnitPhase, UnitReport
 
 from diloco_local.record.lines import (
     FaultFired,
@@ -51,7 +52,11 @@ class _Job:
     last_state: tuple[str, int, float | None] | None = None
     """State, outer step and held-out loss in the line that was last written for the job."""
     units: dict[str, PhaseBegan] = field(default_factory=dict)
-    """The line that was last written for each unit."""
+    """The line that was last written for each unit in the job's status."""
+    here: set[str] = field(default_factory=set)
+    """Units that were in the status at some time."""
+    elsewhere: dict[str, PhaseBegan] = field(default_factory=dict)
+    """The line that was last written for each unit that only the syncer knows: in another cluster, or outside every cluster."""
     trained: set[str] = field(default_factory=set)
     syncer: _Syncer = field(default_factory=_Syncer)
     recovered: dict[str, float] = field(default_factory=dict)
@@ -91,7 +96,11 @@ class Recorder:
         job = self._jobs.setdefault(key, _Job())
         if job.syncer.incarnation != report.incarnation:
             job.syncer = _Syncer(report.incarnation)
-        self._write(*self._happened(job.syncer, _name(key), report), *self._figures(job, _name(key), report))
+        self._write(
+            *self._happened(job.syncer, _name(key), report),
+            *self._phases_elsewhere(job, _name(key), report),
+            *self._figures(job, _name(key), report),
+        )
 
     def _now(self) -> float:
         return self._offset + self._monotonic()
@@ -117,18 +126,30 @@ class Recorder:
                 slice=unit.slice,
                 reason=unit.reason,
             )
-            old = job.units.get(unit.name)
-            if old is None or began.model_copy(update={"at": old.at}) != old:
-                job.units[unit.name] = began
-                yield began
-            if began.phase is Phase.TRAINING:
-                job.trained.add(unit.name)
+            yield from _if_new(job, job.units, began)
             if unit.recover_seconds is not None and unit.recover_seconds != job.recovered.get(unit.name):
                 job.recovered[unit.name] = unit.recover_seconds
                 yield Recovered(at=at, job=name, unit=unit.name, attempt=unit.attempt, seconds=unit.recover_seconds)
         for left in sorted(job.units.keys() - {unit.name for unit in status.units}):
             del job.units[left]
             yield UnitLeft(at=at, job=name, unit=left)
+        job.here |= job.units.keys()
+        for left in sorted(job.elsewhere.keys() & job.here if _syncer_runs(state) else job.elsewhere):
+            del job.elsewhere[left]
+            if left not in job.units:
+                yield UnitLeft(at=at, job=name, unit=left)
+
+    def _phases_elsewhere(self, job: _Job, name: str, report: Report) -> Iterator[Line]:
+        if job.last_state is None or not _syncer_runs(job.last_state[0]):
+            return
+        at = self._at(report.clock)
+        for unit in report.units.values():
+            # A syncer goes on to name units of pools that are gone. What has not been seen at work gets no row.
+            works = unit.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING)
+            if unit.unit not in job.here and (works or unit.unit in job.elsewhere):
+                phase = _reported_phase(unit, trained=unit.unit in job.trained)
+                began = PhaseBegan(at=at, job=name, unit=unit.unit, phase=phase, state=unit.phase.value, attempt=unit.attempt)
+                yield from _if_new(job, job.elsewhere, began)
 
     def _happened(self, syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
         for entry in report.entries:
@@ -173,6 +194,35 @@ class Recorder:
         if job.figures is None or figures.model_copy(update={"at": job.figures.at}) != job.figures:
             job.figures = figures
             yield figures
+
+
+def _if_new(job: _Job, written: dict[str, PhaseBegan], began: PhaseBegan) -> Iterator[Line]:
+    """Yield the line if it says something else than the unit's last one among the `written`."""
+    old = written.get(began.unit)
+    if old is None or began.model_copy(update={"at": old.at}) != old:
+        written[began.unit] = began
+        yield began
+    if began.phase is Phase.TRAINING:
+        job.trained.add(began.unit)
+
+
+def _syncer_runs(state: str) -> bool:
+    return state not in (*OVER, JobState.SUSPENDED)
+
+
+def _reported_phase(unit: UnitReport, *, trained: bool) -> Phase:
+    """What the unit's hardware does, as far as its syncer knows."""
+    match unit.phase:
+        case UnitPhase.JOINING:
+            return Phase.RECOVERY if trained else Phase.START
+        case UnitPhase.CONTRIBUTING if unit.resting_seconds:
+            return Phase.WAITING
+        case UnitPhase.CONTRIBUTING:
+            return Phase.PAUSE if unit.pause else Phase.TRAINING
+        case UnitPhase.DONE:
+            return Phase.OVER
+        case UnitPhase.DISCONNECTED | UnitPhase.REFUSED:
+            return Phase.MISSING
 
 
 def _rounded(value: float | None) -> float | None:

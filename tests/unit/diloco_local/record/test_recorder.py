@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from builders.reports import a_report, a_unit_report
-from diloco_local.record.lines import Figures, Line, Merged, Missing, PhaseBegan, Recovered, StepTaken
+from diloco_local.record.lines import Figures, Line, Merged, Missing, PhaseBegan, Recovered, StepTaken, UnitLeft
 from diloco_local.record.recorder import Recorder
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import Status, UnitState, UnitStatus
 from diloco_operator.reconcile.units.states import phase_of
-from diloco_operator.report import Entry, LocalStep, Merge, Report
+from diloco_operator.report import Entry, LocalStep, Merge, Report, UnitPhase
 
 KEY = ("default", "lm")
 
@@ -86,6 +86,52 @@ def test_a_unit_that_is_not_desired_any_more_is_said_to_have_left() -> None:
     recording.units(a_unit())
     recording.units()
     assert recording.lines[-1].type == "left"
+
+
+@pytest.mark.parametrize(
+    ("phase", "fields", "expected"),
+    [
+        (UnitPhase.JOINING, {}, Phase.RECOVERY),
+        (UnitPhase.CONTRIBUTING, {"resting_seconds": 3.0}, Phase.WAITING),
+        (UnitPhase.CONTRIBUTING, {"pause": "evaluation"}, Phase.PAUSE),
+        (UnitPhase.DISCONNECTED, {}, Phase.MISSING),
+        (UnitPhase.REFUSED, {}, Phase.MISSING),
+        (UnitPhase.DONE, {}, Phase.OVER),
+    ],
+)
+def test_a_unit_in_another_cluster_has_the_phases_that_its_syncer_tells(phase: UnitPhase, fields: dict[str, Any], expected: Phase) -> None:
+    recording = Recording()
+    recording.units(a_unit())
+    for unit in (
+        a_unit_report("far-0", phase=UnitPhase.JOINING),
+        a_unit_report("far-0"),
+        a_unit_report("far-0", steps=50),
+        a_unit_report("far-0", phase=phase, **fields),
+    ):
+        recording.recorder.report(KEY, a_report(a_unit_report("u-0", phase=UnitPhase.JOINING), unit, at=2000.0, clock=60.0))
+    phases = [(line.unit, line.phase) for line in recording.of(PhaseBegan)]
+    assert phases == [("u-0", Phase.TRAINING), *(("far-0", each) for each in (Phase.START, Phase.TRAINING, expected))]
+
+
+@pytest.mark.parametrize("state", ["Complete", "Failed", "Suspended"])
+def test_units_in_other_clusters_have_left_once_no_syncer_runs(state: str) -> None:
+    recording = Recording()
+    recording.units(a_unit())
+    report = a_report(a_unit_report("far-0"), at=2000.0, clock=60.0)
+    recording.recorder.report(KEY, report)
+    recording.units(a_unit(UnitState.COMPLETED), state=state)
+    recording.recorder.report(KEY, report)
+    assert [line.unit for line in recording.of(UnitLeft)] == ["far-0"]
+    assert [line.unit for line in recording.of(PhaseBegan)] == ["u-0", "far-0", "u-0"]
+
+
+def test_a_unit_of_a_pool_that_is_gone_gets_no_row_because_a_syncer_still_names_it() -> None:
+    recording = Recording()
+    recording.units(a_unit())
+    recording.units()
+    reported_units = (a_unit_report("u-0"), a_unit_report("old-0", phase=UnitPhase.DISCONNECTED))
+    recording.recorder.report(KEY, a_report(*reported_units, at=2000.0, clock=60.0))
+    assert [line.unit for line in recording.of(PhaseBegan)] == ["u-0"]
 
 
 def a_step(number: int, at: float, step: int) -> Entry:
