@@ -10,6 +10,7 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses, parse_losses
+from diloco_operator.api.state import OVER
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
@@ -19,7 +20,7 @@ from diloco_operator.reconcile.observe.part_view import PartPoolView, PartView
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import programs_failed
-from diloco_operator.reconcile.status.contributing import contributes, counted_elsewhere, reported_units
+from diloco_operator.reconcile.status.contributing import Elsewhere, contributes, counted_elsewhere, reported_units
 from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
@@ -75,7 +76,8 @@ def assemble(
         retry: the spec.retry that this reconcile acts on
     """
     job = context.observed.job
-    learners, elsewhere = context.all_learners, counted_elsewhere(context)
+    learners, state = context.all_learners, job_state(statements, job.status)
+    elsewhere = Elsewhere() if state.get("state") in OVER else counted_elsewhere(context)
     pools = [*_pools(context, scaling, contributing), *_pools_away(context)]
     model = model_status(context, result)
     # Never lower: the same spec.retry would start the job a second time.
@@ -83,7 +85,7 @@ def assemble(
     return {
         "observedGeneration": job.generation,
         **({"retry": acted_on} if acted_on else {}),
-        **job_state(statements, job.status),
+        **state,
         "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
         "progress": _progress(context, job.status.get("progress") or {}, result),
         **({"model": model} if model is not None else {}),

@@ -105,6 +105,8 @@ def test_a_failed_job_suspends_its_parts_and_a_complete_one_leaves_them_to_end()
     exits(complete.syncer, 0, complete.now)
     complete.settle()
     assert (complete.status["state"], complete.reconcile_only().parts) == ("Complete", None)
+    for ended in (stage, complete):
+        assert [ended.status["learners"][count] for count in ("desired", "placed", "contributing")] == [0, 0, 0], "wherever they were"
 
 
 def test_a_job_may_have_all_its_units_elsewhere() -> None:
