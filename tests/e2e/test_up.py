@@ -389,8 +389,9 @@ def test_bad_input_ends_with_2_and_names_every_field(up: Callable[..., Up]) -> N
 
 
 def test_the_other_units_train_on_without_one_that_is_killed_and_a_fault_that_never_fired_is_said(up: Callable[..., Up]) -> None:
-    # Merges of two at least: the kill at step 20 finds others that train. Steps of 50 ms, of which the unit is away for some 20.
-    job = a_quadratic_job(steps=100, min=2, training={"quorum": 2}, environment={"QUADRATIC_STEP_MS": 50})
+    # Merges of two at least: the kill at step 20 finds others that train. Steps of 50 ms: on a busy machine the kill comes 5 s late, the
+    # unit is away for 10 s, and it must be back before the end.
+    job = a_quadratic_job(steps=400, min=2, training={"quorum": 2}, environment={"QUADRATIC_STEP_MS": 50})
     kill, never = "unit=v5p-0,step=20,signal=KILL", "unit=v5p-0,step=5000,signal=KILL"
     status, result = up([job], "--fault", kill, "--fault", never).end()
     assert status == 0, result
