@@ -345,6 +345,11 @@ class Syncer(ApiModel):
     )
 
 
+def unit_names(pool: str, units: int) -> tuple[str, ...]:
+    """The names of a pool's first units."""
+    return tuple(unit_name(pool, index) for index in range(units))
+
+
 class PartPool(ApiModel):
     """How many units a pool of a part may have. Its hardware and template are in the part's own DiLoCoJob."""
 
@@ -361,7 +366,7 @@ class Part(ApiModel):
     @property
     def units(self) -> tuple[str, ...]:
         """Names of its units."""
-        return tuple(unit_name(pool.name, index) for pool in self.pools for index in range(pool.units))
+        return tuple(name for pool in self.pools for name in unit_names(pool.name, pool.units))
 
 
 class Objective(enum.StrEnum):

@@ -34,7 +34,7 @@ from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
-from diloco_operator.reconcile.observe.part_view import PartPoolView, PartView
+from diloco_operator.reconcile.observe.part_view import PartView
 from diloco_operator.reconcile.observe.pod_answers import ask_at, refusal
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
@@ -272,8 +272,8 @@ class ReconcileContext:
     @property
     def suspended(self) -> bool:
         """Whether the job gives its hardware back: the spec says so, or a part has not heard of home for too long."""
-        at, silent = self.spec.syncer.at, self.is_part and self.report is None
-        if self.spec.suspend or not silent or at is None:
+        at = self.spec.syncer.at
+        if self.spec.suspend or at is None or self.report is not None:
             return self.spec.suspend
         # A part that is suspended stays so when its operator starts anew, until a report comes.
         return self.now >= self.home_heard + at.part_timeout or state_on_record(self.observed.job.status) is JobState.SUSPENDED
@@ -376,7 +376,7 @@ def _here(spec: Spec, before: Mapping[str, Mapping[str, Any]]) -> Place:
 
 def _elsewhere(pool: Pool, observed: ObservedState) -> Place:
     view = observed.parts.get(pool.cluster, PartView())
-    seen = view.job.pools.get(pool.name, PartPoolView()) if view.job is not None else PartPoolView()
+    seen = view.pool(pool.name)
     since = view.silent_since if view.silent_since is not None else seen.waiting_since
     return Place(pool.name, pool.learners.min, pool.learners.max, seen.placed, since, seen.tokens_per_second)
 

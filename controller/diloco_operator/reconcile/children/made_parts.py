@@ -19,31 +19,37 @@ from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.state import ObservedState
 
 GONE_AFTER = 600.0
-"""Seconds after the deletion of a job from which it does not wait any more for clusters that do not answer."""
+"""Seconds for which a deleted job waits for the end of its parts."""
 
 
 def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPart, ...] | None:
-    """Return each part as it should be, None if the job never had any. One whose certificates or address are not there yet comes later.
-    `suspend`: parts that exist give their hardware back, and no other is made."""
+    """Return each part as it should be. None: they stay as they are, because the job has none, or because the spec, a certificate or the
+    syncer's address is not there to say how they should be. `suspend`: parts that exist give their hardware back, and no other is made."""
     job, children, shares = context.observed.job, context.observed.children, context.shares
     derived, service = job.derived, children.external_service
-    if shares is None or derived is None:
+    assert derived is not None, "the derived values of a spec that can be read are there"
+    if context.spec_refused:
+        return None
+    if shares is None:
         return () if names.FINALIZER_PARTS in job.finalizers else None
     try:
         address = external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
     except ValueError:  # the CRD's rules refuse what does not parse; another CRD may let it through
         return None
+    if address is None:
+        return None
     spec = context.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     training = json.loads(derived.job_file)["training"]
     parts = []
-    for cluster in dict.fromkeys(pool.cluster for pool in job.away):
+    # A cluster whose pools are all switched off has no part.
+    for cluster in dict.fromkeys(pool.cluster for pool in job.away if pool.learners.max):
         secret = children.certificates.get(names.part_secret_name(job.name, cluster))
-        if secret is None or secret.owner != job.uid or address is None:
-            continue
+        if secret is None or secret.owner != job.uid:
+            return None
         at = {"address": str(address), "secretName": names.home_secret_name(job.name)}
         pools = [pool for pool in job.away if pool.cluster == cluster]
         units = sum(shares.numbers[pool.name] for pool in pools)
-        # Without units it keeps its pools: they say how it goes on.
+        # A part without units is suspended. Its pools keep their sizes, as a job must have room for a unit.
         entries = [_pool(pool, shares.numbers[pool.name] if units else pool.learners.max) for pool in pools]
         manifest = part_manifest(job.name, spec, entries, training, at)
         manifest["spec"]["suspend"] = suspend or not units
@@ -62,7 +68,7 @@ def _pool(pool: Pool, units: int) -> Obj:
 
 
 def with_finalizer(context: ReconcileContext) -> Patch | None:
-    """Return the patch by which the job waits for its parts when it is deleted. None if it does already, or has none."""
+    """Return the patch that adds the finalizer. None if the job has it already, or has no parts."""
     job = context.observed.job
     if context.shares is None or names.FINALIZER_PARTS in job.finalizers or job.deleting:
         return None
@@ -70,15 +76,15 @@ def with_finalizer(context: ReconcileContext) -> Patch | None:
 
 
 class Release(NamedTuple):
-    """How a deleted job stops to wait for its parts."""
+    """Whether a deleted job still waits for its parts."""
 
     parts: tuple[WantedPart, ...] | None = None
     """See `Plan.parts`."""
     patches: tuple[Patch, ...] = ()
     given_up: tuple[str, ...] = ()
-    """Clusters that were not waited for any longer."""
+    """Clusters for which it has waited too long."""
     due: float | None = None
-    """When the job does not wait any longer. None if it does not wait."""
+    """When it stops waiting. None if it does not wait."""
 
 
 def release_from_parts(observed: ObservedState, now: float) -> Release:

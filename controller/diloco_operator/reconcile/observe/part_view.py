@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api import names
+from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import fields, moment, objects, string, text, whole_number
 
@@ -56,6 +57,10 @@ class PartView:
     left: bool = False
     """Something of it may be there, as its Secret, although no job is known of."""
 
+    def pool(self, name: str) -> PartPoolView:
+        """Return what the part says about one of its pools: nothing, until it has begun."""
+        return self.job.pools.get(name, PartPoolView()) if self.job is not None else PartPoolView()
+
 
 def project_part_job(obj: Obj) -> PartJob:
     """Project the object. What another cluster says may be anything. Raises `MalformedField`."""
@@ -83,8 +88,5 @@ def _pool(entry: Mapping[str, Any]) -> PartPoolView:
         waiting_since=moment(entry, "waitingSince", at),
         reason=text(entry, "reason", at, limit=63),
         message=text(entry, "message", at),
-        tokens_per_second=float(speed) if isinstance(speed, int | float) and 0 <= speed < _MOST_TOKENS_PER_SECOND else 0.0,
+        tokens_per_second=float(speed) if isinstance(speed, int | float) and 0 <= speed <= MOST_TOKENS_PER_SECOND else 0.0,
     )
-
-
-_MOST_TOKENS_PER_SECOND = 1e12

@@ -10,13 +10,14 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses, parse_losses
+from diloco_operator.api.spec import unit_names
 from diloco_operator.api.state import OVER
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.job import Job
-from diloco_operator.reconcile.observe.part_view import PartPoolView, PartView
+from diloco_operator.reconcile.observe.part_view import PartView
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import programs_failed
@@ -123,7 +124,7 @@ def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
     entries = []
     for part in context.spec.parts:
         if report is not None:
-            heard = _heard(reported_units(report, part), report.received_at)
+            heard = _heard(reported_units(report, part.units), report.received_at)
         else:
             heard = {key: value for key, value in before.get(part.name, {}).items() if key in _HEARD}
         entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name))})
@@ -266,12 +267,11 @@ def _pools_away(context: ReconcileContext) -> list[dict[str, Any]]:
     """The pools in other clusters, as these say."""
     if context.shares is None:
         return []
-    parts = {pool.name: part for part in context.spec.parts for pool in part.pools}
     entries = []
     for pool in context.observed.job.away:
         view = context.observed.parts.get(pool.cluster, PartView())
-        seen = view.job.pools.get(pool.name, PartPoolView()) if view.job is not None else PartPoolView()
-        units = [unit for unit in reported_units(context.report, parts[pool.name]) if names.unit_index(pool.name, unit.unit) is not None]
+        seen = view.pool(pool.name)
+        units = reported_units(context.report, unit_names(pool.name, pool.learners.max))
         entries.append(
             {
                 "name": pool.name,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from diloco_operator.api.spec import Part
+from diloco_operator.api.spec import unit_names
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -49,14 +49,16 @@ def _contributing(context: ReconcileContext, records: Mapping[str, UnitStatusRec
 
 
 def contributing_outside(context: ReconcileContext) -> int:
-    """Learners outside the cluster and of parts that contribute, by a recent report."""
-    of_parts = (unit for part in context.spec.parts for unit in reported_units(context.report, part))
+    """Learners that contribute by a recent report, and that do not count for learners.min: outside the cluster, and of parts that people
+    made."""
+    clusters = {pool.cluster for pool in context.observed.job.away}
+    of_parts = (unit for part in context.spec.parts if part.name not in clusters for unit in reported_units(context.report, part.units))
     return sum(contributes(learner) for learner in (*context.outside.values(), *of_parts) if learner is not None)
 
 
-def reported_units(report: Report | None, part: Part) -> list[UnitReport]:
-    """What the syncer reports about the units of a part that have joined."""
-    units = (report.units.get(unit) for unit in part.units) if report is not None else ()
+def reported_units(report: Report | None, names: Iterable[str]) -> list[UnitReport]:
+    """What the syncer reports about those of these units that have joined."""
+    units = (report.units.get(name) for name in names) if report is not None else ()
     return [unit for unit in units if unit is not None]
 
 
@@ -77,13 +79,12 @@ def counted_elsewhere(context: ReconcileContext) -> Elsewhere:
     """Count the units of the parts that this operator makes."""
     if context.shares is None:
         return Elsewhere()
-    clusters = {pool.cluster for pool in context.observed.job.away}
-    made = [part for part in context.spec.parts if part.name in clusters]
+    names = [name for pool in context.observed.job.away for name in unit_names(pool.name, pool.learners.max)]
     jobs = [view.job for view in context.observed.parts.values() if view.job is not None]
     return Elsewhere(
         0 if context.suspended else context.shares.elsewhere,
         sum(pool.placed for job in jobs for pool in job.pools.values()),
-        sum(contributes(unit) for part in made for unit in reported_units(context.report, part)),
+        sum(map(contributes, reported_units(context.report, names))),
     )
 
 

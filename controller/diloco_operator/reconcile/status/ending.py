@@ -27,7 +27,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status import ending_words
-from diloco_operator.reconcile.status.contributing import contributing_outside
+from diloco_operator.reconcile.status.contributing import contributing_outside, counted_elsewhere
 from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import why_given_up
 
@@ -136,8 +136,8 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
 
 
 def _elsewhere(context: ReconcileContext) -> int:
-    """Learners outside this cluster that contribute, or may: this operator knows of some of them only that they do."""
-    return max(contributing_outside(context), context.shares.elsewhere if context.shares is not None else 0)
+    """Learners elsewhere that may be the quorum. Of those that this operator does not run it only knows whether they contribute."""
+    return contributing_outside(context) + counted_elsewhere(context).desired
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:

@@ -31,9 +31,11 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
     if shared.home_problem is not None and not contributing:
         return Statement(TrainingReason.HOME_UNKNOWN, shared.home_problem)
     quorum, outside = context.quorum, contributing_outside(context)
-    contributors, elsewhere = len(contributing) + outside, counted_elsewhere(context)
+    elsewhere = counted_elsewhere(context)
+    others = outside + elsewhere.contributing
+    contributors = len(contributing) + others
     placed, desired = scaling.placed + elsewhere.placed, scaling.desired + elsewhere.desired
-    if contributors < quorum and placed + scaling.rejected + outside - elsewhere.contributing < quorum and not context.finishing:
+    if contributors < quorum and placed + scaling.rejected + outside < quorum and not context.finishing:
         return Statement(TrainingReason.WAITING_FOR_HARDWARE, training_words.waiting_for_hardware(placed, desired, quorum))
     if (silence := _silence(context, scaling, shared.syncer.down)) is not None:
         return silence
@@ -41,7 +43,7 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
         return Statement(TrainingReason.FINISHING, training_words.FINISHING)
     report = context.report
     assert report is not None, "without one the syncer is silent"
-    contribution = unit_words.contribution(len(contributing), scaling.placed, outside)
+    contribution = unit_words.contribution(len(contributing), scaling.placed, others)
     if contributors < quorum:
         return QuorumMissing(contribution, quorum)
     if not report.seeded:

@@ -76,11 +76,38 @@ def test_a_part_waits_for_its_certificates_and_for_the_address_of_a_load_balance
     )
     stage = Stage(job, a_tpu_node("tpu-0"))
     stage.settle()
-    assert stage.reconcile_only().parts == ()
+    assert stage.reconcile_only().parts is None
     assert stage.external_service is not None
     stage.external_service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
     stage.settle()
     assert wanted(stage).manifest["spec"]["syncer"]["at"]["address"] == "203.0.113.7:7077"
+    stage.external_service["status"] = {}
+    assert stage.reconcile_only().parts is None, "it stays while the address is not known"
+
+
+def test_a_part_stays_while_its_secret_at_home_is_made_again() -> None:
+    stage = a_stage().train()
+    del stage.secrets["bytes-lm-part-tokyo-tls"]
+    assert stage.reconcile_only().parts is None
+    stage.settle()
+    assert wanted(stage).may_be_made
+
+
+@pytest.mark.parametrize("suspend", [False, True])
+def test_a_part_stays_as_it_is_while_the_spec_cannot_be_read_as_a_whole(suspend: bool) -> None:
+    stage = a_stage().train()
+    here, far = stage.job["spec"]["pools"]
+    stage.edit(pools=[here, {**far, "accelerator": "no-such-kind"}], suspend=suspend)
+    assert stage.reconcile_only().parts is None
+
+
+def test_a_cluster_whose_pools_are_switched_off_has_no_part() -> None:
+    stage = a_stage().train()
+    here, far = stage.job["spec"]["pools"]
+    stage.edit(pools=[here, {**far, "learners": {"max": 0}}])
+    stage.settle()
+    assert stage.reconcile_only().parts == ()
+    assert [(pool["name"], pool.get("assigned")) for pool in stage.status["pools"]] == [("v5p", None), ("far", 0)]
 
 
 def test_a_suspended_job_suspends_its_parts_and_makes_none() -> None:
@@ -107,6 +134,19 @@ def test_a_failed_job_suspends_its_parts_and_a_complete_one_leaves_them_to_end()
     assert (complete.status["state"], complete.reconcile_only().parts) == ("Complete", None)
     for ended in (stage, complete):
         assert [ended.status["learners"][count] for count in ("desired", "placed", "contributing")] == [0, 0, 0], "wherever they were"
+
+
+def test_learners_outside_and_units_of_a_part_may_be_the_quorum_together() -> None:
+    stage = a_stage(tokyo=1, most=2, least=2, restart={"limit": 0}, outside=["lab"])
+    stage.edit(training={**stage.job["spec"]["training"], "quorum": 2})
+    stage.train()
+    runs(stage, 1)
+    stage.syncer_says("lab", 1, UnitPhase.CONTRIBUTING)
+    stage.syncer_says("far-0", 1, UnitPhase.JOINING)
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.unit("v5p-0")["state"] == "Failed"
+    assert stage.status["state"] != "Failed", "far-0 starts again, and lab contributes"
 
 
 def test_a_job_may_have_all_its_units_elsewhere() -> None:
