@@ -118,7 +118,7 @@ def parts_table(parts: Sequence[PartStatus]) -> Table:
 
 
 def _part(part: PartStatus) -> Sequence[Value]:
-    silent = f"its cluster does not answer since {format_timestamp(part.silent_since)}" if part.silent_since is not None else ""
+    silent = f"its cluster has not answered since {format_timestamp(part.silent_since)}" if part.silent_since is not None else ""
     return (
         part.name,
         part.state or NOTHING,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from diloco_local.preview.nodes import Addition, new_nodes
@@ -65,9 +65,6 @@ class PoolRequest:
         """The same pool, with this capacity if it names none."""
         return self if self.capacity else replace(self, capacity=capacity)
 
-    def renamed(self, name: str) -> PoolRequest:
-        return replace(self, name=name)
-
     def fields(self) -> Obj:
         """Fields of the pool in `spec.pools`, all but its template."""
         pool: Obj = {"name": self.name, "accelerator": self.kind.name}
@@ -96,11 +93,12 @@ def slices_of(nodes: Iterable[NodeView]) -> Counter[SliceKind]:
     return Counter({kind: count // slice_hosts(kind) for kind, count in hosts.items() if count >= slice_hosts(kind)})
 
 
-def read_pool(text: str, cluster_slices: Mapping[SliceKind, int] | None) -> PoolRequest:
+def read_pool(text: str, cluster_slices: Mapping[SliceKind, int] | None, default_name: Callable[[str], str] | None = None) -> PoolRequest:
     """Read `KIND=UNITS`, `KIND=UNITSxTOPOLOGY` for TPUs, or `KIND=UNITSxDEVICES` for hosts with fewer accelerators than the largest, and
     the words behind it: `h100=2,hosts=4,spot`. Raises BadPool.
 
-    `cluster_slices` decide what the text leaves open. If None, the catalogue's first entry decides.
+    `cluster_slices` decide what the text leaves open. If None, the catalogue's first entry decides. `default_name` makes the name of a
+    pool that the text does not name, from the kind in the text.
     """
     beginning, *words = text.split(",")
     parts = _POOL.fullmatch(beginning)
@@ -116,7 +114,7 @@ def read_pool(text: str, cluster_slices: Mapping[SliceKind, int] | None) -> Pool
         topology, per_host = _slice(text, parts["kind"], kind, size, cluster_slices)
     elif size:
         per_host = _devices(text, parts["kind"], kind, size, units)
-    return _with_words(text, PoolRequest(pool_name(parts["kind"]), kind, units, topology, per_host), words)
+    return _with_words(text, PoolRequest((default_name or pool_name)(parts["kind"]), kind, units, topology, per_host), words)
 
 
 def _devices(text: str, word: str, kind: Accelerator, size: str, units: int) -> int:

@@ -78,3 +78,7 @@ def test_a_pool_in_a_cluster_that_is_not_given_is_told_before_the_start(tmp_path
     result = CliRunner().invoke(main, ["up", str(tmp_path / "job.yaml"), "--state-dir", str(tmp_path / "state"), "--cluster", "tokyo"])
     assert result.exit_code == 2
     assert "--cluster tokyo: write NAME=FILE, the name of the cluster and a file with its nodes" in result.stderr
+    twice = ["--cluster", "tokyo=a.yaml", "--cluster", "tokyo=b.yaml"]
+    result = CliRunner().invoke(main, ["up", str(tmp_path / "job.yaml"), "--state-dir", str(tmp_path / "state"), *twice])
+    assert result.exit_code == 2
+    assert "--cluster tokyo=b.yaml: cluster tokyo is there twice; leave one out" in result.stderr

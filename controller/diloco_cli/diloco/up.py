@@ -118,7 +118,7 @@ def up(
     jobs, config_maps = _objects(files)
     try:
         nodes = load_fleet(fleet)
-        others = {name: load_fleet(file) for name, file in map(_cluster, clusters)}
+        others = {name: load_fleet(file) for name, file in _clusters(clusters).items()}
     except BadFleet as error:
         refuse(*error.sentences)
     if sentences := unknown_units(faults, jobs):
@@ -177,11 +177,17 @@ def _placed(obj: Obj) -> Obj:
     return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
 
 
-def _cluster(text: str) -> tuple[str, str]:
-    name, equals, file = text.partition("=")
-    if not name or not equals or not file:
-        refuse(f"--cluster {text}: write NAME=FILE, the name of the cluster and a file with its nodes")
-    return name, file
+def _clusters(texts: Sequence[str]) -> dict[str, str]:
+    """Return the file of each cluster."""
+    files: dict[str, str] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not name or not equals or not file:
+            refuse(f"--cluster {text}: write NAME=FILE, the name of the cluster and a file with its nodes")
+        if name in files:
+            refuse(f"--cluster {text}: cluster {name} is there twice; leave one out")
+        files[name] = file
+    return files
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None, others: Mapping[str, Sequence[Obj]] | None = None) -> Iterator[str]:

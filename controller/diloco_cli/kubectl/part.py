@@ -27,7 +27,7 @@ from diloco_operator.reconcile.children.part_manifest import part_manifest
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job, reference
 from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
-from diloco_cli.pool_option import BadPool, PoolRequest, read_pool
+from diloco_cli.pool_option import BadPool, PoolRequest, pool_name, read_pool
 from diloco_cli.yaml_text import yaml_text
 
 _SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
@@ -56,10 +56,9 @@ def part(
     """
     folder = output or Path(f"{job}-{cluster}")
     try:
-        read = [(text, read_pool(text, None)) for text in pools]
+        wanted = [read_pool(text, None, lambda kind: _pool_name(kind, cluster, alone=len(pools) == 1)) for text in pools]
     except BadPool as error:
         raise CommandError(str(error)) from error
-    wanted = [pool if ",name=" in text else _named(pool, cluster, alone=len(pools) == 1) for text, pool in read]
 
     async def work(client: RestClient, namespace: str) -> None:
         if wanted:
@@ -77,10 +76,11 @@ def part(
     on_cluster(target, work)
 
 
-def _named(pool: PoolRequest, cluster: str, *, alone: bool) -> PoolRequest:
-    """A pool without a name gets one that no pool of another cluster has: `tokyo`, or `tokyo-v6e` if the part has several."""
-    where = cluster if alone else f"{cluster[: max(1, MAX_POOL_NAME - 1 - len(pool.name))].rstrip('-')}-{pool.name}"
-    return pool.renamed(where[:MAX_POOL_NAME].rstrip("-"))
+def _pool_name(kind: str, cluster: str, *, alone: bool) -> str:
+    """A name that no pool of another cluster has: `tokyo`, or `tokyo-v6e` if the part has several pools."""
+    own = pool_name(kind)
+    name = cluster if alone else f"{cluster[: max(1, MAX_POOL_NAME - 1 - len(own))].rstrip('-')}-{own}"
+    return name[:MAX_POOL_NAME].rstrip("-")
 
 
 async def declare_part(client: Client, namespace: str, name: str, cluster: str, pools: Sequence[PoolRequest]) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from diloco_operator.api.state import OVER
 from diloco_operator.api.status import Status
 from diloco_operator.reconcile.units.states import phase_of
 
 from diloco_local.record.history import JobHistory
 from diloco_local.record.lines import FaultFired, Figures, JobSeen, Merged, PhaseBegan, Recovered, UnitLeft
 from diloco_local.record.lines import Line as RecordLine
-from diloco_local.record.reading import ENDED, history_of
+from diloco_local.record.reading import history_of
 
 WINDOW = 3600.0
 """Seconds of history that are kept."""
@@ -56,7 +57,7 @@ class LiveHistory:
     def history(self, now: float) -> JobHistory:
         """The history up to `now` (seconds since the epoch), or up to the end of the job if that was earlier."""
         seen = next((line for line in reversed(self._lines) if isinstance(line, JobSeen)), self._seen)
-        end = seen.at if seen is not None and seen.state in ENDED else now
+        end = seen.at if seen is not None and seen.state in OVER else now
         start = end - WINDOW
         before: list[RecordLine] = [*self._phases.values(), *([self._seen] if self._seen is not None else [])]
         lines = [line.model_copy(update={"at": max(start, line.at)}) for line in (*before, *self._lines)]

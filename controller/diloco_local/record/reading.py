@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from diloco_operator.api.phases import Phase
-from diloco_operator.api.state import JobState
+from diloco_operator.api.state import OVER
 
 from diloco_local.record.history import Fault, Gap, History, JobHistory, Merge, Recovery, Span, Traffic, UnitHistory
 from diloco_local.record.lines import (
@@ -115,7 +115,7 @@ class _JobReader:
     def end_of_command(self, at: float) -> None:
         """Note that nothing of the job runs any more."""
         at -= self._start or 0.0
-        if self.job.state not in ENDED:
+        if self.job.state not in OVER:
             self.job.end = at
         for unit in list(self._open):
             self._close(unit, at)
@@ -126,7 +126,7 @@ class _JobReader:
 
     def command_began(self, at: float) -> None:
         """Note that another command began. It may run this job again."""
-        if self.job.state not in ENDED:
+        if self.job.state not in OVER:
             self.job.runs.append(at - (self._start or 0.0))
 
     def _unit(self, name: str) -> UnitHistory:
@@ -134,9 +134,9 @@ class _JobReader:
 
     def _seen(self, at: float, line: JobSeen) -> None:
         job = self.job
-        if line.state in ENDED and job.state not in ENDED:
+        if line.state in OVER and job.state not in OVER:
             job.end = at
-        if job.state in ENDED and line.state not in ENDED:
+        if job.state in OVER and line.state not in OVER:
             job.runs.append(at)
         job.state = line.state
         job.outer_steps = line.steps or job.outer_steps
@@ -199,4 +199,3 @@ def _with_lost_work(unit: UnitHistory) -> Iterator[Span]:
 
 
 _AFTER_A_LOSS = (Phase.RECOVERY, Phase.MISSING, Phase.FAILED)
-ENDED = (JobState.COMPLETE, JobState.FAILED)

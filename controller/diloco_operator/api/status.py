@@ -142,7 +142,7 @@ class OutsideStatus(ApiModel):
 class PartStatus(ApiModel):
     """One part, as the syncer sees it."""
 
-    name: str = Field(max_length=63, description="As in spec.parts.")
+    name: str = Field(max_length=63, description="Name of the cluster.")
     units: int = Field(0, ge=0, description="Its units that have joined, in whatever state they are now.")
     contributing: int = Field(0, ge=0, description="Its units that contribute.")
     unit_summary: str = Field(
@@ -362,7 +362,9 @@ class Status(ApiModel):
     outside: tuple[OutsideStatus, ...] | None = Field(
         None, max_length=MAX_OUTSIDE, description="The learners of spec.learners.outside; absent: there are none."
     )
-    parts: tuple[PartStatus, ...] | None = Field(None, max_length=MAX_PARTS, description="The parts of spec.parts; absent: there are none.")
+    parts: tuple[PartStatus, ...] | None = Field(
+        None, max_length=MAX_PARTS, description="The parts of the job in other clusters; absent: there are none."
+    )
     home: HomeStatus | None = Field(None, description="The job that this one is a part of; absent: its syncer is in this cluster.")
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
         None,

@@ -191,7 +191,21 @@ class OperatorProcess:
     async def _operate(self, client: RestClient) -> None:
         await self._crd.wait_good()
         async with self._other_clusters() as others:
-            await self._operate_beside(client, others)
+            rng = random.random
+            self._operator = Operator(
+                client,
+                telemetry=SyncerWatcher(now=self._clock.now, rng=rng),
+                now=self._clock.now,
+                rng=rng,
+                decisions=DecisionOptions(self._options.operator, offload=asyncio.to_thread),
+                run=self._options.run,
+                metrics=self._metrics,
+                others=others,
+            )
+            allow_files(len(self._operator.caches.reflectors) + sum(len(config.namespaces) for config, _ in others.clients))
+            self._operator.caches.on_failure_change(self._crd.check_soon)  # the CustomResourceDefinition may be gone
+            await self._operator.run(lead=self._lead)
+            raise RuntimeError("the operator ended without being asked to stop")
 
     @contextlib.asynccontextmanager
     async def _other_clusters(self) -> AsyncIterator[OtherClusters]:
@@ -208,23 +222,6 @@ class OperatorProcess:
                     log.error("cluster %s cannot be used: %s", config.name, error)
                     problems[config.name] = f"the operator cannot use cluster {config.name}: {error}"
             yield OtherClusters(clients, problems)
-
-    async def _operate_beside(self, client: RestClient, others: OtherClusters) -> None:
-        rng = random.random
-        self._operator = Operator(
-            client,
-            telemetry=SyncerWatcher(now=self._clock.now, rng=rng),
-            now=self._clock.now,
-            rng=rng,
-            decisions=DecisionOptions(self._options.operator, offload=asyncio.to_thread),
-            run=self._options.run,
-            metrics=self._metrics,
-            others=others,
-        )
-        allow_files(len(self._operator.caches.reflectors) + sum(len(config.namespaces) for config, _ in others.clients))
-        self._operator.caches.on_failure_change(self._crd.check_soon)  # the CustomResourceDefinition may be gone
-        await self._operator.run(lead=self._lead)
-        raise RuntimeError("the operator ended without being asked to stop")
 
     async def _lead(self) -> None:
         self._garbage.leave_out()  # the caches are full, and most of what they hold stays

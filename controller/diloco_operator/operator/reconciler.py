@@ -526,11 +526,7 @@ class Reconciler:
         secret = self._caches.part_secret(key)
         if secret is None or secret.home is None:
             return None
-        try:
-            address = parse_address(at.address)
-        except ValueError:  # the CRD's rules refuse what does not parse; another CRD may let it through
-            return None
-        home = secret.home
+        home, address = secret.home, parse_address(at.address)
         return Endpoint(
             pod_uid="",
             host=address.host,

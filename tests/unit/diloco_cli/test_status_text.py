@@ -92,7 +92,7 @@ def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
         {"name": "tokyo", "state": "Degraded", "message": "LearnersFailed: far-1", **heard},
         {"name": "osaka", "message": "no route", "silentSince": "2026-11-20T20:00:00Z"},
     ]
-    silent = "its cluster does not answer since 2026-11-20T20:00:00Z"
+    silent = "its cluster has not answered since 2026-11-20T20:00:00Z"
     lines = status_text(a_view(pools=pools, parts=parts, Training="True"), NOW).splitlines()
     assert [line.rstrip() for line in lines[-7:]] == [
         "POOL   CLUSTER   CONTRIBUTE   PLACED   TOKENS/S EACH   VALUE   WHY NOT MORE",

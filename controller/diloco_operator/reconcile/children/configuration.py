@@ -51,14 +51,14 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     assert derived is not None, "the derived values of a spec that can be read are there"
     data = {contract.JOB_FILE_KEY: derived.job_file}
     external, existing = external_service(job, context.spec), observed.children.external_service
-    wanted = [
-        (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),
-        (names.SERVICES, observed.children.service, _service(job)),
-        *([(names.SERVICES, existing, external)] if external is not None else []),
-        (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec, observed.config)),
-    ]
-    if context.is_part:
-        wanted = wanted[1:2]  # the Service, by which the hosts of a unit find each other
+    wanted = [(names.SERVICES, observed.children.service, _service(job))]  # by which the hosts of a unit find each other
+    if not context.is_part:
+        wanted = [
+            (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),
+            *wanted,
+            *([(names.SERVICES, existing, external)] if external is not None else []),
+            (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec, observed.config)),
+        ]
     creates: list[Create] = []
     deletes: list[Delete] = []
     taken: list[str] = []

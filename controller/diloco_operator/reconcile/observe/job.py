@@ -155,6 +155,11 @@ def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
         spec = load({key: value for key, value in obj.items() if key != "status"}).spec
     except InvalidJob as error:
         return None, error.causes
+    if spec.syncer.at is not None:
+        try:
+            parse_address(spec.syncer.at.address)
+        except ValueError as error:
+            return None, (Cause("spec.syncer.at.address", str(error)),)
     problems = (*_contradictions(spec), *too_large(spec, beside))
     return (_readable(spec) if problems else spec), problems
 
@@ -181,12 +186,7 @@ def _contradictions(spec: Spec) -> list[Cause]:
             causes.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
     if spec.learners.min > spec.learners.max:
         causes.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
-    if spec.syncer.at is not None:
-        try:
-            parse_address(spec.syncer.at.address)
-        except ValueError as error:
-            causes.append(Cause("spec.syncer.at.address", str(error)))
-    elif spec.training.quorum > spec.learners.max:
+    if spec.syncer.at is None and spec.training.quorum > spec.learners.max:
         causes.append(
             Cause(
                 "spec.training.quorum",
