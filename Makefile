@@ -34,6 +34,7 @@ demo: setup  ## train one model on four simulated nodes; kill one unit on the wa
 demo-regions: setup  ## train one model over three control planes with an operator each, two of them elsewhere
 	@rm -rf .demo-regions
 	@cd examples/regions && ../../$(BIN)/diloco up job.yaml --fleet home.yaml --cluster tokyo=tokyo.yaml --cluster osaka=osaka.yaml \
+	  --bandwidth 100Mbit/s --latency tokyo=20ms --latency osaka=25ms \
 	  --state-dir ../../.demo-regions
 
 quick: setup  ## run fast checks and the unit tests, without a cluster

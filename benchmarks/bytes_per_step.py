@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco_local.links import Links
+
 from benchmarks.exchange_rig import Workload
 from benchmarks.figure import Figure
 from benchmarks.link_rig import LinkRig, unit_of
-from benchmarks.narrow_link import NarrowLink
 
 TOLERANCE = 0.05
 BITS = {"None": 32, "BFloat16": 16, "Int4": 4}
@@ -35,11 +36,13 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 def measured(directory: Path, size: Size, compression: str) -> tuple[float, float]:
     """(bytes up, bytes down) of one learner in one outer step."""
-    with LinkRig(directory, size.workload, {"compression": compression}) as rig, NarrowLink(rig.address) as link:
+    with LinkRig(directory, size.workload, {"compression": compression}) as rig, Links() as links:
+        link = links.add()
+        far = link.relay(rig.address)
         interval = rig.job.training.sync_interval
         rig.start_syncer()
         for unit in UNITS:
-            rig.start_link_learner(unit, link.address if unit == UNITS[0] else rig.address)
+            rig.start_link_learner(unit, far if unit == UNITS[0] else rig.address)
         reports = rig.reports()
         began = rig.report(reports, lambda report: all(unit_of(report, unit).contributions > 1 for unit in UNITS), steps=30).t
         first = rig.report(reports, lambda report: report.t > began + interval, interval)

@@ -15,9 +15,9 @@ import numpy as np
 from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner, a_round
 from builders.shardings import Sharding, columns, rows
+from diloco_local.links import Links
 
 from benchmarks.figure import Figure
-from benchmarks.narrow_link import NarrowLink
 
 LIMIT = 1.02
 SHARDINGS: dict[int, Sharding | None] = {1: None, 2: columns(2), 4: rows(4)}
@@ -48,8 +48,8 @@ def measured(directory: Path, size: Size, compression: str, sharding: Sharding |
     place = Place(directory, job_file(training(100_000, compression=compression)))
     with (
         LocalSyncer(place) as syncer,
-        NarrowLink(syncer.address) as link,
-        ScriptedLearner(_Behind(place, link.address), arrays, sharding=sharding) as unit,
+        Links() as links,
+        ScriptedLearner(_Behind(place, (link := links.add()).relay(syncer.address)), arrays, sharding=sharding) as unit,
     ):
         unit.join().seed()
         until(lambda: syncer.report().seeded, "the seed")

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diloco.protocol.diloco_pb2 import Report
+from diloco_local.links import Links
 
 from benchmarks.exchange_rig import Workload
 from benchmarks.figure import Figure
 from benchmarks.link_rig import LinkRig, unit_of
-from benchmarks.narrow_link import NarrowLink
 
 LIMIT = 10.0
 NEED = 1.5
@@ -59,14 +59,16 @@ def rounds_behind(rig: LinkRig, reports: Iterator[Report], rounds: int) -> float
 
 def measured(directory: Path, size: Size) -> tuple[float, float]:
     """Rounds until the staleness is normal: (after joining, after the outage)."""
-    with LinkRig(directory, size.workload, {"compression": "Int4"}) as rig, NarrowLink(rig.address) as link:
+    with LinkRig(directory, size.workload, {"compression": "Int4"}) as rig, Links() as links:
+        link = links.add()
+        far = link.relay(rig.address)
         rig.start_syncer()
         for unit in FREE:
             rig.start_link_learner(unit, rig.address)
         reports = rig.reports()
         rig.report(reports, lambda report: all(unit_of(report, unit).contributions > 1 for unit in FREE), steps=30)
         link.down.bytes_per_second = NEED * rig.payload() / size.workload.step_seconds
-        rig.start_link_learner(SLOW, link.address)
+        rig.start_link_learner(SLOW, far)
         rig.report(reports, lambda report: any(unit.unit == SLOW for unit in report.units), steps=30)
         joined = rounds_behind(rig, reports, size.rounds)
         link.cut()

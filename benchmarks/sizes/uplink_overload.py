@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco_local.links import Links
+
 from benchmarks.exchange_rig import Workload
 from benchmarks.figure import Figure
 from benchmarks.link_rig import LinkRig, unit_of
-from benchmarks.narrow_link import NarrowLink
 
 LIMITS = {1.05: 0.9, 1.2: 0.75, 2.0: 0.45}
 """Outer steps that one push takes -> least share of the merges."""
@@ -40,11 +41,13 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), warm_up=6, steps=12)
 
 def measured(directory: Path, size: Size, push_steps: float) -> tuple[float, int, int]:
     """(share of the merges, largest number of queued pushes, tau)."""
-    with LinkRig(directory, size.workload, TRAINING) as rig, NarrowLink(rig.address) as link:
+    with LinkRig(directory, size.workload, TRAINING) as rig, Links() as links:
+        link = links.add()
+        far = link.relay(rig.address)
         rig.start_syncer()
         for unit in FREE:
             rig.start_link_learner(unit, rig.address)
-        rig.start_link_learner(SLOW, link.address)
+        rig.start_link_learner(SLOW, far)
         reports = rig.reports()
         rig.report(reports, lambda report: all(unit_of(report, unit).contributions for unit in (SLOW, *FREE)), steps=30)
         link.up.bytes_per_second = rig.payload() / (push_steps * size.workload.step_seconds)

@@ -15,7 +15,10 @@ import random
 import re
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from diloco_operator.api.names import syncer_pod_name
 
 _NETWORKS = range(1, 255)
 _FIRST, _LAST = 2, 0xFFFE
@@ -105,9 +108,15 @@ class Addresses:
         if address := self._of_owner.pop(owner, None):
             self._used.discard(address)
 
-    def resolve(self, text: str) -> str:
-        """Return `text` with every name `<pod>.<subdomain>.<namespace>.svc[.cluster.local]` in it replaced by its address."""
-        return _NAME.sub(lambda match: self.of_name(match["pod"], match["subdomain"], match["namespace"]), text)
+    def resolve(self, text: str, syncer: Callable[[str], str] = str) -> str:
+        """Return `text` with every name `<pod>.<subdomain>.<namespace>.svc[.cluster.local]` in it replaced by its address. `syncer`: where
+        a syncer is reached, by its own address."""
+
+        def address(match: re.Match[str]) -> str:
+            own = self.of_name(match["pod"], match["subdomain"], match["namespace"])
+            return syncer(own) if match["pod"] == syncer_pod_name(match["subdomain"]) else own
+
+        return _NAME.sub(address, text)
 
     def _take(self) -> str:
         for _ in range(_FIRST, _LAST + 1):

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class Container:
         self._changed = changed
         self._process: Process | None = None
         self._configured: Command | None = None
-        self._names = LocalNames((), self._context.addresses.resolve)
+        self._names = LocalNames((), partial(pod.context.addresses.resolve, syncer=pod.context.syncer))
         self._stopping = asyncio.Event()
         self._killing = False
         self._restarts_in_a_row = 0

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,7 @@ from diloco_local.claim_binder import ClaimBinder
 from diloco_local.faults import Fault, FaultInjector, Fired
 from diloco_local.kubelet import Kubelet
 from diloco_local.kubelet_context import KubeletContext
+from diloco_local.links import UNLIMITED, Link, Links, LinkShape
 from diloco_local.memory import MemoryApi
 from diloco_local.nodes import RegisteredNodes
 from diloco_local.processes import Priority, Supervisor
@@ -79,6 +81,8 @@ class OtherFleet:
     nodes: Sequence[Obj]
     namespaces: Sequence[str] = ("default",)
     """Namespaces of jobs that may have units there, in a namespace of the same name."""
+    link: LinkShape = UNLIMITED
+    """Between it and this cluster's syncers, for its learners and its operator together."""
 
 
 class SimulatedCluster:
@@ -107,6 +111,7 @@ class LocalControlPlane:
 
     Create jobs through `client`. When a background task fails, `failed` gets its exception, and the caller must leave the control plane.
     `clusters`: other clusters, by name, each with a control plane and an operator of its own. Names of pods mean the same in all of them.
+    `syncer_link`: what all links to other clusters share at this end.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class LocalControlPlane:
         timing: LocalTiming | None = None,
         listeners: Listeners | None = None,
         clusters: Mapping[str, OtherFleet] | None = None,
+        syncer_link: LinkShape = UNLIMITED,
     ) -> None:
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
@@ -129,6 +135,7 @@ class LocalControlPlane:
         self._timing = timing or LocalTiming()
         self._listeners = listeners or Listeners()
         self._clusters = dict(clusters or {})
+        self._syncer_link = syncer_link
         self._stack = contextlib.AsyncExitStack()
         self.client: Client
         self.kubelet: Kubelet
@@ -138,6 +145,8 @@ class LocalControlPlane:
         self._operators: list[Operator]
         """The one of this cluster first."""
         self.failed: asyncio.Future[None]
+        self.links: Mapping[str, Link]
+        """Name of another cluster -> its link to this one's syncers."""
 
     async def __aenter__(self) -> Self:
         """Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
@@ -153,7 +162,7 @@ class LocalControlPlane:
             network.check_port(SYNCER_PORT, "the syncer of every job")
             addresses = Addresses(network.second)
 
-            def context(client: Client, folder: Path) -> KubeletContext:
+            def context(client: Client, folder: Path, syncer: Callable[[str], str] = str) -> KubeletContext:
                 return KubeletContext(
                     client,
                     self.supervisor,
@@ -163,21 +172,22 @@ class LocalControlPlane:
                     chosen_environment=self._programs.environment,
                     short_paths=short_paths,
                     volume_sync=self._timing.volume_sync,
+                    syncer=syncer,
                 )
 
             home = SimulatedCluster(self.state_dir.path, self._node_manifests, context)
             self.client, self.kubelet, self.nodes = home.client, home.kubelet, home.nodes
-            others = {}
+            others, far = {}, self._far_syncers(stack, addresses)
             for name, fleet in self._clusters.items():
                 folder = stack.enter_context(StateDir(self.state_dir.path / "clusters" / name)).path
-                others[name] = SimulatedCluster(folder, fleet.nodes, context)
+                others[name] = SimulatedCluster(folder, fleet.nodes, partial(context, syncer=far[name]))
             known = [
                 (ClusterConfig(name, "", {each: each for each in self._clusters[name].namespaces}), other.client)
                 for name, other in others.items()
             ]
             self._operators = [
                 self._operator(home.client, addresses, self._listeners.on_report, OtherClusters(known)),
-                *(self._operator(other.client, addresses) for other in others.values()),
+                *(self._operator(other.client, addresses, syncer=far[name]) for name, other in others.items()),
             ]
             self.injector = FaultInjector(home.client, home.kubelet, self._faults, self._listeners.on_fault)
             # Pushed last, so that it is called first: the tasks must end before the things that they use.
@@ -207,19 +217,44 @@ class LocalControlPlane:
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
+    def _far_syncers(self, stack: contextlib.AsyncExitStack, addresses: Addresses) -> dict[str, Callable[[str], str]]:
+        """Name of another cluster -> where it reaches a syncer, by the syncer's own address."""
+        links = stack.enter_context(Links())
+        shared = links.add(self._syncer_link)
+        self.links = {name: links.add(fleet.link, shared) for name, fleet in self._clusters.items()}
+        unlimited = {name for name, fleet in self._clusters.items() if {fleet.link, self._syncer_link} == {UNLIMITED}}
+        return {name: str if name in unlimited else _FarSyncers(link, addresses) for name, link in self.links.items()}
+
     def _operator(
         self,
         client: Client,
         addresses: Addresses,
         on_report: Callable[[JobKey, Report], None] | None = None,
         others: OtherClusters | None = None,
+        syncer: Callable[[str], str] = str,
     ) -> Operator:
         def channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
-            return open_channel(replace(endpoint, host=addresses.resolve(endpoint.host)), now)  # there is no DNS here
+            return open_channel(replace(endpoint, host=addresses.resolve(endpoint.host, syncer)), now)  # there is no DNS here
 
         rng = random.random
         telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=on_report, channel=channel)
         return Operator(client, telemetry=telemetry, now=time.time, rng=rng, decisions=DecisionOptions(self._config), others=others)
+
+
+class _FarSyncers:
+    """Where a cluster behind a link reaches syncers. The relay to each begins when it is first looked up."""
+
+    def __init__(self, link: Link, addresses: Addresses) -> None:
+        self._link = link
+        self._addresses = addresses
+        self._near_ends: dict[str, str] = {}
+
+    def __call__(self, address: str) -> str:
+        if address not in self._near_ends:
+            near = self._addresses.of_owner(f"link/{id(self)}/{address}")
+            self._link.relay(f"{address}:{SYNCER_PORT}", f"{near}:{SYNCER_PORT}")
+            self._near_ends[address] = near
+        return self._near_ends[address]
 
 
 # --- Background tasks of one program that must all run on: if one ends, the program has failed ------------------------

@@ -81,6 +81,8 @@ class KubeletContext:
     """Why this kubelet does not run a pod that is bound to one of its nodes. "" if it runs the pod."""
     address_in_annotation: bool = False
     """The address of a pod goes into its annotation `names.ANNOTATION_ADDRESS`, not into its status."""
+    syncer: Callable[[str], str] = str
+    """Where pods reach a syncer, by its own address. A syncer in another cluster may be behind a link."""
     memory_kills_reported: int = 0
     """Out-of-memory kills that the status of some container already reports."""
 

@@ -82,3 +82,13 @@ def test_a_pool_in_a_cluster_that_is_not_given_is_told_before_the_start(tmp_path
     result = CliRunner().invoke(main, ["up", str(tmp_path / "job.yaml"), "--state-dir", str(tmp_path / "state"), *twice])
     assert result.exit_code == 2
     assert "--cluster tokyo=b.yaml: cluster tokyo is there twice; leave one out" in result.stderr
+
+
+def test_a_link_to_a_cluster_that_is_not_given_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job_over_two_clusters()))
+    (tmp_path / "tokyo.yaml").write_text(yaml.safe_dump_all(a_fleet(tpus=2, gpus=0)))
+    up = ["up", str(tmp_path / "job.yaml"), "--state-dir", str(tmp_path / "state")]
+    result = CliRunner().invoke(main, [*up, "--cluster", f"tokyo={tmp_path}/tokyo.yaml", "--latency", "osaka=40ms"])
+    assert (result.exit_code, "--latency osaka=…: cluster osaka is not here" in result.stderr) == (2, True)
+    result = CliRunner().invoke(main, [*up, "--bandwidth", "20Mbit/s"])
+    assert (result.exit_code, "--bandwidth: there is no other cluster" in result.stderr) == (2, True)

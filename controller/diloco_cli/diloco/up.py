@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ import click
 from diloco import contract
 from diloco_local.addresses import NoAddressLeft, PortTaken
 from diloco_local.faults import BadFault, Fault, parse, unknown_units
+from diloco_local.links import LinkShape
 from diloco_local.processes import Priority, UnsupportedPlatform
 from diloco_local.state_dir import StateDirBusy, StateDirUnusable
 from diloco_operator.api.job import load
@@ -28,6 +30,7 @@ from diloco_operator.program.duration import Duration
 
 from diloco_cli.commands.validate import catalogue_option, check, refuse
 from diloco_cli.dashboard.installed import check_installed
+from diloco_cli.diloco.simulations.options import ForPlace, Rate
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
 from diloco_cli.fleet_file import BadFleet, load_fleet
@@ -74,6 +77,17 @@ class Variable(click.ParamType[tuple[str, str]]):
     help="Another cluster, for pools with cluster: NAME, with the nodes of FILE and an operator of its own. May be repeated.",
 )  # fmt: skip
 @click.option(
+    "--bandwidth", type=ForPlace(Rate()), multiple=True, metavar="[CLUSTER=]RATE",
+    help="Of the link from each other cluster to the syncers, each direction, such as tokyo=100Mbit/s.  [default: no limit]",
+)  # fmt: skip
+@click.option(
+    "--syncer-bandwidth", type=Rate(), default=math.inf, help="Of the syncers' link, which all other clusters share.  [default: no limit]"
+)
+@click.option(
+    "--latency", type=ForPlace(Duration()), multiple=True, metavar="[CLUSTER=]DURATION",
+    help="From each other cluster to the syncers, one way, such as tokyo=40ms.  [default: 0s]",
+)  # fmt: skip
+@click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
     help="Directory for snapshots and logs. A later run with it continues from the last snapshot.",
 )  # fmt: skip
@@ -98,7 +112,8 @@ class Variable(click.ParamType[tuple[str, str]]):
 )
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
-    files: tuple[str, ...], fleet: str | None, clusters: tuple[str, ...], state_dir: Path, faults: tuple[Fault, ...],
+    files: tuple[str, ...], fleet: str | None, clusters: tuple[str, ...], bandwidth: tuple[tuple[str, float], ...],
+    syncer_bandwidth: float, latency: tuple[tuple[str, float], ...], state_dir: Path, faults: tuple[Fault, ...],
     variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, dashboard: bool, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
@@ -121,8 +136,9 @@ def up(
         others = {name: load_fleet(file) for name, file in _clusters(clusters).items()}
     except BadFleet as error:
         refuse(*error.sentences)
-    if sentences := unknown_units(faults, jobs):
+    if sentences := [*unknown_units(faults, jobs), *unknown_clusters(("--bandwidth", bandwidth), ("--latency", latency), known=others)]:
         refuse(*sentences)
+    rates, delays = dict(bandwidth), dict(latency)
     view = view_of(output)
     for text in hints(jobs, nodes, fleet, others):
         if output == "json":
@@ -142,6 +158,8 @@ def up(
         config_maps=config_maps,
         dashboard=dashboard,
         clusters=others,
+        links={name: LinkShape(rates.get(name, rates.get("", math.inf)), delays.get(name, delays.get("", 0.0))) for name in others},
+        syncer_link=LinkShape(syncer_bandwidth),
     )
     run_here(options, view)
 
@@ -188,6 +206,16 @@ def _clusters(texts: Sequence[str]) -> dict[str, str]:
             refuse(f"--cluster {text}: cluster {name} is there twice; leave one out")
         files[name] = file
     return files
+
+
+def unknown_clusters(*options: tuple[str, Sequence[tuple[str, float]]], known: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with values for clusters."""
+    for option, values in options:
+        for cluster, _ in values:
+            if cluster and cluster not in known:
+                yield f"{option} {cluster}=…: cluster {cluster} is not here; give its nodes by --cluster {cluster}=FILE"
+            elif not known:
+                yield f"{option}: there is no other cluster; give its nodes by --cluster NAME=FILE"
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None, others: Mapping[str, Sequence[Obj]] | None = None) -> Iterator[str]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from diloco.wording import plural
 from diloco_local.control_plane import Listeners, LocalControlPlane, OtherFleet, ProgramOptions
 from diloco_local.faults import Fault, Fired
+from diloco_local.links import UNLIMITED, LinkShape
 from diloco_local.pod_logs import LocalPodLogs
 from diloco_local.processes import Priority
 from diloco_local.record.file import RecordWriter
@@ -85,6 +86,10 @@ class UpOptions:
     """Whether to serve the dashboard while the jobs run."""
     clusters: Mapping[str, Sequence[Obj]] = field(default_factory=dict)
     """Name of another cluster -> its nodes."""
+    links: Mapping[str, LinkShape] = field(default_factory=dict)
+    """Name of another cluster -> its link to the syncers."""
+    syncer_link: LinkShape = UNLIMITED
+    """What these links share at the syncers' end."""
 
 
 class Run:
@@ -118,7 +123,8 @@ class Run:
             faults=options.faults,
             programs=ProgramOptions(options.environment, options.priority),
             listeners=Listeners(self._on_fault, self._recorder.report),
-            clusters={name: OtherFleet(nodes, namespaces) for name, nodes in options.clusters.items()},
+            clusters={name: OtherFleet(nodes, namespaces, options.links[name]) for name, nodes in options.clusters.items()},
+            syncer_link=options.syncer_link,
         )
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:

@@ -52,6 +52,12 @@ def test_names_of_pods_become_addresses_and_nothing_else_does(text: str, expecte
     assert Addresses(3).resolve(text) == expected
 
 
+def test_a_syncers_name_leads_over_the_link_to_it_and_a_learners_does_not() -> None:
+    addresses = Addresses(3)
+    seen = addresses.resolve("job-syncer.job.default.svc:7077 job-v5p-0.job.default.svc", lambda own: f"to-{own}")
+    assert seen == "to-127.3.0.2:7077 127.3.0.3"
+
+
 def test_a_name_has_one_address_from_its_first_use() -> None:
     addresses = Addresses(3)
     mentioned = addresses.resolve("syncer.job.default.svc")

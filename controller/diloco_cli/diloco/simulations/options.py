@@ -53,7 +53,7 @@ LOST_HELP = "Share of TCP segments that do not arrive; they are sent again."
 
 
 class ForPlace(click.ParamType[tuple[str, float]]):
-    """`us-east1=40ms` is a value for a zone or region; `40ms` is the value for all places without one of their own."""
+    """`us-east1=40ms` is a value for a zone, region or cluster; `40ms` is the value for all places without one of their own."""
 
     def __init__(self, value: click.ParamType[float]) -> None:
         self._value = value
@@ -64,7 +64,7 @@ class ForPlace(click.ParamType[tuple[str, float]]):
             return value
         place, equals, text = str(value).rpartition("=")
         if equals and not place:
-            self.fail(f"{value!r}: name a zone or region before =, or leave it out for all", param, ctx)
+            self.fail(f"{value!r}: name the place before =, or leave it out for all", param, ctx)
         return place, self._value.convert(text, param, ctx)
 
 
