@@ -16,6 +16,7 @@ import datetime
 import ipaddress
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -424,6 +425,20 @@ class ControlPlane:
         self.start_api_server()
         for name in others:
             self.resume(name)
+
+    def back_up_etcd(self, folder: Path) -> None:
+        """Copy what etcd holds now into a new folder."""
+        self.kill("etcd")
+        shutil.copytree(self.folder / "etcd", folder)
+        self.begin("etcd")
+
+    def restore_etcd(self, folder: Path) -> None:
+        """The API server and etcd begin again with what a backup holds, as does the rest of the plane."""
+        for program in reversed(self._programs.values()):
+            program.kill()
+        shutil.rmtree(self.folder / "etcd")
+        shutil.copytree(folder, self.folder / "etcd")
+        self._start()
 
     @property
     def etcd_url(self) -> str:

@@ -53,12 +53,13 @@ class NodesCommand:
             *options,
         ]
         self._launcher = Launcher()
-        self.process: subprocess.Popen[str] = self._launcher.start(lambda prepare: self._start(command, prepare))
+        self._command = command
+        self.process: subprocess.Popen[str] = self._launcher.start(self._start)
 
-    def _start(self, command: Sequence[str], prepare: Callable[[], None]) -> subprocess.Popen[str]:
+    def _start(self, prepare: Callable[[], None]) -> subprocess.Popen[str]:
         with (self.folder / "nodes.log").open("ab") as log:
             return subprocess.Popen(
-                command,
+                self._command,
                 cwd=self.folder,
                 env=os.environ | {"PYTHONPATH": str(TESTS)},
                 stdin=subprocess.DEVNULL,
@@ -74,6 +75,16 @@ class NodesCommand:
         line = self.process.stdout.readline()
         assert " Ready: " in line
         return line
+
+    def lose(self) -> None:
+        """All machines are gone at once, with what runs on them."""
+        self.process.kill()
+        self.process.communicate()
+
+    def begin_again(self) -> None:
+        """As machines of the same names, after `lose`."""
+        self.process = self._launcher.start(self._start)
+        self.wait_ready()
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         """Its exit status after a signal."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
+from builders.exchange import until
 from builders.load_balancer import check_tokens
+from builders.local import WAIT_SECONDS
 from builders.several_clusters import HOME, SeveralClusters, all_contribute, seen, several_clusters, units_of
 from diloco_operator.report import Report
 
@@ -75,6 +79,75 @@ async def test_no_cut_and_no_two_cuts_at_once_stop_the_units_that_reach_the_sync
             await seen(trains_on(report, 1, before), f"all units after the cut of {' and '.join(names)}")
         ended = await scene.finish()
         check_tokens(scene.planes[HOME], ended, list(before), "finisher")
+
+
+async def test_home_goes_on_from_a_backup_of_its_etcd_and_its_syncers_volume_while_a_part_trains(tmp_path: Path) -> None:
+    """The whole cluster at home is lost, and comes back as it was before units began their second attempts. The part goes on meanwhile."""
+    async with several_clusters(tmp_path, {HOME: 1, "tokyo": 1}) as scene:
+        plane, nodes = scene.planes[HOME], scene.home.nodes
+        before = await scene.home.job("quad", has_snapshot(0))
+        [volume] = (nodes.folder / "state" / "volumes" / "default").iterdir()
+        await asyncio.to_thread(back_up, plane, volume, tmp_path)
+        for cluster, unit in ((scene.home, "v5p-0"), (scene.clusters["tokyo"], "at-tokyo-0")):
+            await cluster.kubectl("delete", "pods", f"-l=diloco.dev/unit={unit}", "--wait=false")
+            await cluster.unit("quad", unit, in_attempt(2))
+        lost = await scene.home.job("quad", has_snapshot(before["status"]["model"]["step"] + 20))
+
+        scene.kill_operator(HOME)
+        nodes.lose()
+        await asyncio.to_thread(restore, plane, volume, tmp_path)
+        nodes.begin_again()
+        scene.start_operator(HOME)
+
+        found = await scene.home.job("quad", lambda job: all_contribute(2)(job) and has_snapshot(lost["status"]["model"]["step"])(job))
+        assert found["metadata"]["uid"] == before["metadata"]["uid"]
+        async with scene.syncer("tokyo") as report:
+            attempts = units_of(report())
+            assert attempts == {"v5p-0": 2, "at-tokyo-0": 2}, "home named its attempt again, and tokyo's learner went on"
+        ended = await scene.finish()
+        check_tokens(plane, ended, ["v5p-0", "at-tokyo-0"], "finisher")
+
+
+def back_up(plane: ControlPlane, volume: Path, folder: Path) -> None:
+    plane.back_up_etcd(folder / "etcd")
+    copy_volume(volume, folder / "volume")
+
+
+def restore(plane: ControlPlane, volume: Path, folder: Path) -> None:
+    shutil.rmtree(volume)
+    shutil.copytree(folder / "volume", volume)
+    plane.restore_etcd(folder / "etcd")
+
+
+def copy_volume(volume: Path, to: Path) -> None:
+    """Copy it between two of the syncer's writes, as a snapshot of the volume does."""
+
+    def copied() -> bool:
+        shutil.rmtree(to, ignore_errors=True)
+        files = stamps(volume)
+        with contextlib.suppress(shutil.Error):  # a file went meanwhile
+            shutil.copytree(volume, to)
+        return stamps(volume) == files
+
+    until(copied, "a copy of the volume", WAIT_SECONDS)
+
+
+def stamps(volume: Path) -> dict[Path, int]:
+    """Each file, and when it was written last."""
+    files = {}
+    for path in volume.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            files[path] = path.stat().st_mtime_ns
+    return files
+
+
+def has_snapshot(after: int) -> Callable[[Obj | None], bool]:
+    """Whether the newest durable snapshot is of a later outer step than `after`."""
+    return lambda job: ((job or {}).get("status", {}).get("model") or {}).get("step", 0) > after
+
+
+def in_attempt(attempt: int) -> Callable[[Obj], bool]:
+    return lambda unit: (unit["attempt"], unit["state"]) == (attempt, "Training")
 
 
 def trains_on(report: Callable[[], Report], steps: int, units: Mapping[str, int]) -> Callable[[], bool]:
