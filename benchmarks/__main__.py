@@ -91,6 +91,7 @@ EVIDENCE: Mapping[str, Benchmark] = {
     "table-1": Benchmark("benchmarks.evidence.table1", ("table-1",)),
     "simulator-truth": Benchmark("benchmarks.truth.truth", ("simulator-truth", "scavenged-units")),
     "wan": Benchmark("benchmarks.wan.wide_area", ("wan-speedup", "wan-step")),
+    "parts": Benchmark("benchmarks.wan.parts", ("parts-step", "parts-gap")),
 }
 """`make evidence`: what the simulator has beside published figures, with plots, and real jobs across regions."""
 SIZES: Mapping[str, Benchmark] = {
