@@ -129,6 +129,7 @@ KUBE: Mapping[str, Benchmark] = {
     "tenant-flood": Benchmark("benchmarks.kube.tenant_flood", ("tenant-flood", "loop-lag-operator")),
     "mixed-sizes": Benchmark("benchmarks.kube.mixed_sizes", ("mixed-sizes",)),
     "scale": Benchmark("benchmarks.kube.scale", ("scale-from-zero", "scale-to-zero")),
+    "cuts": Benchmark("benchmarks.kube.cuts", ("cut-gap",)),
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
 """`make bench-kube`: on a real API server and etcd, with Karpenter and Kueue, which hack/kube/assets.sh provides."""

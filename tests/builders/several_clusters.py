@@ -28,6 +28,7 @@ type Obj = dict[str, Any]
 
 KEY = ("default", "quad")
 HOME = "home"
+LINK = "link"
 STEP_MS: dict[str, object] = {"QUADRATIC_STEP_MS": "50"}
 
 
@@ -52,6 +53,17 @@ class SeveralClusters:
 
     def kill_operator(self, cluster: str) -> None:
         self._operators.pop(cluster).close()
+
+    def cuts(self, part: str) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+        """Name of what is cut -> how the cut begins and ends."""
+        home, there = self.planes[HOME], self.planes[part]
+        return {
+            "home's API server": (home.stop_api_server, home.start_api_server),
+            f"{part}'s API server": (there.stop_api_server, there.start_api_server),
+            LINK: (self.link.cut, self.link.mend),
+            "home's operator": (lambda: self.kill_operator(HOME), lambda: self.start_operator(HOME)),
+            f"{part}'s operator": (lambda: self.kill_operator(part), lambda: self.start_operator(part)),
+        }
 
     @contextlib.asynccontextmanager
     async def syncer(self, part: str) -> AsyncIterator[Callable[[], Report]]:
@@ -108,8 +120,10 @@ def kubeconfig_of_home(there: ControlPlane) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def several_clusters(folder: Path, units: Mapping[str, int]) -> AsyncIterator[SeveralClusters]:
-    """The job `quad` trains with so many units in each cluster, of which the first one is `HOME`."""
+async def several_clusters(
+    folder: Path, units: Mapping[str, int], environment: Mapping[str, object] = STEP_MS
+) -> AsyncIterator[SeveralClusters]:
+    """The job `quad` trains with so many units in each cluster, of which the first one is `HOME`. `environment`: of its program."""
     with contextlib.ExitStack() as stack:
         for name in units:
             (folder / name).mkdir()
@@ -128,7 +142,7 @@ async def several_clusters(folder: Path, units: Mapping[str, int]) -> AsyncItera
             stack.enter_context(_stopping(scene, list(units)))
             for name in units:
                 scene.start_operator(name)
-            await scene.home.apply(a_job_over(units, link))
+            await scene.home.apply(a_job_over(units, link, environment))
             await scene.home.job("quad", all_contribute(sum(units.values())))
             yield scene
 
@@ -143,8 +157,8 @@ def _stopping(scene: SeveralClusters, clusters: Sequence[str]) -> Iterator[None]
                 scene.kill_operator(name)
 
 
-def a_job_over(units: Mapping[str, int], link: LoadBalancer) -> Obj:
-    job = a_quadratic_job(units={"v5p": units[HOME]}, steps=1_000_000, environment=STEP_MS)
+def a_job_over(units: Mapping[str, int], link: LoadBalancer, environment: Mapping[str, object]) -> Obj:
+    job = a_quadratic_job(units={"v5p": units[HOME]}, steps=1_000_000, environment=dict(environment))
     [pool] = job["spec"]["pools"]
     job["spec"]["pools"] += [
         {**pool, "name": f"at-{name}", "cluster": name, "learners": {"max": count}} for name, count in units.items() if name != HOME

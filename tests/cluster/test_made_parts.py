@@ -16,7 +16,7 @@ from builders.control_plane import ControlPlane
 from builders.exchange import until
 from builders.load_balancer import check_tokens
 from builders.local import WAIT_SECONDS
-from builders.several_clusters import HOME, SeveralClusters, all_contribute, seen, several_clusters, units_of
+from builders.several_clusters import HOME, LINK, all_contribute, seen, several_clusters, units_of
 from diloco_operator.report import Report
 
 type Obj = dict[str, Any]
@@ -66,11 +66,11 @@ async def test_no_cut_and_no_two_cuts_at_once_stop_the_units_that_reach_the_sync
     """API servers, operators and the link to the syncer, each alone and all pairs. Units train on, in the attempts in which they were: none
     starts a second time anywhere. At the end every token is of one of them."""
     async with several_clusters(tmp_path, {HOME: 1, "tokyo": 2}) as scene, scene.syncer("tokyo") as report:
-        cuts = cuts_of(scene)
+        cuts = scene.cuts("tokyo")
         before = units_of(report())
         assert before == {"v5p-0": 1, "at-tokyo-0": 1, "at-tokyo-1": 1}
         for names in (*((name,) for name in cuts), *itertools.combinations(cuts, 2)):
-            survivors = {"v5p-0": 1} if "link" in names else before
+            survivors = {"v5p-0": 1} if LINK in names else before
             for name in names:
                 await asyncio.to_thread(cuts[name][0])
             await seen(trains_on(report, 20, survivors), f"20 outer steps of the units beside {' and '.join(names)}")
@@ -154,15 +154,3 @@ def trains_on(report: Callable[[], Report], steps: int, units: Mapping[str, int]
     """Whether so many outer steps are done since this call, and these units contribute in these attempts."""
     goal = report().t + steps
     return lambda: report().t >= goal and units_of(report()).items() >= units.items()
-
-
-def cuts_of(scene: SeveralClusters) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Name of a cut -> how it begins and ends."""
-    home, tokyo = scene.planes[HOME], scene.planes["tokyo"]
-    return {
-        "home's API server": (home.stop_api_server, home.start_api_server),
-        "tokyo's API server": (tokyo.stop_api_server, tokyo.start_api_server),
-        "link": (scene.link.cut, scene.link.mend),
-        "home's operator": (lambda: scene.kill_operator(HOME), lambda: scene.start_operator(HOME)),
-        "tokyo's operator": (lambda: scene.kill_operator("tokyo"), lambda: scene.start_operator("tokyo")),
-    }

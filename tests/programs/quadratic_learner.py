@@ -19,7 +19,7 @@ QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT …  only in this unit and its first at
 QUADRATIC_COMPILE_SECONDS  the first step lasts so much longer
 QUADRATIC_NO_CLOSE     "1": when drained it ends with status 0 without `close`
 QUADRATIC_OWN_DATA     "1": it feeds itself, each unit the same numbers, and leases nothing
-QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers"} a step to this file
+QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers", "ended"} a step to this file
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ def _trace(session: Session, numbers: NDArray[np.int64]) -> None:
         "step": session.step_count,
         "t": session.t,
         "numbers": numbers.tolist(),
+        "ended": time.monotonic(),
     }
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
