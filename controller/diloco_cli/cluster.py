@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import click
+from diloco_operator.api.base import field_path
 from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
 from diloco_operator.kube.client import ApiError, Forbidden, Unavailable
+from diloco_operator.kube.fields import MalformedField, clip
 from diloco_operator.kube.rest import ConfigError, RestClient, load_config
 from diloco_operator.kube.rest.transport import OnDate
+from pydantic import ValidationError
 
 DEFAULT_NAMESPACE = "default"
 EXIT_INTERRUPTED = 130
@@ -55,20 +58,28 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def on_cluster[T](target: Target, work: Callable[[RestClient, str], Awaitable[T]], *, on_date: OnDate | None = None) -> T:
     """Run `work` with a client and the namespace, and return what it returns. Errors of the cluster end the program with a message. For
     `on_date` see `OnDate`."""
+
+    async def run() -> T:
+        async with connected(target, on_date=on_date) as (client, namespace):
+            return await work(client, namespace)
+
+    try:
+        return asyncio.run(run())
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+@contextlib.asynccontextmanager
+async def connected(target: Target, *, on_date: OnDate | None = None) -> AsyncIterator[tuple[RestClient, str]]:
+    """Yield a client and the namespace. Errors of the cluster within the context become `CommandError`."""
     try:
         config = load_config(target.kubeconfig, target.context)
     except ConfigError as error:
         raise CommandError(str(error)) from error
-
-    async def connected() -> T:
+    source = f"{config.source}, context {target.context}" if target.context else config.source
+    with cluster_errors(source):
         async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN, on_date=on_date) as client:
-            return await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
-
-    try:
-        with cluster_errors(config.source):
-            return asyncio.run(connected())
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+            yield client, target.namespace or config.namespace or DEFAULT_NAMESPACE
 
 
 @contextlib.contextmanager
@@ -84,6 +95,15 @@ def cluster_errors(source: str) -> Iterator[None]:
         raise CommandError(f"the API server of {source} cannot be reached: {error.message}") from error
     except ApiError as error:
         raise CommandError(error.message) from error
+    except (MalformedField, ValidationError) as error:
+        raise CommandError(f"the API server of {source} has an object that cannot be read: {_malformed(error)}") from error
+
+
+def _malformed(error: MalformedField | ValidationError) -> str:
+    if isinstance(error, MalformedField):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return clip(f"{field_path(first['loc'])}: {first['msg']}")
 
 
 def note_on_stderr(text: str) -> None:

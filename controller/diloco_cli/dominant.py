@@ -115,7 +115,7 @@ def _blocked(view: JobView) -> Dominant | None:
 
 def _syncer(view: JobView) -> Dominant | None:
     condition = _concerning(view, Concern.SYNCER)
-    return _of_condition(Cause.SYNCER, condition, f"kubectl diloco logs {view.name} syncer -n {view.namespace}") if condition else None
+    return _of_condition(Cause.SYNCER, condition, f"kubectl diloco logs {view.name} syncer {view.flags}") if condition else None
 
 
 def _pods(view: JobView) -> Dominant | None:
@@ -210,12 +210,12 @@ def _meaning(reason: str) -> str:
 
 
 def _job(view: JobView) -> str:
-    return f"{view.name} -n {view.namespace}"
+    return f"{view.name} {view.flags}"
 
 
 def _log(view: JobView, unit: UnitStatus) -> str:
     earlier = " -p" if (unit.failed_attempt or 0) < unit.attempt else ""
-    return f"kubectl diloco logs {view.name} {unit.name}{earlier} -n {view.namespace}"
+    return f"kubectl diloco logs {view.name} {unit.name}{earlier} {view.flags}"
 
 
 # --- what comes by itself -----------------------------------------------------------------------------------------------

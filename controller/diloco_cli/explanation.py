@@ -112,6 +112,8 @@ class Explanation:
     hosts: tuple[AvoidedHost, ...]
     notes: tuple[str, ...]
     """What could not be read, and what to do about it."""
+    context: str = ""
+    """See `JobView`."""
 
 
 def explanation(
@@ -121,20 +123,37 @@ def explanation(
     facts: Mapping[str, PoolFacts],
     line: Mapping[str, Place],
     notes: Sequence[str] = (),
+    unit: UnitStatus | None = None,
 ) -> Explanation:
     """Explain a job from its view, its spec as the API server has it, and the Events about it. `facts` and `line` (see `places`) are by
-    pool."""
+    pool. `unit`: the one whose pool, hosts and state are told, also if it trains. None: all."""
     pool_specs = {pool["name"]: pool for pool in spec.get("pools") or ()}
     content = _content(view)
     pools = tuple(_pool(pool, pool_specs.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
-    units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
-    came_back = (unit for unit in view.status.units if unit.state is UnitState.TRAINING and unit.restarts and unit.began_with)
-    beginnings = tuple((unit.name, unit.began_with or "") for unit in came_back)
-    hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in view.status.hosts if host.avoided_until is not None)
-    state = view.state.value if view.state is not None else ""
+    failures = _last_failures(view.status.units, events)
+    units = tuple(_units(view.status.units, failures))
     answer = _answer(view, pools, units)
+    told, failed_on = view.status.units, view.status.hosts
+    if unit is not None:
+        told, units = (unit,), (_group([unit], failures),)
+        pools = tuple(pool for pool in pools if pool.name == unit.pool)
+        failed_on = tuple(host for host in failed_on if any(failure.unit == unit.name for failure in host.failures))
+    came_back = (unit for unit in told if unit.state is UnitState.TRAINING and unit.restarts and unit.began_with)
+    beginnings = tuple((unit.name, unit.began_with or "") for unit in came_back)
+    hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in failed_on if host.avoided_until is not None)
     return Explanation(
-        view.namespace, view.name, state, answer, dominant(view), upcoming_of(view, spec), pools, units, beginnings, hosts, tuple(notes)
+        namespace=view.namespace,
+        name=view.name,
+        state=view.state.value if view.state is not None else "",
+        answer=answer,
+        dominant=dominant(view),
+        upcoming=upcoming_of(view, spec),
+        pools=pools,
+        units=units,
+        beginnings=beginnings,
+        hosts=hosts,
+        notes=tuple(notes),
+        context=view.context,
     )
 
 

@@ -10,6 +10,7 @@ from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.api.status import UnitStatus
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable
+from diloco_operator.kube.fields import fields, objects, string
 
 from diloco_cli.cluster import CommandError, no_such_resource
 from diloco_cli.view_model import JobView
@@ -50,12 +51,18 @@ def unit_of(view: JobView, name: str) -> UnitStatus:
     for unit in view.status.units:
         if unit.name == name:
             return unit
-    elsewhere = next((pool.cluster for pool in view.status.pools if pool.cluster and names.unit_index(pool.name, name) is not None), None)
-    if elsewhere is not None:
-        raise CommandError(f'unit {name} of job "{view.name}" runs in cluster {elsewhere}: give the command there, with that context')
     units = [unit.name for unit in view.status.units]
     existing = f"its units are: {_listed(units)}" if units else "it has none yet"
     raise CommandError(f'job "{view.name}" has no unit "{name}"; {existing}')
+
+
+def cluster_of(job: Obj, unit: str) -> str:
+    """Return the other cluster in which units of this name run, by their pool: one for which the operator makes parts, or one of
+    `spec.parts`. "" if no pool in another cluster has such units."""
+    clusters = [(pool.name, pool.cluster or "") for pool in JobView.of(job).status.pools]
+    for part in objects(fields(job, "spec"), "parts", "spec"):
+        clusters += [(string(pool, "name"), string(part, "name")) for pool in objects(part, "pools", "spec.parts[]")]
+    return next((cluster for pool, cluster in clusters if cluster and names.unit_index(pool, unit) is not None), "")
 
 
 def _listed(names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,14 +42,26 @@ class JobView:
     status: Status
     state: JobState | None = None
     """None if the operator has not seen the job."""
+    context: str = ""
+    """The kubeconfig's context of its cluster. "" if it is the one of the command."""
 
     @classmethod
-    def of(cls, obj: Obj) -> JobView:
+    def of(cls, obj: Obj, context: str = "") -> JobView:
         metadata, status = obj["metadata"], obj.get("status") or {}
         checked = Status.model_validate(status)
         return cls(
-            metadata.get("namespace", "default"), metadata["name"], bool(obj["spec"].get("suspend")), checked, state_on_record(status)
+            metadata.get("namespace", "default"),
+            metadata["name"],
+            bool(obj["spec"].get("suspend")),
+            checked,
+            state_on_record(status),
+            context,
         )
+
+    @property
+    def flags(self) -> str:
+        """What a command for the job adds to its name."""
+        return f"-n {self.namespace}{flag_of(self.context)}"
 
     def holds(self, type: str) -> bool:
         return any(condition.type == type and condition.status.value == "True" for condition in self.status.conditions)
@@ -122,6 +135,11 @@ class JobView:
                     message = f"it trains, and is at outer step {progress.step} of {progress.steps}"
                 return f"{text}: {message}" if message else text
         return ""
+
+
+def flag_of(context: str) -> str:
+    """What kubectl adds to a command for a cluster of another context."""
+    return f" --context {shlex.quote(context)}" if context else ""
 
 
 @dataclass(frozen=True, slots=True)

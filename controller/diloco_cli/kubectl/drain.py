@@ -17,7 +17,7 @@ from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound
 from diloco_cli.cluster import CommandError
 from diloco_cli.jobs import find_job, unit_of, wait_until
 from diloco_cli.unit_pods import UnitPod, of_newest_attempt, unit_pods
-from diloco_cli.view_model import JobView
+from diloco_cli.view_model import JobView, flag_of
 
 RETRY_SECONDS = 5.0
 """Time between two attempts of an eviction that a PodDisruptionBudget rejects, as in `kubectl drain`."""
@@ -35,6 +35,8 @@ class DrainedUnit:
     namespace: str
     job: str
     name: str
+    context: str = ""
+    """See `JobView`."""
 
 
 async def drain(client: Client, unit: DrainedUnit, emit: Emit, *, cordon: bool, wait: bool, seconds: float) -> None:
@@ -49,7 +51,7 @@ async def drain(client: Client, unit: DrainedUnit, emit: Emit, *, cordon: bool, 
     if not running:
         raise CommandError(f"unit {unit.name} has no running pods to drain: {describe(before)}")
     if cordon:
-        await _cordon(client, running, emit)
+        await _cordon(client, running, flag_of(unit.context), emit)
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds):
@@ -69,10 +71,10 @@ def describe(unit: UnitStatus) -> str:
     return f"{unit.state} ({why})" if why else str(unit.state)
 
 
-async def _cordon(client: Client, pods: Sequence[UnitPod], emit: Emit) -> None:
+async def _cordon(client: Client, pods: Sequence[UnitPod], flag: str, emit: Emit) -> None:
     for node in sorted({pod.node for pod in pods if pod.node}):
         await client.patch(NODES, "", node, {"spec": {"unschedulable": True}}, field_manager=KUBECTL_PLUGIN)
-        emit(f"node/{node} cordoned; undo it with `kubectl uncordon {node}`")
+        emit(f"node/{node} cordoned; undo it with `kubectl uncordon {node}{flag}`")
 
 
 async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit) -> None:

@@ -21,15 +21,14 @@ from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
 from diloco_operator.kube.listing import list_all
-from diloco_operator.kube.rest import RestClient
 from diloco_operator.reconcile import OperatorConfig
 
 from diloco_cli.checks.nodes import inventory_of
-from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.explanation import Explanation, PoolFacts, explanation
 from diloco_cli.gpu_slices import gpu_slices
-from diloco_cli.jobs import find_job
+from diloco_cli.jobs import find_job, unit_of
 from diloco_cli.kubectl.explanation_text import explanation_text
+from diloco_cli.kubectl.unit_job import UnitJob, UnitTarget, on_unit_cluster, unit_target_options
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, places
 
@@ -37,32 +36,42 @@ _MOST_EVENTS = 2000
 """Most events of a job that are read. By default the API server keeps an event for an hour."""
 
 
-@click.command(short_help="Explain why a job does not have more units.")
+@click.command(short_help="Explain why a job does not have more units, or what one unit does.")
 @click.argument("job")
+@click.argument("unit", default="")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
-@target_options
-def explain(target: Target, job: str, output: str) -> None:
+@unit_target_options
+def explain(target: UnitTarget, job: str, unit: str, output: str) -> None:
     """Explain why JOB does not train with more units: the cause that counts most, the next step and what comes by itself; then each pool
-    with what it lacks and what would help, and each unit that does not train with its last failure.
+    with what it lacks and what would help, and each unit that does not train with its last failure. With UNIT: only that unit and its pool.
 
     It reads the job, its events and, where you may, the nodes and the other jobs that wait. It changes nothing.
     """
 
-    async def work(client: RestClient, namespace: str) -> None:
-        page = await explained(client, namespace, job, time.time)
+    async def work(at: UnitJob) -> None:
+        page = await explained(at.client, at.namespace, at.name, time.time, unit=unit, context=at.context)
         if output == "json":
             click.echo(json.dumps(dataclasses.asdict(page), indent=2))
         else:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
             click.echo(explanation_text(page, time.time(), width))
 
-    on_cluster(target, work)
+    on_unit_cluster(target, job, unit, work)
 
 
-async def explained(client: Client, namespace: str, name: str, now: Callable[[], float]) -> Explanation:
-    """Explain the job from what the user may read; the explanation's notes name the rest. Raises `CommandError` if there is no such job."""
+async def explained(
+    client: Client, namespace: str, name: str, now: Callable[[], float], *, unit: str = "", context: str = ""
+) -> Explanation:
+    """Explain the job from what the user may read; the explanation's notes name the rest. Raises `CommandError` if there is no such job or
+    unit.
+
+    Args:
+        unit: the one that is explained, "" for all
+        context: see `JobView`
+    """
     obj = await find_job(client, namespace, name)
-    view = JobView.of(obj)
+    view = JobView.of(obj, context)
+    chosen = unit_of(view, unit) if unit else None
     notes: list[str] = []
     uid = obj["metadata"]["uid"]
     selector = f"involvedObject.kind={KIND},involvedObject.name={name},involvedObject.uid={uid}"
@@ -76,7 +85,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
             inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now(), await gpu_slices(client, notes.append))
             facts = pool_facts(obj, short, inventory, notes.append)
         line = await _line(client, obj, notes)
-    return explanation(view, obj["spec"], events or (), facts, line, notes)
+    return explanation(view, obj["spec"], events or (), facts, line, notes, chosen)
 
 
 async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Place]:

@@ -9,6 +9,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_cli.dominant import Cause
 from diloco_cli.explanation import Explanation, PoolExplained, UnitsExplained
 from diloco_cli.runbook import url_of
+from diloco_cli.view_model import flag_of
 from diloco_cli.view_text import duration, ordinal
 from diloco_cli.wrapped_text import wrapped
 
@@ -112,7 +113,8 @@ def _unit_rows(explained: Explanation, group: UnitsExplained, now: float) -> Ite
         yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
         if failure.attempt:  # else the end was no failure, and the pods do not stay
             earlier = " -p" if failure.attempt < group.attempt else ""
-            yield "its log", f"kubectl diloco logs {explained.name} {group.names[0]}{earlier} -n {explained.namespace}"
+            flags = f"-n {explained.namespace}{flag_of(explained.context)}"
+            yield "its log", f"kubectl diloco logs {explained.name} {group.names[0]}{earlier} {flags}"
 
 
 def _since(moment: float, now: float) -> str:

@@ -22,6 +22,7 @@ from diloco_cli.kubectl.drain import drain as drain_unit
 from diloco_cli.kubectl.logs import SYNCER, logs_of, show_logs
 from diloco_cli.kubectl.retry import retry_job, wait_retried
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
+from diloco_cli.kubectl.unit_job import UnitJob, UnitTarget, on_unit_cluster, unit_target_options
 from diloco_cli.program import Program
 from diloco_cli.status_text import as_json, part_lines, status_text, units_lines
 from diloco_cli.view_model import JobView
@@ -156,8 +157,8 @@ def units(target: Target, job: str, output: str) -> None:
     help="Print the log of one host only.",
 )
 @click.option("-c", "--container", default="", metavar="NAME", help="Container. Default: the training program, or the syncer.")
-@target_options
-def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, previous: bool, host: int | None, container: str) -> None:
+@unit_target_options
+def logs(target: UnitTarget, job: str, unit: str, follow: bool, tail: int | None, previous: bool, host: int | None, container: str) -> None:
     """Print the log of UNIT of JOB, also after its end. The UNIT "syncer" is the syncer.
 
     Pods that ended by themselves stay until the job is deleted: those of each unit's newest attempt that failed, and those that completed.
@@ -165,13 +166,13 @@ def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, pr
     if unit == SYNCER and host is not None:
         raise click.UsageError("the syncer has no hosts: leave out --host")
 
-    async def work(client: RestClient, namespace: str) -> None:
-        wanted = await logs_of(client, namespace, job, unit, host=host, previous=previous, container=container)
+    async def work(at: UnitJob) -> None:
+        wanted = await logs_of(at.client, at.namespace, at.name, unit, host=host, previous=previous, container=container)
         if wanted.note:
             click.echo(wanted.note, err=True)
-        await show_logs(client, namespace, wanted.sources, _write, follow=follow, tail=tail)
+        await show_logs(at.client, at.namespace, wanted.sources, _write, follow=follow, tail=tail)
 
-    on_cluster(target, work)
+    on_unit_cluster(target, job, unit, work)
 
 
 def _write(piece: bytes) -> None:
@@ -185,18 +186,19 @@ def _write(piece: bytes) -> None:
 @click.option("--cordon", is_flag=True, help="Cordon its nodes first, so that the unit starts again on other ones.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the unit contributes again.")
 @_TIMEOUT
-@target_options
-def drain(target: Target, job: str, unit: str, cordon: bool, no_wait: bool, timeout: float) -> None:
+@unit_target_options
+def drain(target: UnitTarget, job: str, unit: str, cordon: bool, no_wait: bool, timeout: float) -> None:
     """Evict the pods of UNIT of JOB, and wait until the unit contributes again.
 
     An eviction does not count against the restart budget. The operator starts the unit again, on other hardware if its nodes are cordoned.
     The other units train on meanwhile.
     """
 
-    async def work(client: RestClient, namespace: str) -> None:
-        await drain_unit(client, DrainedUnit(namespace, job, unit), click.echo, cordon=cordon, wait=not no_wait, seconds=timeout)
+    async def work(at: UnitJob) -> None:
+        drained = DrainedUnit(at.namespace, at.name, unit, at.context)
+        await drain_unit(at.client, drained, click.echo, cordon=cordon, wait=not no_wait, seconds=timeout)
 
-    on_cluster(target, work)
+    on_unit_cluster(target, job, unit, work)
 
 
 @main.command()

@@ -154,6 +154,7 @@ class PartStatus(ApiModel):
     )
     weight: float = Field(0.0, ge=0, description="Share of its units in the recent merges of the job, 0 to 1.")
     last_heard: Timestamp | None = Field(None, description="When a process of it was last heard from; absent: none was.")
+    namespace: str = Field("", max_length=63, description="Namespace of its DiLoCoJob in that cluster, if this operator makes it.")
     state: str = Field("", max_length=63, description="State of its DiLoCoJob, if this operator has made it.")
     message: str = Field("", max_length=1024, description="Human-readable: why that is in this state, or why it cannot be made.")
     silent_since: Timestamp | None = Field(None, description="Since when its cluster does not answer; absent: it does.")

@@ -138,7 +138,7 @@ class PartCluster:
         if key[0] not in self._config.namespaces:
             return PartView(ours, problem)
         left = wish is None or wish.uid != uid or not wish.ended
-        return PartView(ours, problem, self._silent_since, left)
+        return PartView(ours, problem, self._silent_since, left, self._config.namespaces[key[0]])
 
     def _refused(self, namespace: str) -> str:
         if namespace not in self._config.namespaces:

@@ -101,7 +101,8 @@ class _Loader(KubeConfigLoader):
         if not context:
             raise ConfigException("current-context is not set")
         if config["contexts"].get_with_name(context, safe=True) is None:
-            raise ConfigException(f"there is no context {context!r}")
+            existing = ", ".join(str(each["name"]) for each in config["contexts"].value)
+            raise ConfigException(f"there is no context {context!r}; {f'there are: {existing}' if existing else 'there are none'}")
         super().__init__(config, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
         user = self.current_context["context"].get("user")
         if self._user is None:

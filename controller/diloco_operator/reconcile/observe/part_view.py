@@ -56,6 +56,8 @@ class PartView:
     """Since when the cluster's API server has not answered. None if it does."""
     left: bool = False
     """Something of it may be there, as its Secret, although no job is known of."""
+    namespace: str = ""
+    """Where its DiLoCoJob belongs in that cluster. "" if jobs of this namespace may have none there."""
 
     def pool(self, name: str) -> PartPoolView:
         """Return what the part says about one of its pools: nothing, until it has begun."""

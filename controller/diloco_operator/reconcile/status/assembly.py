@@ -142,7 +142,8 @@ def _made(view: PartView | None) -> dict[str, Any]:
     state = view.job.state if view.job is not None else ""
     silent = {"silentSince": format_timestamp(view.silent_since)} if view.silent_since is not None else {}
     message = view.problem or (view.job.message if view.job is not None else "")
-    return {**({"state": state} if state else {}), **({"message": message[:_LONGEST_MESSAGE]} if message else {}), **silent}
+    said = {"namespace": view.namespace, "state": state, "message": message[:_LONGEST_MESSAGE]}
+    return {**{key: value for key, value in said.items() if value}, **silent}
 
 
 def _heard(units: Sequence[UnitReport], received_at: float) -> dict[str, Any]:
