@@ -179,7 +179,7 @@ class LocalControlPlane:
             self.client, self.kubelet, self.nodes = home.client, home.kubelet, home.nodes
             others, far = {}, self._far_syncers(stack, addresses)
             for name, fleet in self._clusters.items():
-                folder = stack.enter_context(StateDir(self.state_dir.path / "clusters" / name)).path
+                folder = stack.enter_context(self.state_dir.cluster(name)).path
                 others[name] = SimulatedCluster(folder, fleet.nodes, partial(context, syncer=far[name]))
             known = [
                 (ClusterConfig(name, "", {each: each for each in self._clusters[name].namespaces}), other.client)

@@ -28,7 +28,7 @@ class StateDirUnusable(RuntimeError):
 
 class StateDir:
     """Layout: `volumes/` (claims; they stay after the command), `logs/`, `compiled/` (caches of compilers; may be deleted), `pods/` (this
-    run's only), `identity`, `lock`."""
+    run's only), `clusters/NAME/` (the same of each other cluster), `identity`, `lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -37,6 +37,10 @@ class StateDir:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    def cluster(self, name: str) -> StateDir:
+        """The directory of another cluster of the same run."""
+        return StateDir(self.path / "clusters" / name)
 
     @property
     def operator_log(self) -> Path:

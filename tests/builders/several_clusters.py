@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -65,6 +66,12 @@ class SeveralClusters:
             f"{part}'s operator": (lambda: self.kill_operator(part), lambda: self.start_operator(part)),
         }
 
+    async def diloco(self, *words: str) -> str:
+        """What `kubectl diloco WORDS` prints at home to a user whose kubeconfig has a context for each cluster."""
+        path = self.folder / "kubeconfig"
+        path.write_text(json.dumps(merged({name: plane.kubeconfig for name, plane in self.planes.items()})))
+        return await self.home.kubectl("diloco", *words, "--kubeconfig", str(path))
+
     @contextlib.asynccontextmanager
     async def syncer(self, part: str) -> AsyncIterator[Callable[[], Report]]:
         """What the syncer reports, asked at its pod by the certificate of a part: no cut hides it."""
@@ -117,6 +124,17 @@ def kubeconfig_of_home(there: ControlPlane) -> Path:
     [rights] = [text for _, text, _, _ in fences("docs/parts.md") if "kind: Role\n" in text]
     there.kubectl("apply", "-f", "-", input=rights)
     return there.kubeconfig_for(there.token("default", "diloco-home"), "diloco-home")
+
+
+def merged(kubeconfigs: Mapping[str, Path]) -> Obj:
+    """One kubeconfig, with the only context of each of these under its name here. The first is the current one."""
+    contents = {name: json.loads(path.read_text()) for name, path in kubeconfigs.items()}
+    return {
+        "clusters": [{**content["clusters"][0], "name": name} for name, content in contents.items()],
+        "users": [{**content["users"][0], "name": name} for name, content in contents.items()],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}} for name in contents],
+        "current-context": next(iter(contents)),
+    }
 
 
 @contextlib.asynccontextmanager

@@ -116,7 +116,8 @@ def _a_part(message: str) -> dict[str, Any]:
     units = ", ".join(f"fifteen-letters-{index} Disconnected" for index in range(MAX_PART_UNITS))
     moment = "2026-11-20T12:00:00.000Z"
     figures = {"tokens": MOST_COUNT, "tokensPerSecond": 1234567890.1, "weight": 0.123, "lastHeard": moment, "silentSince": moment}
-    return {"name": "p" * 32, "units": 32, "contributing": 32, "unitSummary": units, "state": "Suspended", "message": message, **figures}
+    made = {"namespace": "n" * 63, "state": "Suspended", "message": message}
+    return {"name": "p" * 32, "units": 32, "contributing": 32, "unitSummary": units, **made, **figures}
 
 
 def a_state(conditions: Mapping[str, str]) -> dict[str, str]:

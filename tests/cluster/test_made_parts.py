@@ -40,13 +40,22 @@ def is_suspended(job: Obj | None) -> bool:
 
 @pytest.mark.core
 async def test_one_manifest_trains_in_three_clusters_and_goes_from_all(tmp_path: Path) -> None:
-    """The job is suspended and resumed, ends with exact tokens, and is deleted, all at home."""
+    """A unit elsewhere is drained, and the job is suspended and resumed, ends with exact tokens, and is deleted, all at home."""
     async with several_clusters(tmp_path, {HOME: 1, "tokyo": 1, "osaka": 1}) as scene:
         found = await scene.home.job("quad", parts_train)
         assert found["status"]["learners"]["placed"] == 3
         pods = [(await cluster.kubectl("get", "pods", LEARNERS, "-o", "name")).split() for cluster in scene.clusters.values()]
         units = [pod.rpartition("-a1-0")[0].rpartition("quad-")[2] for [pod] in pods]
         assert [unit.endswith(end) for unit, end in zip(units, ("v5p-0", "at-tokyo-0", "at-osaka-0"), strict=True)] == [True] * 3
+
+        said = (await scene.diloco("drain", "quad", "at-tokyo-0")).splitlines()
+        assert said[0] == f"{pods[1][0]} evicted"
+        assert said[-1].startswith("unit at-tokyo-0 contributes again after ")
+        [now] = (await scene.clusters["tokyo"].kubectl("get", "pods", LEARNERS, "-o", "name")).split()
+        assert now != pods[1][0]
+        assert await scene.diloco("logs", "quad", "at-tokyo-0", "--tail=1") == await scene.clusters["tokyo"].kubectl(
+            "logs", now, "--tail=1"
+        )
 
         await scene.home.change("quad", {"suspend": True})
         for cluster in scene.clusters.values():

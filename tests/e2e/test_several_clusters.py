@@ -50,7 +50,9 @@ def test_a_job_over_two_clusters_is_trained_to_its_end_by_all_its_units(tmp_path
     [history] = history_of(RecordReader(tmp_path / "state")).jobs
     trained = {unit.name for unit in history.units.values() if unit.share(Phase.TRAINING) > 0}
     assert trained == {unit["name"] for unit in job["units"]} | {"far-0", "far-1"}, "the report's timeline has a row of each"
-    logs = {folder.name for folder in (tmp_path / "state" / "clusters" / "tokyo" / "logs" / "default").iterdir()}
+    of_tokyo = tmp_path / "state" / "clusters" / "tokyo" / "logs"
+    assert f"Logs of the pods: {tmp_path}/state/logs, in cluster tokyo {of_tokyo}; " in last["message"]
+    logs = {folder.name for folder in (of_tokyo / "default").iterdir()}
     assert logs == {f"quad-{unit_name('far', index)}-a1-0" for index in range(2)}, "their pods ran in tokyo"
 
 

@@ -357,7 +357,9 @@ class Run:
             messages.append(self._how_to_go_on(failed, "Once the cause is fixed, use the same command to", ""))
         messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]
         messages += [f"Fault {fault} never fired." for fault in injector.waiting]
-        messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
+        state_dir = self._plane.state_dir
+        pods = [str(state_dir.logs), *(f"in cluster {name} {state_dir.cluster(name).logs}" for name in self._options.clusters)]
+        messages.append(f"Logs of the pods: {', '.join(pods)}; of the operator: {state_dir.operator_log}")
         messages += record.remarks
         closing = {
             "ending": ending.value,

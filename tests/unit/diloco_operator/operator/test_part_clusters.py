@@ -131,6 +131,7 @@ def test_the_part_is_made_after_its_secret_and_written_again_only_if_it_changes(
         secret, job = await scene.secret(), await scene.job()
         assert secret is not None
         assert job is not None
+        assert scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].namespace == job["metadata"]["namespace"]
         assert sorted(secret["data"]) == ["job.json", "part.pem"]
         assert secret["metadata"]["labels"] == {names.LABEL_JOB: "bytes-lm", names.LABEL_HOME: "u"}
         scene.want()

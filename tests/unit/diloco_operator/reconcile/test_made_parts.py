@@ -47,7 +47,7 @@ def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silen
         "spec": {},
         "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool]},
     }
-    stage.parts["tokyo"] = PartView(project_part_job(job), silent_since=silent_since)
+    stage.parts["tokyo"] = PartView(project_part_job(job), silent_since=silent_since, namespace="there")
 
 
 # --- what is wanted there -----------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_status_counts_the_units_of_all_clusters() -> None:
         "contributing": 1,
     }
     [part] = stage.status["parts"]
-    assert (part["state"], part["units"], part["contributing"]) == ("Training", 2, 1)
+    assert (part["namespace"], part["state"], part["units"], part["contributing"]) == ("there", "Training", 2, 1)
 
 
 def test_status_says_why_a_part_cannot_be_made_and_since_when_its_cluster_is_silent() -> None:

@@ -100,7 +100,7 @@ def test_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> No
 
 def test_missing_context_is_reported(tmp_path: Path) -> None:
     path = _write(tmp_path / "k")
-    with pytest.raises(ConfigError, match="there is no context 'z'"):
+    with pytest.raises(ConfigError, match="there is no context 'z'; there are: x, y"):
         load_config(path, "z", environ={})
     with pytest.raises(ConfigError, match="current-context is not set"):
         load_config(_write(tmp_path / "k", current=""), environ={})
