@@ -78,9 +78,8 @@ def on_unit_cluster[T](target: UnitTarget, job: str, unit: str, work: Callable[[
                 there, its_namespace = await stack.enter_async_context(connected(Target(target.home.kubeconfig, context)))
                 part = await _find_part(there, home, cluster, its_namespace)
             except CommandError as error:
-                where = f'unit {unit} of job "{job}" runs in cluster {cluster}'
-                hint = "--part-context names the context of that cluster"
-                raise CommandError(f"{where}: {error.message}. {hint}") from error
+                where = f'unit {unit} of job "{job}" runs in cluster {cluster} (context {context}; --part-context names another)'
+                raise CommandError(f"{where}: {error.message}") from error
             click.echo(f"unit {unit} runs in cluster {cluster}: job {part.name} in namespace {part.namespace} there", err=True)
             return await work(UnitJob(there, *part, context))
 

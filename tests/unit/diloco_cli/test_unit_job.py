@@ -114,8 +114,8 @@ async def test_an_option_names_the_context_before_or_after_other_words(clusters:
 async def test_a_cluster_without_a_context_is_told_with_the_contexts_that_there_are(clusters: TwoClusters) -> None:
     await clusters.job_with_made_part()
     said = await clusters.refused("drain", "bytes-lm", "tokyo-0", context="asia")
-    assert said.startswith('Error: unit tokyo-0 of job "bytes-lm" runs in cluster tokyo: ')
-    assert said.endswith("there is no context 'tokyo'; there are: home, asia. --part-context names the context of that cluster\n")
+    assert said.startswith('Error: unit tokyo-0 of job "bytes-lm" runs in cluster tokyo (context tokyo; --part-context names another): ')
+    assert said.endswith("there is no context 'tokyo'; there are: home, asia\n")
 
 
 async def test_a_cluster_that_does_not_answer_is_told_by_its_context(clusters: TwoClusters, tmp_path: Path) -> None:
@@ -143,16 +143,16 @@ async def test_a_part_that_is_not_there_is_told_with_what_was_looked_for_and_whe
     clusters.tokyo.forbidden = {"ml"}
     said = await clusters.refused("logs", "bytes-lm", "tokyo-0", namespace="ml")
     assert said == (
-        'Error: unit tokyo-0 of job "bytes-lm" runs in cluster tokyo: no DiLoCoJob there has status.home with uid '
-        f'{clusters.uid} and part tokyo, in namespace ml (User "ana" cannot list resource "dilocojobs" in the namespace "ml") or team. '
-        "--part-context names the context of that cluster\n"
+        'Error: unit tokyo-0 of job "bytes-lm" runs in cluster tokyo (context tokyo; --part-context names another): no DiLoCoJob there has '
+        f'status.home with uid {clusters.uid} and part tokyo, in namespace ml (User "ana" cannot list resource "dilocojobs" in the '
+        'namespace "ml") or team\n'
     )
 
 
 async def test_a_made_part_is_looked_for_only_where_its_operator_makes_it(clusters: TwoClusters) -> None:
     await clusters.job_with_made_part()
     await clusters.add_part("team")
-    assert " and part tokyo, in namespace far. " in await clusters.refused("explain", "bytes-lm", "tokyo-0", namespace="team")
+    assert " and part tokyo, in namespace far\n" in await clusters.refused("explain", "bytes-lm", "tokyo-0", namespace="team")
 
 
 async def test_strangers_jobs_neither_pass_for_the_part_nor_hide_it(clusters: TwoClusters) -> None:
