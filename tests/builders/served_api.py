@@ -55,12 +55,12 @@ class ServedApi:
         if name:
             found = await self.api.get(resource, namespace, name)
             return web.json_response(self.distort(found) if resource is names.DILOCO_JOBS else found)
-        selectors = {"label_selector": request.query.get("labelSelector", ""), "field_selector": request.query.get("fieldSelector", "")}
         if "watch" in request.query:
-            return await self._watch(request, resource, namespace, selectors)
+            return await self._watch(request, resource, namespace)
         if resource is names.DILOCO_JOBS and namespace in self.forbidden:
             raise Forbidden(403, "Forbidden", f'User "ana" cannot list resource "dilocojobs" in the namespace "{namespace}"')
-        page = await self.api.list(resource, namespace, **selectors)
+        labels, fields = _selectors(request)
+        page = await self.api.list(resource, namespace, label_selector=labels, field_selector=fields)
         items = [*(self.strange if resource is names.DILOCO_JOBS else []), *page.items]
         return web.json_response({"metadata": {"resourceVersion": page.resource_version}, "items": items})
 
@@ -69,14 +69,21 @@ class ServedApi:
         lines = self.logs.get(name, b"").splitlines(keepends=True)
         return web.Response(body=b"".join(lines[-int(request.query.get("tailLines", len(lines))) :]))
 
-    async def _watch(self, request: web.Request, resource: Resource, namespace: str, selectors: Mapping[str, str]) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, resource: Resource, namespace: str) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        version, seconds = request.query["resourceVersion"], float(request.query["timeoutSeconds"])
-        events = self.api.watch(resource, namespace, resource_version=version, timeout_seconds=seconds, **selectors)
+        (labels, fields), version = _selectors(request), request.query["resourceVersion"]
+        seconds = float(request.query["timeoutSeconds"])
+        events = self.api.watch(
+            resource, namespace, resource_version=version, label_selector=labels, field_selector=fields, timeout_seconds=seconds
+        )
         async for event in events:
             await response.write(json.dumps({"type": event.type, "object": event.object}).encode() + b"\n")
         return response
+
+
+def _selectors(request: web.Request) -> tuple[str, str]:
+    return request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
 
 
 def _read(path: str) -> tuple[Resource, str, str, str]:
