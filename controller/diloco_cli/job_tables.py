@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diloco.wording import loss_text, plural
-from diloco_operator.api.status import Condition, HostStatus, PartStatus, PoolStatus, UnitStatus
+from diloco_operator.api.status import Condition, HostStatus, PartStatus, PoolStatus, Status, UnitStatus
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.request import with_remedies
 
@@ -47,6 +47,8 @@ class Table:
 
 NOTHING = "-"
 """A cell without a value."""
+NOT_JOINED = "not joined"
+"""State of a learner of which the syncer has not heard."""
 
 
 def cell_text(value: Value, now: float) -> str:
@@ -106,6 +108,22 @@ def _unit(unit: UnitStatus, *, wide: bool) -> Sequence[Value]:
     return *row, *figure_cells(unit), *more, reason_and_message(unit.reason, unit.message)
 
 
+def elsewhere_table(status: Status) -> Table:
+    """A row for each unit in another cluster and each learner outside: what the syncer says about it."""
+    rows = [
+        (
+            unit.name,
+            cluster or NOTHING,
+            unit.state or NOT_JOINED,
+            Since(unit.since) if unit.since is not None else NOTHING,
+            str(unit.attempt),
+            count(unit.tokens),
+        )
+        for cluster, unit in status.elsewhere
+    ]
+    return Table(("UNIT", "CLUSTER", "STATE", "SINCE", "ATTEMPT", "TOKENS"), rows)
+
+
 def pools_table(pools: Sequence[PoolStatus]) -> Table:
     """A row for each pool: its units and their speed, and why it has not more units. CLUSTER is there if one is in another cluster."""
     table = Table(("POOL", "CLUSTER", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), [_pool(pool) for pool in pools])
@@ -122,7 +140,7 @@ def _part(part: PartStatus) -> Sequence[Value]:
     return (
         part.name,
         part.state or NOTHING,
-        f"{part.contributing}/{part.units}",
+        f"{part.contributing}/{len(part.units)}",
         count(part.tokens_per_second),
         f"{part.weight:.0%}",
         count(part.tokens),

@@ -8,10 +8,10 @@ from typing import Any
 from diloco.wording import loss_text, plural
 from diloco_operator.api.spec import Retain
 from diloco_operator.api.state import JobState
-from diloco_operator.api.status import HomeStatus, ModelStatus, PartStatus, UnitStatus
+from diloco_operator.api.status import HomeStatus, ModelStatus, Status, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
-from diloco_cli.job_tables import Table, cell_text, conditions_table, hosts_table, parts_table, pools_table, units_table
+from diloco_cli.job_tables import Table, cell_text, conditions_table, elsewhere_table, hosts_table, parts_table, pools_table, units_table
 from diloco_cli.view_model import JobView, result, seconds_left
 from diloco_cli.view_text import count, duration, goodput_text, shortly
 
@@ -46,7 +46,7 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
     curve = curve_lines(status.progress, paper.narrower(2)) if paper is not None else []
     lines += ["", *(f"  {line}" for line in curve)] if curve else []
     lines += ["", *lines_of(conditions_table(status.conditions), now)]
-    lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
+    lines += ["", *(all_units_lines(status, now) or ["no units yet"])]
     lines += ["", *lines_of(pools_table(status.pools), now)]
     if status.parts:
         lines += ["", *lines_of(parts_table(status.parts), now)]
@@ -112,9 +112,10 @@ def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) 
     return lines_of(units_table(units, wide=wide), now)
 
 
-def part_lines(parts: Sequence[PartStatus]) -> list[str]:
-    """What the syncer hears of the units in other clusters, a line for each."""
-    return [f"in cluster {part.name}: {part.unit_summary or 'no unit has joined'}" for part in parts]
+def all_units_lines(status: Status, now: float, *, wide: bool = False) -> list[str]:
+    """The tables of units: of this cluster, and of those elsewhere. Empty if there are none."""
+    own, elsewhere = units_lines(status.units, now, wide=wide) if status.units else [], elsewhere_table(status)
+    return [*own, *([""] if own and elsewhere.rows else []), *(lines_of(elsewhere, now) if elsewhere.rows else [])]
 
 
 def lines_of(shown: Table, now: float) -> list[str]:

@@ -331,12 +331,12 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
                 )
                 for unit in view.status.units
             ],
-            **_parts(view),
+            **_elsewhere(view),
         }
         for view in views
     ]  # fmt: skip
 
 
-def _parts(view: JobView) -> dict[str, Any]:
-    parts = view.status.parts
-    return {"parts": [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in parts]} if parts else {}
+def _elsewhere(view: JobView) -> dict[str, Any]:
+    dumped = view.status.model_dump(mode="json", by_alias=True, exclude_none=True, include={"parts", "outside"})
+    return {key: entries for key, entries in dumped.items() if entries}

@@ -8,6 +8,7 @@ from typing import Any
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses
+from diloco_operator.api.names import MAX_ATTEMPT
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.rules import MAX_PART_UNITS
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS
@@ -108,16 +109,20 @@ def a_large_status(
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
         "parts": [_a_part(others)] * MAX_PARTS,
-        "outside": [{"name": "o" * 32, "state": "Disconnected", "message": others, "tokens": MOST_COUNT}] * MAX_OUTSIDE,
+        "outside": [{**_a_reported_unit("o" * 32), "message": others}] * MAX_OUTSIDE,
     }
 
 
+def _a_reported_unit(name: str) -> dict[str, Any]:
+    return {"name": name, "state": "Disconnected", "since": "2026-11-20T12:00:00.000Z", "attempt": MAX_ATTEMPT, "tokens": MOST_COUNT}
+
+
 def _a_part(message: str) -> dict[str, Any]:
-    units = ", ".join(f"fifteen-letters-{index} Disconnected" for index in range(MAX_PART_UNITS))
     moment = "2026-11-20T12:00:00.000Z"
+    units = [_a_reported_unit(f"fifteen-letters-{index}") for index in range(MAX_PART_UNITS)]
     figures = {"tokens": MOST_COUNT, "tokensPerSecond": 1234567890.1, "weight": 0.123, "lastHeard": moment, "silentSince": moment}
     made = {"namespace": "n" * 63, "state": "Suspended", "message": message}
-    return {"name": "p" * 32, "units": 32, "contributing": 32, "unitSummary": units, **made, **figures}
+    return {"name": "p" * 32, "units": units, "contributing": 32, **made, **figures}
 
 
 def a_state(conditions: Mapping[str, str]) -> dict[str, str]:

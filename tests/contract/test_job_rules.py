@@ -13,8 +13,8 @@ from builders.statuses import a_large_status
 from diloco_local.memory.schema import Structural
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
-from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
-from diloco_operator.api.spec import MAX_LEARNERS
+from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, MAX_PART_UNITS, RULES
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_PARTS
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
@@ -165,7 +165,9 @@ async def test_the_largest_status_of_the_largest_job_is_stored(client: Client, n
     """Every unit backs off or was given up, after as many failures as the rules allow and with the longest of messages."""
     limit = MAX_FAILURES_ON_RECORD // MAX_LEARNERS
     obj = a_manifest(max=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", max=MAX_LEARNERS), tpu_pool("other", max=MAX_LEARNERS)])
-    obj["metadata"]["annotations"] = {"example.com/notes": "n" * 200_000}
+    parts = [{"name": f"p{part}", "pools": [{"name": f"far-{part}", "units": MAX_PART_UNITS}]} for part in range(MAX_PARTS)]
+    obj["spec"] |= {"parts": parts, "syncer": {**obj["spec"].get("syncer", {}), "externalAddress": "syncer.example.com"}}
+    obj["metadata"]["annotations"] = {"example.com/notes": "n" * 120_000}
     made = await client.create(names.DILOCO_JOBS, _in(namespace, with_field(obj, "spec.learners.restart.limit", limit)))
     job = parse_job(made)
     assert job.spec is not None, job.problems

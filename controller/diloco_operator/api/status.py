@@ -9,6 +9,7 @@ See docs/decisions/0010-crd-and-limits.md.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
@@ -17,6 +18,7 @@ from pydantic import Field, StringConstraints
 from diloco_operator.api.base import ApiModel
 from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
+from diloco_operator.api.rules import MAX_PART_UNITS
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS, Retain
 from diloco_operator.api.state import JobState
 from diloco_operator.api.unit_figures import FiguresModel
@@ -126,28 +128,34 @@ class UnitStatus(FiguresModel, UnitSummary):
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
 
-class OutsideStatus(ApiModel):
-    """One learner outside the cluster."""
+class ReportedUnit(ApiModel):
+    """One unit of which only the syncer's word is known."""
 
-    name: str = Field(max_length=63, description="As in spec.learners.outside.")
+    name: str = Field(max_length=63, description="`<pool>-<index>`, or as in spec.learners.outside.")
     state: str = Field(
         "",
         max_length=63,
         description="As the syncer sees it: Joining, Contributing, Disconnected, Done or Refused. Absent: it has not joined.",
     )
-    message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.")
+    since: Timestamp | None = Field(None, description="When the operator first heard that this attempt is in this state.")
+    attempt: int = Field(0, ge=0, description="Number of its newest attempt.")
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters.")
+
+
+class OutsideStatus(ReportedUnit):
+    """One learner outside the cluster."""
+
+    message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.")
 
 
 class PartStatus(ApiModel):
     """One part, as the syncer sees it."""
 
     name: str = Field(max_length=63, description="Name of the cluster.")
-    units: int = Field(0, ge=0, description="Its units that have joined, in whatever state they are now.")
-    contributing: int = Field(0, ge=0, description="Its units that contribute.")
-    unit_summary: str = Field(
-        "", max_length=2048, description='Its units as the syncer sees them, such as "tokyo-0 Contributing, tokyo-1 Disconnected".'
+    units: tuple[ReportedUnit, ...] = Field(
+        (), max_length=MAX_PART_UNITS, description="Its units that have joined, in whatever state they are now."
     )
+    contributing: int = Field(0, ge=0, description="Its units that contribute.")
     tokens: int = Field(0, ge=0, description="Tokens of its units that were committed to the global parameters.")
     tokens_per_second: float = Field(
         0.0, ge=0, le=MAX_LEARNERS * MOST_TOKENS_PER_SECOND, description="Tokens/s of its units together, moving average."
@@ -381,3 +389,9 @@ class Status(ApiModel):
     )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")
+
+    @property
+    def elsewhere(self) -> Iterator[tuple[str, ReportedUnit]]:
+        """Units that this operator does not run, with the name of their cluster. "" for learners outside every cluster."""
+        yield from ((part.name, unit) for part in self.parts or () for unit in part.units)
+        yield from (("", learner) for learner in self.outside or ())

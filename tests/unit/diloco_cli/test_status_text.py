@@ -9,10 +9,9 @@ import pytest
 from builders.cluster_scenes import NOW, SINCE, unit
 from builders.job_views import a_view, described
 from diloco_cli.curve import Paper
-from diloco_cli.status_text import as_json, headline, part_lines, status_text, units_lines
+from diloco_cli.status_text import all_units_lines, as_json, headline, status_text, units_lines
 from diloco_cli.view_model import JobView
 from diloco_operator.api.losses import format_losses
-from diloco_operator.api.status import PartStatus
 from diloco_operator.kube.client import Obj
 
 
@@ -81,7 +80,7 @@ def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
         {"name": "far", "cluster": "tokyo", "assigned": 2, "placed": 1, "contributing": 1, "tokensPerSecond": 900.0},
     ]
     heard: Obj = {
-        "units": 2,
+        "units": [{"name": "far-0", "state": "Contributing"}, {"name": "far-1", "state": "Joining"}],
         "contributing": 1,
         "tokens": 5000,
         "tokensPerSecond": 900.0,
@@ -106,12 +105,30 @@ def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
     assert [part["name"] for part in as_json(a_view(parts=parts, Training="True"))["parts"]] == ["tokyo", "osaka"]
 
 
-def test_units_of_other_clusters_are_named_with_what_the_syncer_hears_of_them() -> None:
-    heard = PartStatus(name="tokyo", units=2, unit_summary="tokyo-0 Contributing, tokyo-1 Disconnected")
-    assert part_lines([heard, PartStatus(name="osaka")]) == [
-        "in cluster tokyo: tokyo-0 Contributing, tokyo-1 Disconnected",
-        "in cluster osaka: no unit has joined",
+def test_units_elsewhere_have_a_table_with_what_the_syncer_hears_of_them() -> None:
+    far = [
+        {"name": "far-0", "state": "Contributing", "since": "2026-11-20T21:00:00Z", "attempt": 1, "tokens": 5000},
+        {"name": "far-1", "state": "Disconnected", "since": "2026-11-20T21:00:50Z", "attempt": 3},
     ]
+    view = a_view(unit(), parts=[{"name": "tokyo", "units": far}, {"name": "osaka"}], outside=[{"name": "lab"}], Training="True")
+    lines = all_units_lines(view.status, NOW)
+    assert lines[:2] == units_lines(view.status.units, NOW)
+    assert lines[2:] == [
+        "",
+        "UNIT    CLUSTER   STATE          SINCE   ATTEMPT   TOKENS",
+        "far-0   tokyo     Contributing   1m00s   1         5.00k",
+        "far-1   tokyo     Disconnected   10s     3         0",
+        "lab     -         not joined     -       0         0",
+    ]
+    assert "\n".join(lines) in status_text(view, NOW)
+    assert as_json(view)["parts"][0]["units"][1] == {**far[1], "tokens": 0}
+    assert [learner["name"] for learner in as_json(view)["outside"]] == ["lab"]
+
+
+def test_a_job_whose_units_are_all_elsewhere_has_their_table_alone() -> None:
+    parts: list[Obj] = [{"name": "tokyo", "units": [{"name": "far-0", "state": "Joining", "attempt": 1}]}]
+    assert all_units_lines(a_view(parts=parts).status, NOW)[0].startswith("UNIT    CLUSTER")
+    assert all_units_lines(a_view(parts=[{"name": "tokyo"}]).status, NOW) == []
 
 
 def test_status_of_a_part_names_the_job_at_home_and_when_it_was_heard() -> None:

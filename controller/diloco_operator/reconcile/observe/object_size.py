@@ -25,8 +25,10 @@ _UNIT_BYTES = 540 + FIGURES_BYTES
 """Bytes of a unit without its slice, texts, counts by reason and failures."""
 _LEAST_SHARE = 768
 """Bytes that each unit must have for its slice, texts and counts by reason. Ten counts take 560 of them."""
+_REPORTED_UNIT_BYTES = 160
+"""Bytes of a unit of a part, of which status says only what the syncer reports."""
 _TOP_BYTES = 224 << 10
-"""Bytes of everything but the units, with the longest texts."""
+"""Bytes of everything but the units and those of parts, with the longest texts."""
 FAILURE_BYTES = 27
 """Bytes of the time of one failure: a quoted RFC 3339 time in milliseconds, and a comma."""
 _FAILURES_BYTES = FAILURE_BYTES * (MAX_FAILURES_ON_RECORD + MAX_LEARNERS)
@@ -45,19 +47,24 @@ def status_budget(beside: int) -> int:
     return OBJECT_LIMIT - _RESERVE - -(-beside // _STEP) * _STEP
 
 
-def unit_share(budget: int, units: int) -> int:
-    """Bytes that each unit has for its slice, texts, counts by reason and, if it does not run, failures."""
-    return (budget - _TOP_BYTES - _FAILURES_BYTES) // max(1, units) - _UNIT_BYTES
+def unit_share(budget: int, units: int, of_parts: int) -> int:
+    """Bytes that each unit has for its slice, texts, counts by reason and, if it does not run, failures. `of_parts`: units of parts."""
+    return (_for_units(budget) - of_parts * _REPORTED_UNIT_BYTES) // max(1, units) - _UNIT_BYTES
+
+
+def _for_units(budget: int) -> int:
+    return budget - _TOP_BYTES - _FAILURES_BYTES
 
 
 def too_large(spec: Spec, beside: int) -> list[Cause]:
     """Why the status of the job may not fit beside its spec and metadata; empty if it fits."""
-    units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools))
-    room = status_budget(0) - _TOP_BYTES - _FAILURES_BYTES - units * (_UNIT_BYTES + _LEAST_SHARE) - _STEP
+    units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools if not pool.cluster))
+    of_parts = sum(len(part.units) for part in spec.parts) + sum(pool.learners.max for pool in spec.pools if pool.cluster)
+    room = _for_units(status_budget(0)) - units * (_UNIT_BYTES + _LEAST_SHARE) - of_parts * _REPORTED_UNIT_BYTES - _STEP
     if beside <= room:
         return []
     text = (
-        f"spec and metadata take {beside >> 10} KiB; {room >> 10} KiB are left for them beside the status of {units} units, because an API "
-        "server stores 1.5 MiB at most. Make the templates smaller, remove annotations, or lower pools[].learners.max"
+        f"spec and metadata take {beside >> 10} KiB; {room >> 10} KiB are left for them beside the status of {units + of_parts} units, "
+        "because an API server stores 1.5 MiB at most. Make the templates smaller, remove annotations, or lower pools[].learners.max"
     )
     return [Cause("spec", text)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
@@ -110,28 +110,38 @@ def assemble(
 
 
 def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
+    """What the syncer says about each learner outside the cluster. Without a recent report everything stays as it was."""
+    before = _by_name(context.observed.job.status.get("outside"))
+    report = context.report
+    if report is None:
+        return [before.get(name, {"name": name}) for name in context.outside]
     entries = []
     for name, seen in context.outside.items():
-        facts = {"state": seen.phase.value, "message": seen.message[:_LONGEST_MESSAGE], "tokens": seen.tokens} if seen is not None else {}
-        entries.append({"name": name, **{key: value for key, value in facts.items() if value}})
+        reported = _reported(seen, before.get(name), report.received_at) if seen is not None else {"name": name}
+        entries.append({**reported, **({"message": seen.message[:_LONGEST_MESSAGE]} if seen is not None and seen.message else {})})
     return entries
 
 
 def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
     """What the syncer says about each part. Without a recent report everything stays as it was."""
-    before = {entry["name"]: entry for entry in context.observed.job.status.get("parts") or ()}
+    before = _by_name(context.observed.job.status.get("parts"))
     report = context.report
     entries = []
     for part in context.spec.parts:
+        old = before.get(part.name, {})
         if report is not None:
-            heard = _heard(reported_units(report, part.units), report.received_at)
+            heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at)
         else:
-            heard = {key: value for key, value in before.get(part.name, {}).items() if key in _HEARD}
+            heard = {key: value for key, value in old.items() if key in _HEARD}
         entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name))})
     return entries
 
 
-_HEARD = ("units", "contributing", "unitSummary", *PART_FIGURES)
+def _by_name(entries: Iterable[dict[str, Any]] | None) -> dict[str, dict[str, Any]]:
+    return {entry["name"]: entry for entry in entries or ()}
+
+
+_HEARD = ("units", "contributing", *PART_FIGURES)
 """What the syncer knows of a part."""
 
 
@@ -146,18 +156,26 @@ def _made(view: PartView | None) -> dict[str, Any]:
     return {**{key: value for key, value in said.items() if value}, **silent}
 
 
-def _heard(units: Sequence[UnitReport], received_at: float) -> dict[str, Any]:
+def _heard(units: Sequence[UnitReport], units_before: Iterable[dict[str, Any]] | None, received_at: float) -> dict[str, Any]:
     if not units:
         return {}
+    before = _by_name(units_before)
     return {
-        "units": len(units),
+        "units": [_reported(unit, before.get(unit.unit), received_at) for unit in units],
         "contributing": sum(map(contributes, units)),
-        "unitSummary": ", ".join(f"{unit.unit} {unit.phase.value}" for unit in units),
         "tokens": sum(unit.tokens for unit in units),
         "tokensPerSecond": round(sum(unit.tokens_per_second or 0.0 for unit in units if contributes(unit)), 1),
         "weight": round(sum(unit.weight or 0.0 for unit in units if contributes(unit)), 3),
         "lastHeard": format_timestamp(received_at - min(unit.seconds_since_alive for unit in units)),
     }
+
+
+def _reported(unit: UnitReport, before: Mapping[str, Any] | None, received_at: float) -> dict[str, Any]:
+    """A unit that this operator does not run. `before`: what status said of it."""
+    seen = {"name": unit.unit, "state": unit.phase.value, "attempt": unit.attempt}
+    same = before is not None and seen.items() <= before.items()
+    since = before.get("since") if before is not None and same else None
+    return {**seen, "since": since or format_timestamp(received_at), **({"tokens": unit.tokens} if unit.tokens else {})}
 
 
 def _home(context: ReconcileContext) -> dict[str, Any]:

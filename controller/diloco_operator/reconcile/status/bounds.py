@@ -61,7 +61,8 @@ def bounded(status: Mapping[str, Any], budget: int) -> dict[str, Any]:
     if "endedWith" in status:
         short["endedWith"] = clip_bytes(status["endedWith"], TEXT_LIMIT)
     if "units" in status:
-        share = unit_share(budget, len(status["units"]))
+        of_parts = sum(len(part.get("units") or ()) for part in status.get("parts") or ())
+        share = unit_share(budget, len(status["units"]), of_parts)
         short["units"] = [_in_share(unit, share) for unit in status["units"]]
     return short
 

@@ -149,9 +149,16 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """The status without the figures that change with every outer step or every snapshot."""
     units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
-    outside = [{k: v for k, v in each.items() if k != "tokens"} for each in status.get("outside") or ()]
-    parts = [{k: v for k, v in each.items() if k not in PART_FIGURES} for each in status.get("parts") or ()]
+    outside = _without_tokens(status.get("outside"))
+    parts = [
+        {**{k: v for k, v in each.items() if k not in PART_FIGURES}, "units": _without_tokens(each.get("units"))}
+        for each in status.get("parts") or ()
+    ]
     home = {k: v for k, v in (status.get("home") or {}).items() if k != "lastHeard"}
     rest = {key: value for key, value in status.items() if key not in ("progress", "model", "outside", "parts", "home")}
     retain = (status.get("model") or {}).get("retain")
     return {**rest, "units": units, "pools": pools, "outside": outside, "parts": parts, "home": home, "retain": retain}
+
+
+def _without_tokens(units: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    return [{key: value for key, value in unit.items() if key != "tokens"} for unit in units or ()]

@@ -117,9 +117,13 @@ def test_status_says_which_of_them_have_joined() -> None:
     assert stage.status["outside"] == [{"name": "lab"}, {"name": "tokyo"}]
     stage.syncer_says("lab", 1, UnitPhase.CONTRIBUTING)
     stage.settle()
-    assert stage.status["outside"][0] == {"name": "lab", "state": "Contributing", "tokens": 4000}
+    lab = {"name": "lab", "state": "Contributing", "since": "2026-11-20T12:00:00Z", "attempt": 1, "tokens": 4000}
+    assert stage.status["outside"] == [lab, {"name": "tokyo"}]
     assert stage.condition("Training")["message"].startswith("1 of 1 learner contributes, and 1 outside the cluster")
     assert stage.status["learners"]["contributing"] == 1, "learners.min and max are of this cluster"
+    stage.now += 3600
+    stage.settle()
+    assert stage.status["outside"][0] == lab, "it stays while the syncer is silent"
 
 
 def test_a_learner_outside_counts_for_the_quorum() -> None:

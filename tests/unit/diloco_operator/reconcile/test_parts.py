@@ -119,13 +119,54 @@ def test_home_shows_what_it_last_heard_of_a_part_and_counts_its_units_for_the_qu
     home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
     home.settle()
     heard = home.status["parts"][0].pop("lastHeard")
-    figures = {"unitSummary": "far-0 Contributing", "tokens": 4000, "tokensPerSecond": 100.0, "weight": 0.5}
-    assert home.status["parts"] == [{"name": "tokyo", "units": 1, "contributing": 1, **figures}]
+    unit = {"name": UNIT, "state": "Contributing", "since": "2026-11-20T12:00:00Z", "attempt": 1, "tokens": 4000}
+    figures = {"tokens": 4000, "tokensPerSecond": 100.0, "weight": 0.5}
+    assert home.status["parts"] == [{"name": "tokyo", "units": [unit], "contributing": 1, **figures}]
     assert heard == "2026-11-20T12:00:00Z"
     assert home.condition("Training")["message"].startswith("1 of 1 learner contributes, and 1 outside the cluster")
     home.syncer_says("v5p-0", 1, UnitPhase.JOINING)
     home.settle()
     assert home.condition("Training")["reason"] == "QuorumContributing"
+
+
+def since(home: Stage) -> str:
+    """Since when the unit in tokyo is in its state."""
+    [[unit]] = (part["units"] for part in home.status["parts"])
+    return str(unit["since"])
+
+
+def test_a_unit_of_a_part_is_in_its_state_since_the_operator_first_heard_so() -> None:
+    home = a_home().train()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+    home.settle()
+    home.now += 60  # to 12:01:00
+    home.restart_operator()
+    home.all_contribute()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING, tokens=5000)
+    home.settle()
+    assert home.status["parts"][0]["tokens"] == 5000
+    assert since(home) == "2026-11-20T12:00:00Z", "the same state, also for another operator"
+    home.now += 1
+    home.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED)
+    home.settle()
+    assert since(home) == "2026-11-20T12:01:01Z"
+    home.now += 1
+    home.syncer_says(UNIT, 2, UnitPhase.DISCONNECTED)
+    home.settle()
+    assert since(home) == "2026-11-20T12:01:02Z", "another attempt"
+
+
+def test_the_state_of_a_unit_of_a_part_is_written_at_once_and_its_tokens_with_the_next_write() -> None:
+    home = a_home().train()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+    home.settle()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING, tokens=5000)
+    assert home.reconcile_only().status is None
+    home.syncer_says(UNIT, 1, UnitPhase.JOINING, tokens=5000)
+    written = home.reconcile_only().status
+    assert written is not None
+    [part] = written.status["parts"]
+    assert [(unit["state"], unit["tokens"]) for unit in part["units"]] == [("Joining", 5000)]
 
 
 def test_home_keeps_what_it_knew_of_a_part_while_its_own_syncer_is_silent() -> None:
