@@ -62,9 +62,11 @@ def by_kind(jobs: Iterable[JobFacts]) -> dict[str, dict[Use, float]]:
     kind_seconds: dict[str, dict[Use, float]] = {}
     for job in jobs:
         kinds = {pool["name"]: f"{pool.get('accelerator', '')} {pool.get('topology', '')}".strip() for pool in job.spec.get("pools") or ()}
-        pools = {unit.name: unit.pool for unit in job.view.status.units}
+        elsewhere = [unit.name for _, unit in job.view.status.elsewhere]
+        pools = {unit.name: unit.pool for unit in job.view.status.units} | {name: name.rpartition("-")[0] for name in elsewhere}
         for unit in job.history.units.values():
-            seconds = kind_seconds.setdefault(kinds.get(pools.get(unit.name, ""), "units that left"), {})
+            other = "units elsewhere" if unit.name in elsewhere else "units that left"
+            seconds = kind_seconds.setdefault(kinds.get(pools.get(unit.name, ""), other), {})
             for span in unit.spans:
                 if span.phase.use is not None:
                     seconds[span.phase.use] = seconds.get(span.phase.use, 0.0) + span.seconds

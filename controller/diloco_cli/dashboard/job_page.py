@@ -12,11 +12,11 @@ from diloco.wording import loss_text, plural
 
 from diloco_cli.chart_style import UNIT_COLOURS
 from diloco_cli.dashboard.facts import JobFacts, Sample
-from diloco_cli.dashboard.page import TEXTS, Page, moment, table_of, unit_path, unit_state
+from diloco_cli.dashboard.page import TEXTS, Page, moment, reported_state, table_of, unit_path, unit_state
 from diloco_cli.explanation import ends, explanation
 from diloco_cli.history_charts import history_charts
 from diloco_cli.html import Cell, figures, scrolled, table
-from diloco_cli.job_tables import NOTHING, conditions_table, hosts_table, parts_table, pools_table, units_table
+from diloco_cli.job_tables import NOTHING, conditions_table, elsewhere_table, hosts_table, parts_table, pools_table, units_table
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
 from diloco_cli.svg import element, thinned
@@ -43,6 +43,7 @@ def job_page(facts: JobFacts, base: str) -> Page:
             "observed": list(_observed(facts)),
             "timeline": list(_timeline(facts)),
             "units": [element("h2", "Units"), _units(facts, base)],
+            "elsewhere": list(_elsewhere(facts)),
             "ends": list(ends_of(facts)),
             "pools": [element("h2", "Pools"), table_of(pools_table(status.pools), "Pools")],
             "parts": [element("h2", "Parts in other clusters"), table_of(parts_table(status.parts), "Parts")] if status.parts else [],
@@ -176,6 +177,13 @@ def _units(facts: JobFacts, base: str) -> Element:
     units = view.status.units
     links = [element("a", unit.name, href=unit_path(base, view.namespace, view.name, unit.name)) for unit in units]
     return table_of(units_table(units), "Units", {"UNIT": links, "STATE": [unit_state(unit) for unit in units]})
+
+
+def _elsewhere(facts: JobFacts) -> Iterator[Element]:
+    shown = elsewhere_table(facts.view.status)
+    if shown.rows:
+        yield element("h2", "Units elsewhere")
+        yield table_of(shown, "Units elsewhere", {"STATE": [reported_state(unit) for _, unit in facts.view.status.elsewhere]})
 
 
 def ends_of(facts: JobFacts, unit: str = "") -> Iterator[Element]:

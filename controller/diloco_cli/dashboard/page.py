@@ -13,13 +13,15 @@ from typing import Final
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
-from diloco_operator.api.status import UnitStatus
+from diloco_local.record.elsewhere import of_status
+from diloco_operator.api.phases import Phase
+from diloco_operator.api.status import ReportedUnit, UnitStatus
 from diloco_operator.reconcile.units.states import phase_of
 
 from diloco_cli.chart_style import STYLE as CHART_STYLE
 from diloco_cli.html import STYLE as PAGE_STYLE
 from diloco_cli.html import Cell, document, markup, table
-from diloco_cli.job_tables import Since, Table, Until, Value
+from diloco_cli.job_tables import NOT_JOINED, Since, Table, Until, Value
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.svg import element
 
@@ -158,7 +160,16 @@ def table_of(shown: Table, label: str, instead: Mapping[str, Sequence[Cell]] | N
 
 def unit_state(unit: UnitStatus) -> Element:
     """The state of a unit, with a mark in the colour of its phase."""
-    phase = phase_of(unit)
+    return _state(unit.state.value, phase_of(unit))
+
+
+def reported_state(unit: ReportedUnit) -> Cell:
+    """The same of a unit elsewhere."""
+    seen = of_status(unit)
+    return _state(seen.state.value, seen.phase) if seen is not None else unit.state or NOT_JOINED
+
+
+def _state(state: str, phase: Phase) -> Element:
     box = element("rect", width=10, height=10, rx=2, fill=LOOKS[phase].colour)
     mark = element("svg", box, xmlns="http://www.w3.org/2000/svg", width=10, height=10, viewBox="0 0 10 10", aria_hidden="true")
-    return element("span", mark, unit.state.value, class_="state", title=phase.value)
+    return element("span", mark, state, class_="state", title=phase.value)

@@ -14,6 +14,7 @@ from diloco_operator.api.state import OVER
 from diloco_operator.api.status import Status
 from diloco_operator.reconcile.units.states import phase_of
 
+from diloco_local.record.elsewhere import of_status, syncer_runs
 from diloco_local.record.history import JobHistory
 from diloco_local.record.lines import FaultFired, Figures, JobSeen, Merged, PhaseBegan, Recovered, UnitLeft
 from diloco_local.record.lines import Line as RecordLine
@@ -82,3 +83,8 @@ def before(job: str, status: Status) -> Iterator[PhaseBegan]:
                 at=unit.since, job=job, unit=unit.name, phase=phase_of(unit), state=unit.state, attempt=unit.attempt, slice=unit.slice,
                 reason=unit.reason,
             )  # fmt: skip
+    if syncer_runs(status.state or ""):
+        for _, reported in status.elsewhere:
+            elsewhere = of_status(reported)
+            if elsewhere is not None and reported.since is not None:
+                yield elsewhere.began(job, reported.since)

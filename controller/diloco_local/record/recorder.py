@@ -8,17 +8,17 @@ See docs/decisions/0216-figures-and-plots.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from diloco_operator.api.names import JobKey
 from diloco_operator.api.phases import Phase
-from diloco_operator.api.state import OVER, JobState
 from diloco_operator.api.status import Status
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.units.states import phase_of
-from diloco_operator.report import LocalStep, Report, UnitPhase, UnitReport
+from diloco_operator.report import LocalStep, Report
 
+from diloco_local.record.elsewhere import UnitElsewhere, in_status, of_report, syncer_runs
 from diloco_local.record.lines import (
     FaultFired,
     Figures,
@@ -96,9 +96,13 @@ class Recorder:
         job = self._jobs.setdefault(key, _Job())
         if job.syncer.incarnation != report.incarnation:
             job.syncer = _Syncer(report.incarnation)
+        units = map(of_report, report.units.values())
+        # A syncer goes on to name units of pools that are gone. What has not been seen at work gets no row.
+        seen = [unit for unit in units if unit.works or unit.name in job.elsewhere]
+        runs = job.last_state is not None and syncer_runs(job.last_state[0])
         self._write(
             *self._happened(job.syncer, _name(key), report),
-            *self._phases_elsewhere(job, _name(key), report),
+            *(_phases_elsewhere(job, _name(key), seen, self._at(report.clock)) if runs else ()),
             *self._figures(job, _name(key), report),
         )
 
@@ -134,22 +138,18 @@ class Recorder:
             del job.units[left]
             yield UnitLeft(at=at, job=name, unit=left)
         job.here |= job.units.keys()
-        for left in sorted(job.elsewhere.keys() & job.here if _syncer_runs(state) else job.elsewhere):
+        elsewhere = list(in_status(status))
+        if not syncer_runs(state):
+            leave = set(job.elsewhere)
+        elif job.syncer.incarnation is not None:  # reports say more of them, and sooner
+            leave = job.elsewhere.keys() & job.here
+        else:
+            yield from _phases_elsewhere(job, name, elsewhere, at)
+            leave = job.elsewhere.keys() - ({unit.name for unit in elsewhere} - job.here)
+        for left in sorted(leave):
             del job.elsewhere[left]
             if left not in job.units:
                 yield UnitLeft(at=at, job=name, unit=left)
-
-    def _phases_elsewhere(self, job: _Job, name: str, report: Report) -> Iterator[Line]:
-        if job.last_state is None or not _syncer_runs(job.last_state[0]):
-            return
-        at = self._at(report.clock)
-        for unit in report.units.values():
-            # A syncer goes on to name units of pools that are gone. What has not been seen at work gets no row.
-            works = unit.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING)
-            if unit.unit not in job.here and (works or unit.unit in job.elsewhere):
-                phase = _reported_phase(unit, trained=unit.unit in job.trained)
-                began = PhaseBegan(at=at, job=name, unit=unit.unit, phase=phase, state=unit.phase.value, attempt=unit.attempt)
-                yield from _if_new(job, job.elsewhere, began)
 
     def _happened(self, syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
         for entry in report.entries:
@@ -206,23 +206,11 @@ def _if_new(job: _Job, written: dict[str, PhaseBegan], began: PhaseBegan) -> Ite
         job.trained.add(began.unit)
 
 
-def _syncer_runs(state: str) -> bool:
-    return state not in (*OVER, JobState.SUSPENDED)
-
-
-def _reported_phase(unit: UnitReport, *, trained: bool) -> Phase:
-    """What the unit's hardware does, as far as its syncer knows."""
-    match unit.phase:
-        case UnitPhase.JOINING:
-            return Phase.RECOVERY if trained else Phase.START
-        case UnitPhase.CONTRIBUTING if unit.resting_seconds:
-            return Phase.WAITING
-        case UnitPhase.CONTRIBUTING:
-            return Phase.PAUSE if unit.pause else Phase.TRAINING
-        case UnitPhase.DONE:
-            return Phase.OVER
-        case UnitPhase.DISCONNECTED | UnitPhase.REFUSED:
-            return Phase.MISSING
+def _phases_elsewhere(job: _Job, name: str, units: Iterable[UnitElsewhere], at: float) -> Iterator[Line]:
+    for unit in units:
+        if unit.name not in job.here:
+            trained = unit.trained or unit.name in job.trained
+            yield from _if_new(job, job.elsewhere, unit._replace(trained=trained).began(name, at))
 
 
 def _rounded(value: float | None) -> float | None:

@@ -70,6 +70,7 @@ def test_hostile_texts_of_a_job_are_shown_as_text() -> None:
         units=[{**units[0], "name": HOSTILE[:63]}],
         pools=[{"name": "v5p", "reason": "NoFreeSlice", "message": HOSTILE, "remedies": [HOSTILE]}],
         hosts=[{"node": HOSTILE, "message": HOSTILE}],
+        parts=[{"name": HOSTILE[:63], "message": HOSTILE, "units": [{"name": HOSTILE[:63], "state": HOSTILE[:63]}]}],
     )
     facts = job_facts(view, events=[an_end(HOSTILE, "UnitCrashed", HOSTILE, "2026-11-20T21:00:30Z")])
     quota = Allowance(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
@@ -135,6 +136,24 @@ def test_a_unit_has_the_colour_of_its_phase_in_the_timeline_and_in_the_table() -
     html = html_of(job_page(job_facts(a_view(units=[unit(slice="np-0"), unit("v5p-1", "BackingOff", reason="Crashed")])), "/token"))
     assert html.count(LOOKS[Phase.TRAINING].colour) == 3  # the legend, the bar and the table
     assert html.count(LOOKS[Phase.RECOVERY].colour) == 3
+
+
+def test_units_in_other_clusters_have_rows_in_the_timeline_and_a_table_without_links() -> None:
+    far = {"name": "far-0", "state": "Contributing", "since": "2026-11-20T20:59:00Z", "attempt": 3, "tokens": 5000}
+    gone = {"name": "far-1", "state": "Disconnected", "since": "2026-11-20T20:59:30Z", "attempt": 1}
+    view = a_view(units=[unit(slice="np-0")], parts=[{"name": "tokyo", "units": [far, gone]}], outside=[{"name": "lab"}])
+    facts = job_facts(view, spec={"training": {"quorum": 1}, "pools": [{"name": "far", "cluster": "tokyo", "accelerator": "tpu-v6e"}]})
+    html = html_of(job_page(facts, "/token"))
+    said = words(html)
+    assert "Units elsewhere UNIT CLUSTER STATE SINCE ATTEMPT TOKENS far-0 tokyo Contributing 2026-11-20 20:59:00 UTC 3 5.00k" in said
+    assert "lab - not joined - 0 0" in said
+    assert re.findall(r'href="([^"]+)"', html) == ["/token/jobs/team/bytes-lm/units/v5p-0"]
+    assert html.count(LOOKS[Phase.TRAINING].colour) == 5  # the legend, and a bar and a mark of each of two units
+    assert html.count(LOOKS[Phase.MISSING].colour) == 3
+    spans = {name: [(span.phase, span.seconds) for span in history.spans] for name, history in facts.history.units.items()}
+    assert spans["far-0"] == [(Phase.TRAINING, 120.0)], "since 20:59:00, and it is 21:01:00"
+    assert spans["far-1"] == [(Phase.MISSING, 90.0)]
+    assert by_kind([facts])["tpu-v6e"] == {Use.TRAINING: 120.0, Use.MISSING: 90.0}
 
 
 def test_samples_of_the_same_few_seconds_are_one() -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientResponse
-from builders.cluster_scenes import Limited, begin, set_status, unit
+from builders.cluster_scenes import Limited, begin, conditions, set_status, unit
 from builders.dashboards import Browser, a_dashboard
 from builders.dra import a_dra_node, offer
 from builders.fake_cluster import FakeCluster
@@ -103,6 +103,20 @@ async def test_an_open_page_gets_the_sections_that_changed(cluster: FakeCluster,
     assert "v5p-1" in second["units"]["html"]
     assert second["units"]["version"] != first["units"]["version"]
     assert "conditions" not in second
+
+
+async def test_the_timeline_of_an_open_page_has_a_row_for_each_unit_elsewhere_by_its_state_in_status(
+    cluster: FakeCluster, browser: Browser
+) -> None:
+    stream = await browser.get(JOB, Accept="text/event-stream")
+    assert "far-0" not in (await next_sections(stream))["timeline"]["html"]
+    far = {"name": "far-0", "state": "Contributing", "since": "2026-11-20T21:00:00Z", "attempt": 1, "tokens": 64}
+    said = {"conditions": conditions(Training="True"), "units": [unit()], "parts": [{"name": "tokyo", "units": [far]}]}
+    await cluster.write_status(DILOCO_JOBS, "bytes-lm", said, namespace="team")
+    sections: dict[str, Any] = {}
+    while "far-0" not in sections.get("timeline", {}).get("html", ""):
+        sections |= await next_sections(stream)
+    assert "far-0" in sections["elsewhere"]["html"]
 
 
 async def test_a_page_of_a_namespace_has_no_job_of_another(cluster: FakeCluster) -> None:

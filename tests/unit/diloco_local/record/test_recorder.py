@@ -10,7 +10,7 @@ from diloco_local.record.lines import Figures, Line, Merged, Missing, PhaseBegan
 from diloco_local.record.recorder import Recorder
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.reasons import UnitReason
-from diloco_operator.api.status import Status, UnitState, UnitStatus
+from diloco_operator.api.status import OutsideStatus, PartStatus, ReportedUnit, Status, UnitState, UnitStatus
 from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.report import Entry, LocalStep, Merge, Report, UnitPhase
 
@@ -132,6 +132,41 @@ def test_a_unit_of_a_pool_that_is_gone_gets_no_row_because_a_syncer_still_names_
     reported_units = (a_unit_report("u-0"), a_unit_report("old-0", phase=UnitPhase.DISCONNECTED))
     recording.recorder.report(KEY, a_report(*reported_units, at=2000.0, clock=60.0))
     assert [line.unit for line in recording.of(PhaseBegan)] == ["u-0"]
+
+
+def elsewhere(*units: tuple[str, str, int], parts: bool = True) -> Status:
+    """A status without units of its own. `units`: name, state and tokens of each in another cluster, or else outside."""
+    reported = tuple(ReportedUnit(name=name, state=state, attempt=1, tokens=tokens) for name, state, tokens in units)
+    if parts:
+        return Status(parts=(PartStatus(name="tokyo", units=reported),))
+    return Status(outside=tuple(OutsideStatus(**dict(unit)) for unit in reported))
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_without_reports_the_phases_of_units_elsewhere_are_those_in_status(parts: bool) -> None:
+    recording = Recording()
+    for state, tokens in (("", 0), ("Joining", 0), ("Contributing", 0), ("Contributing", 64), ("Joining", 64), ("Disconnected", 64)):
+        recording.recorder.status(KEY, "Training", elsewhere(("far-0", state, tokens), ("odd-0", "Unheard-of", 0), parts=parts))
+    phases = [(line.unit, line.phase) for line in recording.of(PhaseBegan)]
+    assert phases == [("far-0", each) for each in (Phase.START, Phase.TRAINING, Phase.RECOVERY, Phase.MISSING)]
+    recording.recorder.status(KEY, "Training", Status())
+    assert [line.unit for line in recording.of(UnitLeft)] == ["far-0"], "the part is gone"
+    recording.recorder.status(KEY, "Training", elsewhere(("far-0", "Contributing", 64), parts=parts))
+    recording.recorder.status(KEY, "Suspended", elsewhere(("far-0", "Contributing", 64), parts=parts))
+    assert [line.unit for line in recording.of(UnitLeft)] == ["far-0", "far-0"]
+
+
+def test_a_status_says_nothing_about_units_elsewhere_once_reports_come() -> None:
+    """A status is older, and does not say that a unit rests."""
+    recording = Recording()
+    status = elsewhere(("far-0", "Contributing", 64))
+    recording.recorder.status(KEY, "Training", status)
+    resting = a_unit_report("far-0", resting_seconds=3.0)
+    recording.recorder.report(KEY, a_report(resting, at=2000.0, clock=60.0))
+    recording.recorder.status(KEY, "Training", status)
+    recording.recorder.report(KEY, a_report(resting, at=2001.0, clock=61.0))
+    assert [line.phase for line in recording.of(PhaseBegan)] == [Phase.TRAINING, Phase.WAITING]
+    assert recording.of(UnitLeft) == []
 
 
 def a_step(number: int, at: float, step: int) -> Entry:
