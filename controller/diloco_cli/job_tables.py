@@ -14,7 +14,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.request import with_remedies
 
 from diloco_cli.view_model import JobView
-from diloco_cli.view_text import count, duration, figure_cells, figure_headings, shortly
+from diloco_cli.view_text import count, duration, figure_cells, figure_headings, hours_text, shortly, tokens_an_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,14 @@ def pools_table(pools: Sequence[PoolStatus]) -> Table:
 
 
 def parts_table(parts: Sequence[PartStatus]) -> Table:
-    """A row for each part in another cluster: what the syncer hears of its units, and what is wrong with it."""
-    return Table(("PART", "STATE", "CONTRIBUTE", "TOKENS/S", "WEIGHT", "TOKENS", "HEARD", "WHY"), [_part(part) for part in parts])
+    """A row for each part in another cluster: what the syncer hears of its units, what they cost, and what is wrong with it. The columns
+    with ACCELERATOR-HOUR are there if one of them is known to have held accelerators."""
+    head = ("PART", "STATE", "CONTRIBUTE", "TOKENS/S", "WEIGHT", "TOKENS", *_COST, "HEARD", "WHY")
+    table = Table(head, [_part(part) for part in parts])
+    return table if any(part.accelerator_hours for part in parts) else table.without(*_COST)
+
+
+_COST = ("ACCELERATOR-HOURS", "TOKENS/ACCELERATOR-HOUR")
 
 
 def _part(part: PartStatus) -> Sequence[Value]:
@@ -144,6 +150,8 @@ def _part(part: PartStatus) -> Sequence[Value]:
         count(part.tokens_per_second),
         f"{part.weight:.0%}",
         count(part.tokens),
+        ", ".join(f"{hours_text(held)} {kind}" for kind, held in (part.accelerator_hours or {}).items()) or NOTHING,
+        tokens_an_hour(part.accelerator_hours or {}, part.tokens),
         Since(part.last_heard) if part.last_heard is not None else NOTHING,
         "; ".join(filter(None, (silent, part.message))),
     )

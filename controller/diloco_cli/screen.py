@@ -21,7 +21,7 @@ from rich.text import Text
 from diloco_cli.job_tables import NOTHING, Table, cell_text, parts_table, units_table
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.view_model import JobView, Line, seconds_left
-from diloco_cli.view_text import count, duration, goodput_text, plain, shortly
+from diloco_cli.view_text import count, duration, goodput_lines, plain, shortly
 
 _WIDE = 120
 """Columns from which the table of units has one for messages. The figures take some 80."""
@@ -141,8 +141,7 @@ def summary(view: JobView) -> RenderableType:
         figures.append(f"loss {loss_text(progress.loss, 5)}")
     if progress.held_out_loss is not None:
         figures.append(f"held-out loss {loss_text(progress.held_out_loss, 5)}")
-    goodput = view.status.goodput
-    lines = [", ".join(figures), *([goodput_text(goodput)] if goodput is not None and goodput.unit_seconds.total else [])]
+    lines = [", ".join(figures), *goodput_lines(view.status)]
     tables = [shown, *([parts_table(view.status.parts).without("HEARD")] if view.status.parts else [])]
     return Group(
         title(view, view.why()),

@@ -13,7 +13,7 @@ from diloco_operator.api.status import HomeStatus, ModelStatus, Status, UnitStat
 from diloco_cli.curve import Paper, curve_lines
 from diloco_cli.job_tables import Table, cell_text, conditions_table, elsewhere_table, hosts_table, parts_table, pools_table, units_table
 from diloco_cli.view_model import JobView, result, seconds_left
-from diloco_cli.view_text import count, duration, goodput_text, shortly
+from diloco_cli.view_text import count, duration, goodput_lines, shortly
 
 _GAP = "   "
 _NOT_SEEN = (
@@ -90,8 +90,7 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
     elif status.model is not None:  # the message of a job that is over already says where the model is
         what = "the model" if view.complete else "the parameters of the last snapshot"
         yield f"{what} as one file: kubectl diloco export {view.name} -n {view.namespace} -o model.safetensors"
-    if status.goodput is not None and status.goodput.unit_seconds.total:
-        yield goodput_text(status.goodput)
+    yield from goodput_lines(status)
     if not learners.max:  # the operator has not written these numbers yet
         return
     yield (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from diloco.wording import plural
 from diloco_operator.api.goodput import GoodputStatus
-from diloco_operator.api.status import UnitState, UnitStatus
+from diloco_operator.api.status import Status, UnitState, UnitStatus
 from diloco_operator.api.unit_figures import FIGURES, Figure
 
 from diloco_cli.view_model import Line
@@ -54,6 +55,28 @@ def goodput_text(goodput: GoodputStatus) -> str:
     lost = ", ".join(f"{use.value} {100 * share:.1f} %" for use, share in goodput.badput.items() if round(100 * share, 1))
     text = f"goodput {100 * goodput.productive_share:.1f} % of {duration(goodput.unit_seconds.total)} of unit time"
     return f"{text}{'; ' if lost else ''}{lost}; {plural(goodput.interruptions, 'interruption')}"
+
+
+def goodput_lines(status: Status) -> Iterator[str]:
+    """Yield where the time of the units went, and what they held: `12.4 h of tpu-v5p, 3.1 h of nvidia-h100-80gb; 1.20M tokens an
+    accelerator-hour`. Nothing before it is measured."""
+    goodput = status.goodput
+    if goodput is not None and goodput.unit_seconds.total:
+        yield goodput_text(goodput)
+    if goodput is not None and goodput.accelerator_hours:
+        held = ", ".join(f"{hours_text(amount)} h of {kind}" for kind, amount in goodput.accelerator_hours.items())
+        yield f"{held}; {tokens_an_hour(goodput.accelerator_hours, status.tokens_here)} tokens an accelerator-hour"
+
+
+def hours_text(hours: float) -> str:
+    """Write `1,234.5`, `12.4`, `3.1` or `0.0042`."""
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2g}"
+
+
+def tokens_an_hour(hours: Mapping[str, float], tokens: int) -> str:
+    """Tokens for each accelerator-hour. `hours` is by accelerator; "-" without any."""
+    total = sum(hours.values())
+    return count(tokens / total) if total else "-"
 
 
 def weight(unit: UnitStatus) -> str:

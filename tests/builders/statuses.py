@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
+from diloco.goodput import Use
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.goodput import MAX_KINDS, key_of
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.names import MAX_ATTEMPT
 from diloco_operator.api.reasons import UnitReason
@@ -27,6 +29,8 @@ from diloco_operator.kube.fields import MOST_COUNT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 
 MOMENT = 1763640000.123
+HOURS = {f"{'a' * 61}{kind:02}": 123456789.123456 for kind in range(MAX_KINDS)}
+"""Accelerator-hours of as many kinds as there may be, with the longest names."""
 
 
 def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int, failures: int, refused: int) -> dict[str, Any]:
@@ -98,6 +102,13 @@ def a_large_status(
             "losses": format_losses((10**18 + index, -1.2345e-300) for index in range(MOST_LOSS_POINTS)),
             "heldOutLosses": format_losses((10**18 + index, -1.2345e-300) for index in range(MOST_HELD_OUT_POINTS)),
         },
+        "goodput": {
+            "productiveShare": 0.1234,
+            "interruptions": MOST_COUNT,
+            "unitSeconds": {key_of(use): 1234567890.123 for use in Use},
+            "acceleratorHours": HOURS,
+            "measuredAt": moment,
+        },
         "learners": dict.fromkeys(("desired", "placed", "contributing", "min", "max"), MAX_LEARNERS),
         "units": [
             _a_unit(i, state, message=message, hosts=hosts, host=host, failures=limit + 1, refused=refused)
@@ -121,7 +132,7 @@ def _a_part(message: str) -> dict[str, Any]:
     moment = "2026-11-20T12:00:00.000Z"
     units = [_a_reported_unit(f"fifteen-letters-{index}") for index in range(MAX_PART_UNITS)]
     figures = {"tokens": MOST_COUNT, "tokensPerSecond": 1234567890.1, "weight": 0.123, "lastHeard": moment, "silentSince": moment}
-    made = {"namespace": "n" * 63, "state": "Suspended", "message": message}
+    made = {"namespace": "n" * 63, "state": "Suspended", "message": message, "acceleratorHours": HOURS}
     return {"name": "p" * 32, "units": units, "contributing": 32, **made, **figures}
 
 

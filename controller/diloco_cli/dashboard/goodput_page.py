@@ -17,7 +17,7 @@ from diloco_cli.html import Cell, notes, table
 from diloco_cli.job_tables import NOTHING
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.svg import element
-from diloco_cli.view_text import duration
+from diloco_cli.view_text import duration, hours_text, tokens_an_hour
 
 _WIDTH = 220.0
 type Shares = Mapping[Use, float]
@@ -34,6 +34,7 @@ def goodput_page(jobs: Sequence[JobFacts], sentences: Sequence[str], base: str) 
                 element("h2", "Jobs, from their beginning"),
                 *_table("JOB", [(_link(job, base), _whole(job)) for job in jobs], "Goodput of jobs", interruptions=_interruptions(jobs)),
             ],
+            "cost": list(_cost(jobs, base)),
             "kinds": [
                 element("h2", "Kinds of hardware, in the last hour as it was seen"),
                 *_table("KIND", [(kind, shares) for kind, shares in sorted(by_kind(jobs).items())], "Goodput of kinds"),
@@ -55,6 +56,22 @@ def _whole(job: JobFacts) -> Shares:
 
 def _interruptions(jobs: Iterable[JobFacts]) -> Sequence[str]:
     return [str(goodput.interruptions) if (goodput := job.view.status.goodput) is not None else NOTHING for job in jobs]
+
+
+def _cost(jobs: Iterable[JobFacts], base: str) -> Iterator[Element]:
+    """Yield a row for each job, cluster and accelerator. The tokens are those of the job in that cluster, by all its accelerators."""
+    rows: list[list[Cell]] = []
+    for job in jobs:
+        status = job.view.status
+        own = status.goodput.accelerator_hours if status.goodput is not None else None
+        clusters = [("", own, status.tokens_here), *((part.name, part.accelerator_hours, part.tokens) for part in status.parts or ())]
+        for cluster, hours, tokens in clusters:
+            for kind, held in (hours or {}).items():
+                rows.append([_link(job, base), cluster or NOTHING, kind, hours_text(held), tokens_an_hour(hours or {}, tokens)])
+    if rows:
+        yield element("h2", "Accelerator-hours, from the jobs' beginning")
+        head = ("JOB", "CLUSTER", "ACCELERATOR", "HOURS", "TOKENS/ACCELERATOR-HOUR")
+        yield table(head, rows, label="Accelerator-hours", texts=TEXTS)
 
 
 def by_kind(jobs: Iterable[JobFacts]) -> dict[str, dict[Use, float]]:

@@ -20,7 +20,7 @@ from diloco_cli.job_tables import NOTHING, conditions_table, elsewhere_table, ho
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
 from diloco_cli.svg import element, thinned
-from diloco_cli.view_text import count, duration, goodput_text
+from diloco_cli.view_text import count, duration, goodput_lines
 
 _HEIGHT = 250.0
 _POINTS = 200
@@ -168,8 +168,8 @@ def _timeline(facts: JobFacts) -> Iterator[Element]:
     if not facts.view.over:
         yield element("p", "0:00 was ", moment(facts.now - facts.history.end, "since"), " ago.", class_="soft")
     yield scrolled(history_charts(facts.history), "Timeline")
-    if facts.view.status.goodput is not None and facts.view.status.goodput.unit_seconds.total:
-        yield element("p", f"{goodput_text(facts.view.status.goodput)}.", class_="soft")
+    for line in goodput_lines(facts.view.status):
+        yield element("p", f"{line}.", class_="soft")
 
 
 def _units(facts: JobFacts, base: str) -> Element:

@@ -140,7 +140,9 @@ def cell(value: Value) -> Cell:
 _NAME, _TEXT, _NAMES, _WORDS = "name", "text", "names", "words"
 TEXTS: Mapping[str, str] = {
     **dict.fromkeys(("NAMESPACE", "QUOTA", "KIND"), _NAME),
-    **dict.fromkeys(("JOB", "STATE", "STATUS", "REASON", "UNIT", "CAUSE", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT),
+    **dict.fromkeys(
+        ("JOB", "STATE", "STATUS", "REASON", "UNIT", "CAUSE", "CLUSTER", "ACCELERATOR", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT
+    ),
     **dict.fromkeys(("SLICE", "SUBJECT", "PLACE"), _NAMES),
     **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "WHAT HELPS"), _WORDS),
 }

@@ -7,10 +7,13 @@ See docs/decisions/0041-what-a-syncer-says.md.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from diloco.goodput import BADPUT, Use
-from pydantic import Field
+from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from diloco_operator.accelerators import MAX_NAME
 from diloco_operator.api.base import ApiModel
 from diloco_operator.kube.timestamps import Timestamp
 
@@ -45,6 +48,15 @@ class UnitSeconds(ApiModel):
         return sum(self.of(use) for use in Use)
 
 
+MAX_KINDS = 16
+"""Kinds of hardware of which status counts the hours."""
+MOST_HOURS = 1e12
+type AcceleratorHours = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=MAX_NAME)], Annotated[float, Field(ge=0, le=MOST_HOURS)]], Field(max_length=MAX_KINDS)
+]
+"""Accelerator, as in the catalogue -> hours for which units held one of it."""
+
+
 class GoodputStatus(ApiModel):
     """Where the time of the units went. It is written along with other changes, so it may be older than them by some seconds."""
 
@@ -53,6 +65,11 @@ class GoodputStatus(ApiModel):
     unit_seconds: UnitSeconds = Field(
         default_factory=UnitSeconds,
         description="Time of the units by use, from when a unit is wanted until the job ends, is suspended, or gives it up.",
+    )
+    accelerator_hours: AcceleratorHours | None = Field(
+        None,
+        description="Hours for which units in this cluster held accelerators, by accelerator: a unit with 4 chips counts 4 hours an hour, "
+        "from when it gets its slice until it leaves it. Absent: none held any.",
     )
     measured_at: Timestamp = Field(description="Up to when time is counted.")
 

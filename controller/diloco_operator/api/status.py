@@ -16,7 +16,7 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from pydantic import Field, StringConstraints
 
 from diloco_operator.api.base import ApiModel
-from diloco_operator.api.goodput import GoodputStatus
+from diloco_operator.api.goodput import AcceleratorHours, GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
 from diloco_operator.api.rules import MAX_PART_UNITS
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS, Retain
@@ -165,6 +165,11 @@ class PartStatus(ApiModel):
     namespace: str = Field("", max_length=63, description="Namespace of its DiLoCoJob in that cluster, if this operator makes it.")
     state: str = Field("", max_length=63, description="State of its DiLoCoJob, if this operator has made it.")
     message: str = Field("", max_length=1024, description="Human-readable: why that is in this state, or why it cannot be made.")
+    accelerator_hours: AcceleratorHours | None = Field(
+        None,
+        description="Hours for which its units held accelerators, as status.goodput of its DiLoCoJob says, if this operator has made it. A "
+        "DiLoCoJob that is made anew counts from 0; then the larger number stays here.",
+    )
     silent_since: Timestamp | None = Field(None, description="Since when its cluster does not answer; absent: it does.")
 
 
@@ -389,6 +394,14 @@ class Status(ApiModel):
     )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")
+
+    @property
+    def tokens_here(self) -> int:
+        """Tokens of the units of this cluster, also of those that are gone."""
+        if self.home is not None:  # progress is that of the whole job
+            return sum(unit.tokens for unit in self.units)
+        of_others = sum(part.tokens for part in self.parts or ()) + sum(learner.tokens for learner in self.outside or ())
+        return max(0, self.progress.tokens - of_others)
 
     @property
     def elsewhere(self) -> Iterator[tuple[str, ReportedUnit]]:

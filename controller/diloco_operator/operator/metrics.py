@@ -339,6 +339,11 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     families["host_failures"] = gauge("host_failures", "Attempts that failed on a host lately, as far as status keeps them", "node")
     families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
     families["unit_seconds"] = gauge("unit_seconds", "Seconds of all units by what they were used for, as far as status counts them", "use")
+    families["accelerator_seconds"] = CounterMetricFamily(
+        "diloco_job_accelerator_seconds",
+        "Seconds for which units held accelerators, as far as status counts them",
+        labels=(*_JOB, "cluster", "accelerator"),
+    )
     families["interruptions"] = CounterMetricFamily(
         "diloco_job_interruptions", "Attempts that a failure or disruption ended, as far as status counts them", labels=_JOB
     )
@@ -357,8 +362,10 @@ def _reported(status: bytes) -> bytes:
     conditions = [(each["type"], each["status"]) for each in whole.get("conditions") or ()]
     progress = {field: value for field, value in (whole.get("progress") or {}).items() if field in _PROGRESS}
     kept = {field: whole[field] for field in ("state", "reason", "learners", "model", "goodput", "hosts") if field in whole}
+    held = {part["name"]: part["acceleratorHours"] for part in whole.get("parts") or () if "acceleratorHours" in part}
     return json.dumps(
-        {**kept, "progress": progress, "states": states, "conditions": conditions, "refused": _refused(units)}, separators=(",", ":")
+        {**kept, "held": held, "progress": progress, "states": states, "conditions": conditions, "refused": _refused(units)},
+        separators=(",", ":"),
     ).encode()
 
 
@@ -383,6 +390,7 @@ def _add_job(
     if job.spec is not None:
         families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
     _add_goodput(families, key, status.get("goodput"))
+    _add_hours(families, key, {"": (status.get("goodput") or {}).get("acceleratorHours") or {}, **status["held"]})
     # No series while the value is not known: a loss of 0 would be the best of all.
     for field in ("loss", "cosine"):
         if field in progress:
@@ -416,3 +424,12 @@ def _add_goodput(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily]
     families["interruptions"].add_metric(key, goodput.get("interruptions", 0))
     for use in Use:
         families["unit_seconds"].add_metric((*key, use.value), (goodput.get("unitSeconds") or {}).get(key_of(use), 0.0))
+
+
+def _add_hours(
+    families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, clusters: Mapping[str, Mapping[str, float]]
+) -> None:
+    """`clusters`: cluster, "" for this one -> accelerator -> hours."""
+    for cluster, hours in clusters.items():
+        for accelerator, held in hours.items():
+            families["accelerator_seconds"].add_metric((*key, cluster, accelerator), held * 3600)

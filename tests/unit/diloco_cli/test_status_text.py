@@ -74,6 +74,32 @@ def test_status_tells_which_slices_are_kept_beside_the_units() -> None:
     ]
 
 
+def test_status_tells_the_accelerator_hours_and_the_tokens_for_them() -> None:
+    goodput = {"measuredAt": "2026-11-20T21:00:00Z", "acceleratorHours": {"tpu-v5p": 12.42, "nvidia-h100-80gb": 3.08}}
+    parts: list[Obj] = [
+        {"name": "tokyo", "tokens": 5_000_000, "acceleratorHours": {"tpu-v6e": 2.5}},
+        {"name": "osaka", "tokens": 1_000_000},
+    ]
+    outside: list[Obj] = [{"name": "lab", "tokens": 400_000}]
+    view = a_view(goodput=goodput, parts=parts, outside=outside, progress={"tokens": 25_000_000}, Training="True")
+    lines = status_text(view, NOW).splitlines()
+    # 25.0 M of the job less 5.0 M, 1.0 M and 0.4 M of the others are 18.6 M in 15.5 hours.
+    assert "  12.4 h of tpu-v5p, 3.1 h of nvidia-h100-80gb; 1.20M tokens an accelerator-hour" in lines
+    assert [line.rstrip() for line in lines[-3:]] == [
+        "PART    STATE   CONTRIBUTE   TOKENS/S   WEIGHT   TOKENS   ACCELERATOR-HOURS   TOKENS/ACCELERATOR-HOUR   HEARD   WHY",
+        "tokyo   -       0/0          0          0%       5.00M    2.5 tpu-v6e         2.00M                     -",
+        "osaka   -       0/0          0          0%       1.00M    -                   -                         -",
+    ]
+    assert as_json(view)["goodput"]["acceleratorHours"] == goodput["acceleratorHours"]
+    assert as_json(view)["parts"][0]["acceleratorHours"] == {"tpu-v6e": 2.5}
+
+
+def test_the_tokens_for_the_hours_of_a_part_are_those_of_its_own_units() -> None:
+    goodput = {"measuredAt": "2026-11-20T21:00:00Z", "acceleratorHours": {"tpu-v5p": 0.004}}
+    view = a_view(unit(tokens=4000), goodput=goodput, home={}, progress={"tokens": 25_000_000}, Training="True")
+    assert "  0.004 h of tpu-v5p; 1.00M tokens an accelerator-hour" in status_text(view, NOW).splitlines()
+
+
 def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
     pools = [
         {"name": "v5p", "placed": 1, "contributing": 1},

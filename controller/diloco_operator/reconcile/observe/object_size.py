@@ -27,7 +27,7 @@ _LEAST_SHARE = 768
 """Bytes that each unit must have for its slice, texts and counts by reason. Ten counts take 560 of them."""
 _REPORTED_UNIT_BYTES = 160
 """Bytes of a unit of a part, of which status says only what the syncer reports."""
-_TOP_BYTES = 224 << 10
+_TOP_BYTES = 232 << 10
 """Bytes of everything but the units and those of parts, with the longest texts."""
 FAILURE_BYTES = 27
 """Bytes of the time of one failure: a quoted RFC 3339 time in milliseconds, and a comma."""

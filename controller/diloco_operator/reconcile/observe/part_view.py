@@ -5,11 +5,15 @@ See docs/decisions/0284-parts-in-other-clusters.md.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from diloco_operator.accelerators import MAX_NAME, NAME_PATTERN
 from diloco_operator.api import names
+from diloco_operator.api.goodput import MAX_KINDS, MOST_HOURS
 from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import fields, moment, objects, string, text, whole_number
@@ -42,6 +46,8 @@ class PartJob:
     message: str
     """What it is in, and why."""
     pools: Mapping[str, PartPoolView]
+    accelerator_hours: Mapping[str, float]
+    """Accelerator -> hours for which its units held one of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,19 @@ def project_part_job(obj: Obj) -> PartJob:
         state=state,
         message=f"{reason}: {said}" if reason and said else reason or said,
         pools={string(each, "name", "status.pools[]"): _pool(each) for each in objects(status, "pools", "status")},
+        accelerator_hours=_hours(fields(status, "goodput", "status")),
     )
+
+
+def _hours(goodput: Mapping[str, Any]) -> dict[str, float]:
+    """Return the hours by accelerator. They decide nothing: what is none is left out, and the rest of the part counts."""
+    hours = {
+        kind: float(value)
+        for kind, value in fields(goodput, "acceleratorHours", "status.goodput").items()
+        if len(kind) <= MAX_NAME and re.fullmatch(NAME_PATTERN, kind)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_HOURS
+    }
+    return dict(itertools.islice(hours.items(), MAX_KINDS))
 
 
 def _pool(entry: Mapping[str, Any]) -> PartPoolView:

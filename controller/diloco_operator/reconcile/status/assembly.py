@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.spec import unit_names
 from diloco_operator.api.state import OVER
@@ -133,7 +135,7 @@ def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
             heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at)
         else:
             heard = {key: value for key, value in old.items() if key in _HEARD}
-        entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name))})
+        entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name), old)})
     return entries
 
 
@@ -145,14 +147,18 @@ _HEARD = ("units", "contributing", *PART_FIGURES)
 """What the syncer knows of a part."""
 
 
-def _made(view: PartView | None) -> dict[str, Any]:
+def _made(view: PartView | None, old: Mapping[str, Any]) -> dict[str, Any]:
     """What this operator knows of a part that it has made."""
     if view is None:
         return {}
+    hours: dict[str, float] = dict(old.get("acceleratorHours") or {})
+    if view.job is not None:
+        largest = {kind: max(held, hours.get(kind, 0.0)) for kind, held in view.job.accelerator_hours.items()}
+        hours = dict(itertools.islice((hours | largest).items(), MAX_KINDS))
     state = view.job.state if view.job is not None else ""
     silent = {"silentSince": format_timestamp(view.silent_since)} if view.silent_since is not None else {}
     message = view.problem or (view.job.message if view.job is not None else "")
-    said = {"namespace": view.namespace, "state": state, "message": message[:_LONGEST_MESSAGE]}
+    said = {"namespace": view.namespace, "state": state, "message": message[:_LONGEST_MESSAGE], "acceleratorHours": hours}
     return {**{key: value for key, value in said.items() if value}, **silent}
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from diloco.goodput import Use
 
-from diloco_operator.api.goodput import key_of
+from diloco_operator.accelerators import UnitShape
+from diloco_operator.api.goodput import MAX_KINDS, key_of
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
@@ -34,18 +35,21 @@ def account(
     report: Report | None,
     now: float,
     *,
+    shapes: Mapping[str, UnitShape],
     counts: bool = True,
 ) -> dict[str, Any]:
     """Return the next `status.goodput`.
 
     Args:
         old: the account on record, None if there is none
+        shapes: pool -> the hardware of one unit. Units of other pools, which are gone from the spec, count no accelerator-hours
         report: the syncer's last report, however old
         counts: False if the job was over by the status on record: then the time since is no unit's
     """
     on_record = old or {}
     seconds: defaultdict[Use, float] = defaultdict(float)
     seconds.update({use: float((on_record.get("unitSeconds") or {}).get(key_of(use), 0.0)) for use in Use})
+    hours: dict[str, float] = dict(on_record.get("acceleratorHours") or {})
     interruptions = on_record.get("interruptions", 0)
     if on_record and counts:
         start = min(parse_timestamp(on_record["measuredAt"]), now)
@@ -53,6 +57,8 @@ def account(
             unit, then = before.get(name), after.get(name)
             for use, spent in _spent(unit, then, start, now):
                 seconds[use] += spent
+            for pool, held in _held(unit, then, start, now):
+                _add(hours, shapes.get(pool), held)
             lost = min(_lost(unit, then, report), seconds[Use.TRAINING])
             seconds[Use.TRAINING] -= lost
             seconds[Use.LOST_WORK] += lost
@@ -64,23 +70,16 @@ def account(
         "productiveShare": round(seconds[Use.TRAINING] / total, 4) if total else 0.0,
         "interruptions": min(interruptions, _MOST_COUNT),
         "unitSeconds": {key_of(use): seconds[use] for use in Use},
+        **({"acceleratorHours": hours} if hours else {}),
         "measuredAt": format_timestamp(now),
     }
 
 
 def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> Iterator[tuple[Use, float]]:
     """Yield what a unit did from `start` to `now`, by its old record `unit` and its new one `then`."""
-    if then is None:  # the unit leaves the status with this write
-        yield from _in(unit, now - start)
-        return
-    began_at = min(max(then.since if then.since is not None else now, start), now)
-    if unit is None:
-        yield from _in(then, now - began_at)
-        return
-    if (unit.state, unit.attempt, unit.ended_attempt) == (then.state, then.attempt, then.ended_attempt):
-        began_at = now  # same state and attempt: another phase began with the report that shows it
+    began_at = _began_at(unit, then, start, now)
     lost_at = began_at
-    if unit.state is UnitState.TRAINING:
+    if unit is not None and then is not None and unit.state is UnitState.TRAINING:
         if then.ended_at is not None and unit.ended_at is None:
             lost_at = then.ended_at
         elif then.state is UnitState.TRAINING and then.attempt > unit.attempt and then.recover_seconds is not None:
@@ -89,6 +88,28 @@ def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: 
     yield from _in(unit, lost_at - start)
     yield Use.RECOVERY, began_at - lost_at
     yield from _in(then, now - began_at)
+
+
+def _began_at(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> float:
+    """Until when the old record was true, and from when on the new one is."""
+    if then is None or then.since is None:  # a unit that leaves the status does so with this write
+        return now
+    if unit is not None and (unit.state, unit.attempt, unit.ended_attempt) == (then.state, then.attempt, then.ended_attempt):
+        return now  # same state and attempt: another phase began with the report that shows it
+    return min(max(then.since, start), now)
+
+
+def _held(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> Iterator[tuple[str, float]]:
+    """Yield for how long the unit held the hardware of its pool from `start` to `now`: while it has a slice, and its time counts."""
+    began_at = _began_at(unit, then, start, now)
+    for record, seconds in ((unit, began_at - start), (then, now - began_at)):
+        if record is not None and record.slice and phase_of(record).use is not None:
+            yield record.pool, seconds
+
+
+def _add(hours: dict[str, float], shape: UnitShape | None, seconds: float) -> None:
+    if shape is not None and seconds and shape.accelerators and (shape.accelerator in hours or len(hours) < MAX_KINDS):
+        hours[shape.accelerator] = round(hours.get(shape.accelerator, 0.0) + seconds * shape.accelerators / 3600, 6)
 
 
 def _in(unit: UnitStatusRecord | None, seconds: float) -> Iterator[tuple[Use, float]]:

@@ -89,7 +89,8 @@ def write_units(
     if write.action is None:
         return write
     over = recorded_end(context.observed.job.status) is not None
-    now = account(goodput, context.records_before, records, context.observed.report, context.now, counts=not over)
+    shapes = {name: pool.shape for name, pool in context.pools.items()}
+    now = account(goodput, context.records_before, records, context.observed.report, context.now, shapes=shapes, counts=not over)
     return replace(write, action=replace(write.action, status={**write.action.status, "goodput": now}))
 
 
@@ -151,7 +152,7 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     outside = _without_tokens(status.get("outside"))
     parts = [
-        {**{k: v for k, v in each.items() if k not in PART_FIGURES}, "units": _without_tokens(each.get("units"))}
+        {**{k: v for k, v in each.items() if k not in (*PART_FIGURES, "acceleratorHours")}, "units": _without_tokens(each.get("units"))}
         for each in status.get("parts") or ()
     ]
     home = {k: v for k, v in (status.get("home") or {}).items() if k != "lastHeard"}

@@ -221,6 +221,16 @@ def test_a_waiting_job_has_one_cause_what_helps_and_its_place_in_line() -> None:
     assert "NoHardware pool v5p NoFreeSlice pool v5p needs 1 more slice more nodes 2026-11-20 20:00:00 UTC v5p: 2nd of 3" in said
 
 
+def test_accelerator_hours_are_shown_by_job_cluster_and_accelerator() -> None:
+    used = {"unitSeconds": {"training": 5400.0}, "acceleratorHours": {"tpu-v5p": 6.0}, "measuredAt": "2026-11-20T21:00:00Z"}
+    parts = [{"name": "tokyo", "tokens": 5_000_000, "acceleratorHours": {"tpu-v6e": 2.0, "tpu-v4": 0.5}}, {"name": "osaka"}]
+    facts = job_facts(a_view(units=[unit()], goodput=used, parts=parts, progress={"tokens": 11_000_000}))
+    said = words(html_of(goodput_page([facts], (), "/token")))
+    rows = "team/bytes-lm - tpu-v5p 6 1.00M team/bytes-lm tokyo tpu-v6e 2 2.00M team/bytes-lm tokyo tpu-v4 0.5 2.00M"
+    assert f"JOB CLUSTER ACCELERATOR HOURS TOKENS/ACCELERATOR-HOUR {rows}" in said
+    assert "6 h of tpu-v5p; 1.00M tokens an accelerator-hour." in words(html_of(job_page(facts, "/token")))
+
+
 def test_goodput_is_shown_by_job_and_by_kind() -> None:
     seconds = {"training": 750.0, "start": 150.0, "recovery": 100.0}
     view = a_view(

@@ -176,6 +176,9 @@ def test_a_unit_that_crashes_and_comes_back() -> None:
         used = {use: seen.of_job("unit_seconds", use=use.value) for use in Use}
         assert used == {use: status["goodput"]["unitSeconds"][key_of(use)] for use in Use}
         assert 0.0 < (used[Use.RECOVERY] or 0.0) <= 60.0
+        for accelerator, hours in status["goodput"]["acceleratorHours"].items():
+            assert seen.of_job("accelerator_seconds_total", cluster="", accelerator=accelerator) == pytest.approx(3600 * hours)
+        assert status["goodput"]["acceleratorHours"].keys() == {"tpu-v5p", "tpu-v6e"}
 
     play(scenario)
 
@@ -345,6 +348,18 @@ def test_a_page_reads_only_statuses_that_have_changed(monkeypatch: pytest.Monkey
     assert (steps(), read[2:]) == ({"a": 1, "b": 2}, [status(2)])
     del jobs[0]
     assert (steps(), len(read), len(metrics.jobs._known)) == ({"b": 2}, 3, 1)
+
+
+def test_accelerator_seconds_are_by_cluster() -> None:
+    parts = [{"name": "tokyo", "acceleratorHours": {"tpu-v6e": 2.0}}, {"name": "osaka"}]
+    said = {"goodput": {"acceleratorHours": {"tpu-v5p": 0.5}}, "parts": parts}
+    metrics = Metrics()
+    metrics.jobs.follow(
+        lambda: [CachedJob(parse_job(a_manifest("lm", namespace="default")), json.dumps(said).encode())], lambda _: None, lambda: 0.0
+    )
+    seen = Scrape(generate_latest(metrics.registry).decode())
+    assert seen.of_job("accelerator_seconds_total", cluster="", accelerator="tpu-v5p") == 1800.0
+    assert seen.of_job("accelerator_seconds_total", cluster="tokyo", accelerator="tpu-v6e") == 7200.0
 
 
 def status(step: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from builders.pods import exits
 from builders.reports import a_report, a_unit_report
 from builders.stage import Stage
 from diloco.goodput import Use
-from diloco_operator.api.goodput import key_of
+from diloco_operator.accelerators import unit_shape
+from diloco_operator.api.goodput import MAX_KINDS, key_of
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import Status, UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
@@ -20,6 +22,14 @@ from diloco_operator.reconcile.status.goodput import account
 from diloco_operator.report import Report, UnitPhase
 
 NOTHING = {key_of(use): 0.0 for use in Use}
+
+
+SHAPES = {
+    "u": unit_shape("tpu-v5p", topology="2x2x1"),
+    "h": unit_shape("nvidia-h100-80gb", hosts=2, accelerators_per_host=8),
+    "c": unit_shape("cpu"),
+}
+"""Units of `u` have 4 chips, those of `h` 16 GPUs, and those of `c` no accelerator."""
 
 
 def a_record(state: UnitState = UnitState.TRAINING, **fields: Any) -> UnitStatusRecord:
@@ -46,6 +56,7 @@ def spent(
         {after.name: after} if after is not None else {},
         report,
         until,
+        shapes=SHAPES,
         counts=counts,
     )
     assert goodput["measuredAt"] == format_timestamp(until)
@@ -132,19 +143,77 @@ def test_time_after_the_end_of_a_job_counts_for_no_unit() -> None:
 
 
 def test_nothing_is_on_record_before_the_first_write() -> None:
-    assert account(None, {"u-0": TRAINS}, {"u-0": TRAINS}, None, 100.0)["unitSeconds"] == NOTHING
+    assert account(None, {"u-0": TRAINS}, {"u-0": TRAINS}, None, 100.0, shapes=SHAPES)["unitSeconds"] == NOTHING
 
 
 def test_interruptions_are_attempts_that_ended_and_units_that_were_given_up() -> None:
     given_up = a_record(UnitState.FAILED, restarts=1, slice="")
-    assert account(None, {"u-0": TRAINS}, {"u-0": BACKS_OFF}, None, 0.0)["interruptions"] == 1
-    assert (
-        account({"measuredAt": format_timestamp(0.0), "interruptions": 1}, {"u-0": BACKS_OFF}, {"u-0": given_up}, None, 0.0)[
-            "interruptions"
-        ]
-        == 2
+    restored = given_up._replace(restarts=0)
+    for before, after, known, interruptions in ((TRAINS, BACKS_OFF, 0, 1), (BACKS_OFF, given_up, 1, 2), (given_up, restored, 0, 0)):
+        old = {"measuredAt": format_timestamp(0.0), "interruptions": known}
+        assert account(old, {"u-0": before}, {"u-0": after}, None, 0.0, shapes=SHAPES)["interruptions"] == interruptions
+
+
+# --- accelerator-hours --------------------------------------------------------------------------------------------------
+def held(
+    before: Sequence[UnitStatusRecord],
+    after: Sequence[UnitStatusRecord],
+    *,
+    until: float = 1900.0,
+    on_record: dict[str, float] | None = None,
+    counts: bool = True,
+) -> dict[str, float]:
+    """Accelerator-hours after the half hour from second 100 on, rounded to the thousandth."""
+    goodput = account(
+        {"measuredAt": format_timestamp(100.0), **({"acceleratorHours": on_record} if on_record else {})},
+        {unit.name: unit for unit in before},
+        {unit.name: unit for unit in after},
+        None,
+        until,
+        shapes=SHAPES,
+        counts=counts,
     )
-    assert account(None, {"u-0": given_up}, {"u-0": given_up._replace(restarts=0)}, None, 0.0)["interruptions"] == 0
+    return {kind: round(hours, 3) for kind, hours in goodput.get("acceleratorHours", {}).items()}
+
+
+def test_a_unit_holds_the_accelerators_of_its_pool_while_it_has_a_slice() -> None:
+    assert held([TRAINS], [TRAINS]) == {"tpu-v5p": 2.0}, "half an hour of 4 chips"
+    waits = a_record(UnitState.PENDING, slice="", attempt=0)
+    assert held([waits], [waits]) == {}
+    assert held([TRAINS], [TRAINS], counts=False) == {}, "the job was over"
+    on_cpu = TRAINS._replace(name="c-0", pool="c")
+    assert held([on_cpu], [on_cpu]) == {}
+
+
+def test_hours_of_a_unit_that_goes_on_with_other_hardware_are_by_accelerator() -> None:
+    # u-0 left the job between the two writes and counts until the second one, 0.5 h of 4 chips. h-0 has its slice since second 1000:
+    # 900 s of 2 hosts with 8 GPUs are 4 hours.
+    starts = a_record(UnitState.STARTING, since=1000.0)._replace(name="h-0", pool="h")
+    assert held([TRAINS], [starts]) == {"tpu-v5p": 2.0, "nvidia-h100-80gb": 4.0}
+
+
+def test_a_unit_whose_slice_was_lost_held_it_until_it_left_its_state() -> None:
+    # 900 s of 4 chips.
+    assert held([TRAINS], [a_record(UnitState.PENDING, slice="", ended_attempt=1, since=1000.0)]) == {"tpu-v5p": 1.0}
+
+
+@pytest.mark.parametrize("state", [UnitState.FAILED, UnitState.COMPLETED])
+def test_a_unit_that_will_not_run_again_holds_nothing(state: UnitState) -> None:
+    assert held([a_record(state)], [a_record(state)]) == {}
+
+
+def test_hours_of_pools_that_are_gone_stay_and_their_last_units_count_no_more() -> None:
+    gone = TRAINS._replace(name="x-0", pool="x")
+    assert held([TRAINS, gone], [TRAINS, gone], on_record={"tpu-v4": 7.5}) == {"tpu-v4": 7.5, "tpu-v5p": 2.0}
+
+
+def test_a_clock_that_went_back_adds_no_hours_and_takes_none() -> None:
+    assert held([TRAINS], [TRAINS], until=70.0, on_record={"tpu-v5p": 1.0}) == {"tpu-v5p": 1.0}
+
+
+def test_status_has_hours_of_a_bounded_number_of_kinds() -> None:
+    full = {f"kind-{number}": 1.0 for number in range(MAX_KINDS)}
+    assert held([TRAINS], [TRAINS], on_record=full) == full
 
 
 # --- in the status of a job ---------------------------------------------------------------------------------------------
@@ -223,3 +292,26 @@ def test_goodput_is_frozen_when_the_job_ends() -> None:
     stage.settle()
     assert stage.status["observedGeneration"] == 2
     assert stage.status["goodput"] == ended
+
+
+def hours_of(stage: Stage) -> float:
+    return float(stage.status["goodput"].get("acceleratorHours", {}).get("tpu-v5p", 0.0))
+
+
+def test_hours_go_on_with_another_operator_and_stand_still_while_the_job_is_suspended() -> None:
+    stage = trained()
+    began = hours_of(stage)
+    stage.advance(1800)
+    stage.restart_operator()  # since the last write: half an hour of two units with 4 chips
+    stage.all_contribute()
+    stage.settle()
+    assert hours_of(stage) - began == pytest.approx(4.0, abs=0.01)
+    stage.edit(suspend=True)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    suspended = hours_of(stage)
+    stage.advance(3600)
+    stage.edit(suspend=False)
+    stage.settle()
+    assert hours_of(stage) == pytest.approx(suspended, abs=0.01)

@@ -9,6 +9,7 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits
 from builders.stage import START, Stage
+from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.names import FINALIZER_PARTS
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import WantedPart
@@ -38,14 +39,14 @@ def wanted(stage: Stage) -> WantedPart:
     return part
 
 
-def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None) -> None:
-    """The part exists in tokyo, and has hardware for so many units."""
+def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None, hours: object = None) -> None:
+    """The part exists in tokyo, and has hardware for so many units. `hours`: the accelerator-hours that it says."""
     waits = {"waitingSince": format_timestamp(waiting_since)} if waiting_since is not None else {}
     pool = {"name": "far", "placed": placed, "reason": "", "message": "", **waits}
     job = {
         "metadata": {"name": "bytes-lm", "uid": "far-uid", "labels": {"diloco.dev/home": stage.job["metadata"]["uid"]}},
         "spec": {},
-        "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool]},
+        "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool], "goodput": {"acceleratorHours": hours}},
     }
     stage.parts["tokyo"] = PartView(project_part_job(job), silent_since=silent_since, namespace="there")
 
@@ -190,6 +191,37 @@ def test_status_says_why_a_part_cannot_be_made_and_since_when_its_cluster_is_sil
     stage.settle()
     [part] = stage.status["parts"]
     assert part == {"name": "tokyo", "message": "the operator knows no cluster tokyo", "silentSince": "2026-11-20T12:00:00Z"}
+
+
+def hours_on_record(stage: Stage) -> Any:
+    stage.now += stage.config.progress_interval
+    stage.all_contribute()
+    stage.settle()
+    [part] = stage.status["parts"]
+    return part.get("acceleratorHours")
+
+
+def test_accelerator_hours_of_a_part_are_those_that_it_says_and_never_fall() -> None:
+    stage = a_stage().train()
+    runs(stage, 2)
+    assert hours_on_record(stage) is None
+    runs(stage, 2, hours={"tpu-v6e": 12.5})
+    assert stage.reconcile_only().status is None, "a figure is no reason for a write"
+    assert hours_on_record(stage) == {"tpu-v6e": 12.5}
+    stage.parts["tokyo"] = PartView(silent_since=stage.now)  # another operator, which has not seen the part yet
+    assert hours_on_record(stage) == {"tpu-v6e": 12.5}
+    runs(stage, 2, hours={"tpu-v6e": 2.0, "tpu-v5p": 1.0})  # its object was made anew
+    assert hours_on_record(stage) == {"tpu-v6e": 12.5, "tpu-v5p": 1.0}
+
+
+def test_hours_that_are_none_are_left_out_and_the_rest_of_the_part_counts() -> None:
+    stage = a_stage().train()
+    hostile = {"tpu-v6e": 1, "tpu-v4": -1.0, "tpu7x": "9", "tpu-v5e": True, "gb200": 1e300, "<b>": 1.0, "k" * 64: 1.0, "nan": float("nan")}
+    runs(stage, 2, hours=hostile)
+    assert hours_on_record(stage) == {"tpu-v6e": 1.0}
+    assert stage.status["learners"]["placed"] == 3
+    runs(stage, 2, hours={f"kind-{number}": 1.0 for number in range(100)})
+    assert len(hours_on_record(stage)) == MAX_KINDS
 
 
 # --- the numbers --------------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _without_figures(unit: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_each_unit_has_its_share_and_the_message_what_its_other_texts_leave() -> None:
-    """A share is (1.5 MiB - 16 KiB - 224 KiB - 277 KiB) / 256, less what a unit takes at least: some 3 KiB, half of it for the slice."""
+    """A share is (1.5 MiB - 16 KiB - 232 KiB - 277 KiB) / 256, less what a unit takes at least: some 3 KiB, half of it for the slice."""
     whole = a_large_status(192, 64, message="m" * 4096, hosts=8, host=63)
     found = bounded(whole, status_budget(0))
     assert [unit["slice"] for unit in found["units"]] == [unit["slice"] for unit in whole["units"]]
