@@ -91,7 +91,7 @@ def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: 
 
 
 def _began_at(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> float:
-    """Until when the old record was true, and from when on the new one is."""
+    """Return the time until which the old record was true, and from which on the new one is."""
     if then is None or then.since is None:  # a unit that leaves the status does so with this write
         return now
     if unit is not None and (unit.state, unit.attempt, unit.ended_attempt) == (then.state, then.attempt, then.ended_attempt):
