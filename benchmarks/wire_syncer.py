@@ -67,6 +67,9 @@ class AnsweringJob:
     def sent(self, stream: LearnerStream, chunk: DataChunk) -> None:
         """Needs nothing."""
 
+    def acknowledged(self, stream: LearnerStream, count: int) -> None:
+        """Needs nothing."""
+
     def report(self) -> Report:
         return Report()
 

@@ -131,14 +131,15 @@ def pools_table(pools: Sequence[PoolStatus]) -> Table:
 
 
 def parts_table(parts: Sequence[PartStatus]) -> Table:
-    """A row for each part in another cluster: what the syncer hears of its units, what they cost, and what is wrong with it. The columns
-    with ACCELERATOR-HOUR are there if one of them is known to have held accelerators."""
-    head = ("PART", "STATE", "CONTRIBUTE", "TOKENS/S", "WEIGHT", "TOKENS", *_COST, "HEARD", "WHY")
-    table = Table(head, [_part(part) for part in parts])
-    return table if any(part.accelerator_hours for part in parts) else table.without(*_COST)
+    """A row for each part in another cluster: what the syncer hears of its units, and what is wrong with it."""
+    return Table(("PART", "STATE", "CONTRIBUTE", "TOKENS/S", "WEIGHT", "MERGES", "TOKENS", "HEARD", "WHY"), [_part(part) for part in parts])
 
 
-_COST = ("ACCELERATOR-HOURS", "TOKENS/ACCELERATOR-HOUR")
+def part_costs_table(parts: Sequence[PartStatus]) -> Table:
+    """A row for each part of which its link or its hardware is known: what the link carries, and for how long units held accelerators."""
+    known = [part for part in parts if part.round_trip_seconds is not None or part.received_bytes_per_second or part.accelerator_hours]
+    head = ("PART", "ROUND TRIP", "UP", "DOWN", "ACCELERATOR-HOURS", "TOKENS/ACCELERATOR-HOUR")
+    return Table(head, [_part_costs(part) for part in known])
 
 
 def _part(part: PartStatus) -> Sequence[Value]:
@@ -149,11 +150,21 @@ def _part(part: PartStatus) -> Sequence[Value]:
         f"{part.contributing}/{len(part.units)}",
         count(part.tokens_per_second),
         f"{part.weight:.0%}",
+        NOTHING if part.merge_share is None else f"{part.merge_share:.0%}",
         count(part.tokens),
-        ", ".join(f"{hours_text(held)} {kind}" for kind, held in (part.accelerator_hours or {}).items()) or NOTHING,
-        tokens_an_hour(part.accelerator_hours or {}, part.tokens),
         Since(part.last_heard) if part.last_heard is not None else NOTHING,
         "; ".join(filter(None, (silent, part.message))),
+    )
+
+
+def _part_costs(part: PartStatus) -> Sequence[Value]:
+    hours = part.accelerator_hours or {}
+    return (
+        part.name,
+        NOTHING if part.round_trip_seconds is None else f"{1000 * part.round_trip_seconds:.0f}ms",
+        *(NOTHING if rate is None else f"{count(rate)}B/s" for rate in (part.received_bytes_per_second, part.sent_bytes_per_second)),
+        ", ".join(f"{hours_text(held)} {kind}" for kind, held in hours.items()) or NOTHING,
+        tokens_an_hour(hours, part.tokens),
     )
 
 

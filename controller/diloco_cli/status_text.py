@@ -11,7 +11,7 @@ from diloco_operator.api.state import JobState
 from diloco_operator.api.status import HomeStatus, ModelStatus, Status, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
-from diloco_cli.job_tables import Table, cell_text, conditions_table, elsewhere_table, hosts_table, parts_table, pools_table, units_table
+from diloco_cli.job_tables import Table, cell_text, conditions_table, elsewhere_table, hosts_table, part_costs_table, parts_table, pools_table, units_table
 from diloco_cli.view_model import JobView, result, seconds_left
 from diloco_cli.view_text import count, duration, goodput_lines, shortly
 
@@ -50,6 +50,8 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
     lines += ["", *lines_of(pools_table(status.pools), now)]
     if status.parts:
         lines += ["", *lines_of(parts_table(status.parts), now)]
+        costs = part_costs_table(status.parts)
+        lines += ["", *lines_of(costs, now)] if costs.rows else []
     if status.hosts:
         lines += ["", *lines_of(hosts_table(status.hosts), now)]
     return "\n".join(lines)

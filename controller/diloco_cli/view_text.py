@@ -101,6 +101,8 @@ def _cell(unit: UnitStatus, name: str, figure: Figure) -> str:
     match name:
         case "weight":
             return weight(unit)
+        case "merge_share":
+            return f"{value:.0%}"
         case "tokens" if unit.own_data:
             return f"{value} (own data)"
         case "refused":

@@ -86,6 +86,8 @@ class UnitReport(UnitFigures):
     """Data in chunks from the unit, since this process of the syncer began."""
     sent_bytes: int = 0
     """Data in chunks to the unit, likewise."""
+    round_trip_seconds: float = 0.0
+    """The shortest that its streams measured lately. 0 if that is not known."""
     recovery: Recovery | None = None
     """How the process of this attempt comes to its state. None if it does not say."""
     given: int = 0
@@ -163,6 +165,14 @@ class Entry:
     what: LocalStep | Merge
 
 
+class Link(NamedTuple):
+    """The most bytes that the units of a cluster moved together in one second lately."""
+
+    received_bytes_per_second: int
+    sent_bytes_per_second: int
+    """0: not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """`received_at` is on the operator's clock, in seconds. A report older than a minute says nothing about now."""
@@ -207,6 +217,8 @@ class Report:
     cosine: float | None = None
     """Mean cosine between two contributions to a merge, -1..1, moving average. None until two were merged."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)
+    links: Mapping[str, Link] = field(default_factory=dict)
+    """By the name of the cluster as its units say it: a unit can give another cluster's."""
     samples: int = 0
     """Committed samples of the whole job: distinct sequence numbers."""
     incarnation: str = ""

@@ -43,6 +43,7 @@ __all__ = [
     "LEADER_PORT",
     "MOST_HELD_OUT_POINTS",
     "MOST_LOSS_POINTS",
+    "MOST_PARTS",
     "MOST_PAUSE",
     "MOST_TOKENS",
     "MOUNT_JOB",
@@ -140,6 +141,8 @@ MOST_LOSS_POINTS = 64
 """Points of the loss history that a syncer reports, and that status shows."""
 MOST_HELD_OUT_POINTS = 16
 """The same for the held-out loss."""
+MOST_PARTS = 16
+"""Other clusters in which units of a job can be."""
 MOUNT_JOB = "/etc/diloco/job"
 """Where the job's ConfigMap is mounted; it has one key, `JOB_FILE_KEY`."""
 MOUNT_TLS = "/etc/diloco/tls"

@@ -132,6 +132,8 @@ def _a_part(message: str) -> dict[str, Any]:
     moment = "2026-11-20T12:00:00.000Z"
     units = [_a_reported_unit(f"fifteen-letters-{index}") for index in range(MAX_PART_UNITS)]
     figures = {"tokens": MOST_COUNT, "tokensPerSecond": 1234567890.1, "weight": 0.123, "lastHeard": moment, "silentSince": moment}
+    figures |= {"mergeShare": 0.12, "roundTripSeconds": 12.3456}
+    figures |= dict.fromkeys(("receivedBytesPerSecond", "sentBytesPerSecond", "receivedBytes", "sentBytes"), MOST_COUNT)
     made = {"namespace": "n" * 63, "state": "Suspended", "message": message, "acceleratorHours": HOURS}
     return {"name": "p" * 32, "units": units, "contributing": 32, **made, **figures}
 

@@ -16,7 +16,7 @@ from diloco_cli.dashboard.page import TEXTS, Page, moment, reported_state, table
 from diloco_cli.explanation import ends, explanation
 from diloco_cli.history_charts import history_charts
 from diloco_cli.html import Cell, figures, scrolled, table
-from diloco_cli.job_tables import NOTHING, conditions_table, elsewhere_table, hosts_table, parts_table, pools_table, units_table
+from diloco_cli.job_tables import NOTHING, conditions_table, elsewhere_table, hosts_table, part_costs_table, parts_table, pools_table, units_table
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
 from diloco_cli.svg import element, thinned
@@ -46,13 +46,22 @@ def job_page(facts: JobFacts, base: str) -> Page:
             "elsewhere": list(_elsewhere(facts)),
             "ends": list(ends_of(facts)),
             "pools": [element("h2", "Pools"), table_of(pools_table(status.pools), "Pools")],
-            "parts": [element("h2", "Parts in other clusters"), table_of(parts_table(status.parts), "Parts")] if status.parts else [],
+            "parts": list(_parts(status.parts or ())),
             "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(status.hosts), "Hosts")]
             if status.hosts
             else [],
             "conditions": [element("h2", "Conditions"), table_of(conditions_table(status.conditions), "Conditions")],
         },
     )
+
+
+def _parts(parts: Sequence[PartStatus]) -> Iterator[Element]:
+    if parts:
+        yield element("h2", "Parts in other clusters")
+        yield table_of(parts_table(parts), "Parts")
+        costs = part_costs_table(parts)
+        if costs.rows:
+            yield table_of(costs, "Links and accelerators of parts")
 
 
 def _figures(facts: JobFacts) -> Element:

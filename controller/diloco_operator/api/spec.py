@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Any
 
-from diloco.contract import StartFrom, Training
+from diloco.contract import MOST_PARTS, StartFrom, Training
 from pydantic import Field, StringConstraints
 
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
@@ -27,7 +27,7 @@ MAX_POD_LABELS = 64
 MAX_OUTSIDE = 64
 """Learners outside a job's cluster. Their certificates share one Secret."""
 MAX_OUTSIDE_NAME = 32
-MAX_PARTS = 16
+MAX_PARTS = MOST_PARTS
 MAX_PART_NAME = 32
 MAX_RETRY = 1_000_000
 

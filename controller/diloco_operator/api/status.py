@@ -161,6 +161,21 @@ class PartStatus(ApiModel):
         0.0, ge=0, le=MAX_LEARNERS * MOST_TOKENS_PER_SECOND, description="Tokens/s of its units together, moving average."
     )
     weight: float = Field(0.0, ge=0, description="Share of its units in the recent merges of the job, 0 to 1.")
+    merge_share: float | None = Field(
+        None, ge=0, description="The mean of `status.units[].mergeShare` over its units that contribute; absent: not known."
+    )
+    round_trip_seconds: float | None = Field(
+        None, ge=0, description="Shortest round trip between the syncer and a unit of it that contributes; absent: not measured."
+    )
+    received_bytes_per_second: int | None = Field(
+        None,
+        ge=0,
+        description="Most bytes of contributions that the syncer got from all its units in one second of the last ten minutes: the rate of "
+        "their link if it was full, else what was used of it. Absent: nothing came.",
+    )
+    sent_bytes_per_second: int | None = Field(None, ge=0, description="The same of what the syncer sent and its units acknowledged.")
+    received_bytes: int | None = Field(None, ge=0, description="Bytes from its units since the syncer's process began; absent: none.")
+    sent_bytes: int | None = Field(None, ge=0, description="Bytes to its units since the syncer's process began; absent: none.")
     last_heard: Timestamp | None = Field(None, description="When a process of it was last heard from; absent: none was.")
     namespace: str = Field("", max_length=63, description="Namespace of its DiLoCoJob in that cluster, if this operator makes it.")
     state: str = Field("", max_length=63, description="State of its DiLoCoJob, if this operator has made it.")

@@ -56,6 +56,15 @@ class UnitFigures:
         ),
         Figure(largest=0.1234, heading="WEIGHT", digits=4, kept_when_complete=True),
     ] = 0.0
+    merge_share: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Share of the recent merges of the job that have its contribution, 0 to 1; absent: none has since the syncer's "
+            "process began.",
+        ),
+        Figure(largest=0.12, heading="MERGES", wide=True, digits=2, only_while_training=True),
+    ] = None
     staleness: Annotated[
         int,
         Field(ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."),

@@ -328,6 +328,20 @@ _GAUGES = {
 }
 
 
+_PART_GAUGES = {
+    "mergeShare": ("part_merge_share", "Mean share of the job's recent merges that have the contribution of a unit of the part"),
+    "roundTripSeconds": ("part_round_trip_seconds", "Shortest round trip between the syncer and a unit of the part"),
+    "receivedBytesPerSecond": ("part_received_bytes_per_second", "Most bytes from the part's units in one second of the last ten minutes"),
+    "sentBytesPerSecond": ("part_sent_bytes_per_second", "Most bytes to the part's units in one second of the last ten minutes"),
+}
+_PART_COUNTERS = {
+    "receivedBytes": ("part_received_bytes", "Bytes from the part's units since the syncer's process began"),
+    "sentBytes": ("part_sent_bytes", "Bytes to the part's units since the syncer's process began"),
+}
+"""Field of status.parts[] -> (family, text)."""
+_PART_FAMILIES = {field: name for field, (name, _) in (_PART_GAUGES | _PART_COUNTERS).items()}
+
+
 def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"diloco_job_{name}", text, labels=(*_JOB, *labels))
@@ -351,6 +365,8 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     families["refused"] = CounterMetricFamily(
         "diloco_job_refused_contributions", "Contributions that the syncer refused, by reason", labels=(*_JOB, "reason")
     )
+    families |= {name: gauge(name, text, "part") for name, text in _PART_GAUGES.values()}
+    families |= {name: CounterMetricFamily(f"diloco_job_{name}", text, labels=(*_JOB, "part")) for name, text in _PART_COUNTERS.values()}
     return families
 
 
@@ -361,10 +377,11 @@ def _reported(status: bytes) -> bytes:
     states = Counted(unit["state"] for unit in units)
     conditions = [(each["type"], each["status"]) for each in whole.get("conditions") or ()]
     progress = {field: value for field, value in (whole.get("progress") or {}).items() if field in _PROGRESS}
+    parts = [{field: value for field, value in part.items() if field in ("name", *_PART_FAMILIES)} for part in whole.get("parts") or ()]
     kept = {field: whole[field] for field in ("state", "reason", "learners", "model", "goodput", "hosts") if field in whole}
     held = {part["name"]: part["acceleratorHours"] for part in whole.get("parts") or () if "acceleratorHours" in part}
     return json.dumps(
-        {**kept, "held": held, "progress": progress, "states": states, "conditions": conditions, "refused": _refused(units)},
+        {**kept, "held": held, "progress": progress, "states": states, "conditions": conditions, "refused": _refused(units), "parts": parts},
         separators=(",", ":"),
     ).encode()
 
@@ -405,8 +422,16 @@ def _add_job(
         families["condition"].add_metric((*key, condition, value), 1)
     for reason, count in sorted(status["refused"].items()):
         families["refused"].add_metric((*key, reason), count)
+    _add_parts(families, key, status["parts"])
     if report is not None:
         families["report_age_seconds"].add_metric(key, max(0.0, now - report.received_at))
+
+
+def _add_parts(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, parts: Iterable[Mapping[str, Any]]) -> None:
+    for part in parts:
+        for field, name in _PART_FAMILIES.items():
+            if field in part:
+                families[name].add_metric((*key, part["name"]), part[field])
 
 
 def _refused(units: Iterable[Mapping[str, Any]]) -> dict[str, int]:

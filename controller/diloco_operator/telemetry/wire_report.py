@@ -14,13 +14,14 @@ from diloco.protocol import diloco_pb2
 from diloco.wording import one_line
 
 from diloco_operator.api.losses import LossPoint
-from diloco_operator.api.spec import MAX_LEARNERS
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_PARTS
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.report import (
     Ending,
     Entry,
     FaultKind,
+    Link,
     LocalStep,
     Merge,
     Recovery,
@@ -37,6 +38,8 @@ _MOST_REASONS = 32
 _REASON_LIMIT = 64
 _UNIT_LIMIT = 63
 _PAUSE_LIMIT = 200
+_MOST_ROUND_TRIP = 60.0
+"""Seconds. A stream whose ping takes longer has ended."""
 
 _PHASES = {
     diloco_pb2.UnitReport.JOINING: UnitPhase.JOINING,
@@ -61,6 +64,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
     _check_count(len(wire.units), most_units, "units")
     _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
     _check_count(len(wire.entries), _MOST_ENTRIES, "entries at once")
+    _check_count(len(wire.links), MAX_PARTS, "links of clusters")
     return Report(
         received_at=received_at,
         pod_uid=pod_uid,
@@ -88,6 +92,11 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
         losses=_curve(wire.losses, MOST_LOSS_POINTS),
         held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
         units={unit.unit: _unit_of(unit) for unit in wire.units},
+        links={
+            link.cluster: Link(_count(link.received_bytes_per_second), _count(link.sent_bytes_per_second))
+            for link in wire.links
+            if len(link.cluster) <= _UNIT_LIMIT
+        },
         samples=_count(wire.samples),
         incarnation=wire.incarnation[:_INCARNATION_BYTES].hex(),
         clock=_figure(wire.clock),
@@ -189,6 +198,7 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         left=wire.left,
         received_bytes=_count(wire.received_bytes),
         sent_bytes=_count(wire.sent_bytes),
+        round_trip_seconds=min(_figure(wire.round_trip_seconds), _MOST_ROUND_TRIP),
         recovery=_recovery(wire.recovery) if wire.HasField("recovery") else None,
         given=_count(wire.given),
     )
@@ -207,7 +217,7 @@ def _reader_of(name: str) -> Callable[[Any], Any]:
         case int():
             return _count if KEYS[name] in DEFAULTS else lambda value: _count(value) or None
         case float():
-            return _figure
+            return _figure if KEYS[name] in DEFAULTS else lambda value: _figure(value) or None
         case _:
             return _reasons
 

@@ -45,7 +45,7 @@ from diloco.algorithm.pacing import countable_steps
 from diloco.algorithm.quarantine import Quarantine
 from diloco.algorithm.quorum import OUTER_ALPHA, QUORUM_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats
-from diloco.algorithm.weights import Shares, weight
+from diloco.algorithm.weights import MergeShares, Shares, weight
 from diloco.wording import plural
 
 REMEMBERED_EXCHANGES: Final = 64
@@ -82,6 +82,7 @@ class Coordinator:
         self._versions = [0] * training.fragments if versions is None else list(versions)
         self._contributions = dict(contributions or {})
         self._shares = Shares({unit: stats.share for unit, stats in self._contributions.items()})
+        self._merge_shares = MergeShares()
         self._guard = guard
         self._quarantine = Quarantine(training.fragments)
         self._steps_per_sync: dict[str, int] = {}
@@ -163,6 +164,10 @@ class Coordinator:
         """Local steps in the unit's last merged contribution, since its adoption of the fragment: its real H. 0 if none was merged since
         this process began."""
         return self._steps_per_sync.get(unit, 0)
+
+    def merge_share(self, unit: str) -> float:
+        """As `MergeShares.of`."""
+        return self._merge_shares.of(unit)
 
     def ordered(self, t: int) -> Exchange:
         """The exchange that the `Close` of outer step `t` merges, for reading. Raises KeyError if there is none, or it is applied."""
@@ -553,6 +558,7 @@ class Coordinator:
 
     def _credit(self, t: int, weights: Mapping[str, float]) -> None:
         self._shares.merged(weights)
+        self._merge_shares.merged(weights)
         for unit in weights:
             before = self._contributions.get(unit, ContributionStats())
             # Hence the max: merges of two fragments may be applied in another order than they were ordered.

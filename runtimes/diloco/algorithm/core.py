@@ -106,6 +106,10 @@ class Core(Driver):
         """As `Coordinator.steps_per_sync`."""
         return self.coordinator.steps_per_sync(unit)
 
+    def merge_share(self, unit: str) -> float:
+        """As `Coordinator.merge_share`."""
+        return self.coordinator.merge_share(unit)
+
     def state(self) -> CoreState:
         """What a snapshot must hold. It costs nothing: the arrays are shared and never written to. Raises ValueError before the seed."""
         shard = self.shard

@@ -5,11 +5,15 @@ See docs/decisions/0138-job-state.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
+
+from diloco.algorithm.quorum import MovingAverage
 
 SHARE_ALPHA: Final = 0.1
 """Weight of the newest merge in the moving average of the units' shares."""
+MERGE_ALPHA: Final = 0.05
+"""The same for the share of the merges that a unit is in: the average covers about 40 merges, so a miss in 20 shows as such."""
 
 
 def weight(tokens: float, steps: int) -> float:
@@ -48,6 +52,27 @@ class Shares:
         for unit in self._shares.keys() | new.keys():
             before = self._shares.get(unit, 0.0)
             self._shares[unit] = before + alpha * (new.get(unit, 0.0) - before)
+
+
+class MergeShares:
+    """For each unit the share of the job's recent merges that have its contribution, from its first contribution to this process on: the
+    mean over 20 merges, then a moving average in which the newest merge counts a twentieth."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, MovingAverage] = {}
+
+    def of(self, unit: str) -> float:
+        """The unit's share, 0..1; 0 for a unit that has contributed nothing."""
+        share = self._shares.get(unit)
+        return share.value or 0.0 if share is not None else 0.0
+
+    def merged(self, units: Collection[str]) -> None:
+        """Take one more merge, of these units' contributions."""
+        for unit in units:
+            if unit not in self._shares:
+                self._shares[unit] = MovingAverage(MERGE_ALPHA, even=True)
+        for unit, share in self._shares.items():
+            share.add(float(unit in units))
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, float]:

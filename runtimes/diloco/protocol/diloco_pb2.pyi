@@ -532,7 +532,7 @@ class WatchRequest(_message.Message):
     def __init__(self, interval_seconds: _Optional[float] = ..., entries: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied", "ending", "token_budget", "contributions", "work_refused", "samples", "clock", "entries", "cosine", "parameters")
+    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied", "ending", "token_budget", "contributions", "work_refused", "samples", "clock", "entries", "cosine", "parameters", "links")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -561,6 +561,7 @@ class Report(_message.Message):
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COSINE_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
@@ -589,7 +590,18 @@ class Report(_message.Message):
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     cosine: float
     parameters: int
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., token_budget: _Optional[int] = ..., contributions: _Optional[int] = ..., work_refused: _Optional[int] = ..., samples: _Optional[int] = ..., clock: _Optional[float] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., cosine: _Optional[float] = ..., parameters: _Optional[int] = ...) -> None: ...
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., token_budget: _Optional[int] = ..., contributions: _Optional[int] = ..., work_refused: _Optional[int] = ..., samples: _Optional[int] = ..., clock: _Optional[float] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., cosine: _Optional[float] = ..., parameters: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("cluster", "received_bytes_per_second", "sent_bytes_per_second")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    received_bytes_per_second: int
+    sent_bytes_per_second: int
+    def __init__(self, cluster: _Optional[str] = ..., received_bytes_per_second: _Optional[int] = ..., sent_bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("number", "at", "step", "merge")
@@ -662,7 +674,7 @@ class LossPoint(_message.Message):
     def __init__(self, t: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class UnitReport(_message.Message):
-    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data", "holds_parameters", "received_bytes", "sent_bytes", "recovery", "given", "left")
+    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data", "holds_parameters", "received_bytes", "sent_bytes", "recovery", "given", "left", "merge_share", "round_trip_seconds")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[UnitReport.State]
@@ -712,6 +724,8 @@ class UnitReport(_message.Message):
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     GIVEN_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    MERGE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     unit: str
     attempt: int
     state: UnitReport.State
@@ -740,4 +754,6 @@ class UnitReport(_message.Message):
     recovery: Recovery
     given: int
     left: bool
-    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ..., holds_parameters: _Optional[bool] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., given: _Optional[int] = ..., left: _Optional[bool] = ...) -> None: ...
+    merge_share: float
+    round_trip_seconds: float
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ..., holds_parameters: _Optional[bool] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., given: _Optional[int] = ..., left: _Optional[bool] = ..., merge_share: _Optional[float] = ..., round_trip_seconds: _Optional[float] = ...) -> None: ...

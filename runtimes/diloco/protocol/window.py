@@ -132,6 +132,11 @@ class Window:
         return self._sent - self._taken
 
     @property
+    def round_trip(self) -> float:
+        """The shortest of the last measured round trips, seconds. 0 if none was measured."""
+        return min(self._round_trips, default=0.0)
+
+    @property
     def bytes(self) -> float:
         """How many bytes may be under way."""
         return self._limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
@@ -12,7 +13,7 @@ from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.losses import format_losses, parse_losses
-from diloco_operator.api.spec import unit_names
+from diloco_operator.api.spec import Part, unit_names
 from diloco_operator.api.state import OVER
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
@@ -31,7 +32,7 @@ from diloco_operator.reconcile.status.write import PART_FIGURES
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
-from diloco_operator.report import Report, UnitReport
+from diloco_operator.report import Link, Report, UnitReport
 
 _LONGEST_MESSAGE = 1024
 
@@ -132,7 +133,7 @@ def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
     for part in context.spec.parts:
         old = before.get(part.name, {})
         if report is not None:
-            heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at)
+            heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at) | _link(report, part)
         else:
             heard = {key: value for key, value in old.items() if key in _HEARD}
         entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name), old)})
@@ -182,6 +183,24 @@ def _reported(unit: UnitReport, before: Mapping[str, Any] | None, received_at: f
     same = before is not None and seen.items() <= before.items()
     since = before.get("since") if before is not None and same else None
     return {**seen, "since": since or format_timestamp(received_at), **({"tokens": unit.tokens} if unit.tokens else {})}
+
+
+def _link(report: Report, part: Part) -> dict[str, Any]:
+    """How the part's link to the syncer carries. What is not known is left out."""
+    units = reported_units(report, part.units)
+    training = [unit for unit in units if contributes(unit)]
+    shares = [unit.merge_share for unit in training if unit.merge_share is not None]
+    round_trips = [unit.round_trip_seconds for unit in training if unit.round_trip_seconds]
+    rates = report.links.get(part.name, Link(0, 0))
+    figures = {
+        "mergeShare": round(fmean(shares), 2) if shares else None,
+        "roundTripSeconds": round(min(round_trips), 4) if round_trips else None,
+        "receivedBytesPerSecond": rates.received_bytes_per_second or None,
+        "sentBytesPerSecond": rates.sent_bytes_per_second or None,
+        "receivedBytes": sum(unit.received_bytes for unit in units) or None,
+        "sentBytes": sum(unit.sent_bytes for unit in units) or None,
+    }
+    return {key: value for key, value in figures.items() if value is not None}
 
 
 def _home(context: ReconcileContext) -> dict[str, Any]:

@@ -123,7 +123,18 @@ def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, inter
     return new, None
 
 
-PART_FIGURES = ("tokens", "tokensPerSecond", "weight", "lastHeard")
+PART_FIGURES = (
+    "tokens",
+    "tokensPerSecond",
+    "weight",
+    "mergeShare",
+    "roundTripSeconds",
+    "receivedBytesPerSecond",
+    "sentBytesPerSecond",
+    "receivedBytes",
+    "sentBytes",
+    "lastHeard",
+)
 """Fields of a part that change with every outer step."""
 _OUR_CONDITIONS = frozenset(ConditionType)
 _UNIT_FIGURES = frozenset(KEYS.values())

@@ -43,6 +43,7 @@ from diloco.syncer.job.restore import RestoredState, StateBesideCore, snapshot_d
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
 from diloco.syncer.job.starting import ModelStart, StartRead
+from diloco.syncer.reporting.cluster_links import ClusterLinks
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.outer_remark import outer_remark
@@ -109,6 +110,7 @@ class Engine:
         self._starting = None if start is None or state.core is not None else ModelStart(start, self._events.put_nowait)
         self.recent = RecentEntries()
         """What happened lately."""
+        self._links = ClusterLinks()
         self.exchanges = Exchanges(
             training,
             state.core,
@@ -197,6 +199,7 @@ class Engine:
             return
         if isinstance(message, DataChunk):
             self._job.unit_stats.of(stream.session.unit).received_bytes += len(message.data)
+            self._links.received(stream.leader.cluster, len(message.data), self._clock())
         elif message.HasField("progress"):
             self.recent.stepped(stream.session, message.progress, self._clock())
 
@@ -204,6 +207,11 @@ class Engine:
         """Note what a learner was sent, for reports."""
         if stream.session is not None:
             self._job.unit_stats.of(stream.session.unit).sent_bytes += len(chunk.data)
+
+    def acknowledged(self, stream: LearnerStream, count: int) -> None:
+        """Note that so many more bytes have arrived at a learner, for reports."""
+        if stream.session is not None:
+            self._links.sent(stream.leader.cluster, count, self._clock())
 
     def report(self) -> Report:
         """Return the present state of the job."""
@@ -242,7 +250,17 @@ class Engine:
             token_budget=training.tokens or 0,
             ending=self._ending.ending,
             cosine=self.exchanges.cosine.value,
+            links=self._links.rates(self._clock()),
+            round_trips=self._round_trips(),
         )
+
+    def _round_trips(self) -> dict[str, float]:
+        """For each connected unit the shortest round trip of its ranks, seconds. Without units whose round trip is not known."""
+        shortest: dict[str, float] = {}
+        for stream, session in self._job.streams.joined_ranks():
+            if measured := stream.outgoing.round_trip:
+                shortest[session.unit] = min(measured, shortest.get(session.unit, measured))
+        return shortest
 
     def stop(self) -> None:
         """Request the end, as SIGTERM does: close the streams and write a snapshot."""

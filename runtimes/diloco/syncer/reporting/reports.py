@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diloco.algorithm.core import Core
 from diloco.algorithm.effects import LOST_WORK
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Result, UnitResult
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
-from diloco.protocol.diloco_pb2 import LossPoint, Report, UnitReport
+from diloco.protocol.diloco_pb2 import Link, LossPoint, Report, UnitReport
 from diloco.syncer.ending import Ending
+from diloco.syncer.reporting.cluster_links import LinkRates
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import Phase, UnitStats, UnitStatsTable
 from diloco.wording import plural
@@ -45,11 +46,15 @@ class Facts:
     ending: Ending | None = None
     cosine: float | None = None
     """Mean cosine between two contributions, over the newest merges. None if no merge had two."""
+    links: Mapping[str, LinkRates] = field(default_factory=dict)
+    """By cluster."""
+    round_trips: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, by unit; without those that are not known."""
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
     """Return the report at `now`, seconds on the clock of core and statistics."""
-    units = [_unit(stats, core, ledger, now) for stats in unit_stats.all()]
+    units = [_unit(stats, core, ledger, now, facts.round_trips.get(stats.unit, 0.0)) for stats in unit_stats.all()]
     report = Report(
         incarnation=facts.incarnation,
         t=core.t if core else 0,
@@ -74,6 +79,10 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         work_refused=_work_refused(stats.refused for stats in unit_stats.all()),
         losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.training.points],
         held_out_losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.held_out.points],
+        links=[
+            Link(cluster=cluster, received_bytes_per_second=rates.received, sent_bytes_per_second=rates.sent)
+            for cluster, rates in facts.links.items()
+        ],
     )
     if (ending := facts.ending) is not None:
         report.ending.CopyFrom(EndingMessage(cause=_CAUSES[ending.by], t=ending.t, unit=ending.unit, reason=ending.reason))
@@ -165,7 +174,7 @@ def result_json(result: Result) -> bytes:
     return result.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
-def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> UnitReport:
+def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float, round_trip: float) -> UnitReport:
     work = ledger.unit(one.unit)
     contributed = core.contributions_of(one.unit) if core else None
     report = UnitReport(
@@ -195,6 +204,8 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         pause=one.pause,
         recovery=one.recovery,
         given=one.given,
+        merge_share=core.merge_share(one.unit) if core else 0.0,
+        round_trip_seconds=round_trip,
         pause_left=max(0.0, (one.paused_until or now) - now) if one.pause else 0.0,
     )
     if one.loss is not None:

@@ -112,6 +112,11 @@ class Outgoing:
         """Payload bytes of the broadcasts that wait, before they are cut to portions."""
         return int(self._order.size)
 
+    @property
+    def round_trip(self) -> float:
+        """As `Window.round_trip`."""
+        return self._window.round_trip
+
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def holds(self, fragment: int, version: int) -> None:
@@ -168,10 +173,13 @@ class Outgoing:
         self._receipts.go_beside = beside
         self._window.limit()
 
-    def taken(self, acknowledged: Taken) -> None:
-        """Note which chunks the learner has acknowledged. Raises FramingError if they are more than were sent."""
+    def taken(self, acknowledged: Taken) -> int:
+        """Note which chunks the learner has acknowledged. Returns how many bytes are new. Raises FramingError if it acknowledges more than
+        was sent."""
+        before = self._window.under_way
         self._window.taken(acknowledged, time.monotonic())
         self._wake.set()
+        return before - self._window.under_way
 
     def took(self, chunk: DataChunk) -> None:
         now = time.monotonic()

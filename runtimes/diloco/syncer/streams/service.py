@@ -83,6 +83,10 @@ class Job(Protocol):
         """Note for reports what a learner was sent."""
         ...
 
+    def acknowledged(self, stream: LearnerStream, count: int) -> None:
+        """Note for reports that so many more bytes of chunks have arrived at a learner."""
+        ...
+
     def report(self) -> Report:
         """Return the present state of the job."""
         ...
@@ -178,6 +182,8 @@ class Service:
                         return
                     continue
                 self._job.received(stream, message)
+                if (taken := acknowledged_in(message)) is not None:
+                    self._job.acknowledged(stream, stream.outgoing.taken(taken))
                 event = _event(stream, message, assembler)
                 if isinstance(event, Transfer):
                     await self._job.push(stream, event)
@@ -224,8 +230,6 @@ async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
 
 def _event(stream: LearnerStream, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
     """Return the event of a message after Hello, or a complete PUSH. None if it is neither. Raises FramingError."""
-    if (taken := acknowledged_in(message)) is not None:
-        stream.outgoing.taken(taken)
     if isinstance(message, DataChunk):
         stream.outgoing.took(message)
         transfer = assembler.add(message)
