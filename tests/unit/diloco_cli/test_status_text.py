@@ -112,21 +112,26 @@ def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
         "tokensPerSecond": 900.0,
         "weight": 0.4,
         "lastHeard": "2026-11-20T21:00:50Z",
+        "mergeShare": 0.97,
+        "roundTripSeconds": 0.0831,
+        "receivedBytesPerSecond": 41_234_567,
+        "sentBytesPerSecond": 812_000,
     }
+    failed = "LearnersFailed: far-1"
     parts: list[Obj] = [
-        {"name": "tokyo", "state": "Degraded", "message": "LearnersFailed: far-1", **heard},
+        {"name": "tokyo", "state": "Degraded", "message": failed, **heard},
         {"name": "osaka", "message": "no route", "silentSince": "2026-11-20T20:00:00Z"},
     ]
-    silent = "its cluster has not answered since 2026-11-20T20:00:00Z"
+    silent = "its cluster has not answered since 2026-11-20T20:00:00Z; no route"
     lines = status_text(a_view(pools=pools, parts=parts, Training="True"), NOW).splitlines()
     assert [line.rstrip() for line in lines[-7:]] == [
         "POOL   CLUSTER   CONTRIBUTE   PLACED   TOKENS/S EACH   VALUE   WHY NOT MORE",
         "v5p    -         1            1        -               1.00",
         "far    tokyo     1            1 of 2   900             1.00",
         "",
-        "PART    STATE      CONTRIBUTE   TOKENS/S   WEIGHT   TOKENS   HEARD   WHY",
-        "tokyo   Degraded   1/2          900        40%      5.00k    10s     LearnersFailed: far-1",
-        f"osaka   -          0/0          0          0%       0        -       {silent}; no route",
+        "PART    STATE      CONTRIBUTE   TOKENS/S   WEIGHT   MERGES   TOKENS   ROUND TRIP   UP         DOWN      HEARD   WHY",
+        f"tokyo   Degraded   1/2          900        40%      97%      5.00k    83ms         41.2MB/s   812kB/s   10s     {failed}",
+        f"osaka   -          0/0          0          0%       -        0        -            -          -         -       {silent}",
     ]
     assert [part["name"] for part in as_json(a_view(parts=parts, Training="True"))["parts"]] == ["tokyo", "osaka"]
 
@@ -284,9 +289,10 @@ def test_status_for_programs_has_the_names_of_the_api() -> None:
 
 
 def test_wide_units_tell_what_they_have_done() -> None:
-    status = a_view(unit(tokens=1000, steps=40, stepsPerSync=24, recoverSeconds=3.25, refused={"Stale": 2, "Late": 0})).status
+    figures: Obj = {"mergeShare": 0.969, "tokens": 1000, "steps": 40, "stepsPerSync": 24, "refused": {"Stale": 2, "Late": 0}}
+    status = a_view(unit(recoverSeconds=3.25, **figures)).status
     header, row = units_lines(status.units, NOW, wide=True)
-    assert header.split()[9:14] == ["TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED"]
-    assert row.split()[9:] == ["1000", "40", "24", "Stale=2", "3.2s"]
+    assert header.split()[9:15] == ["MERGES", "TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED"]
+    assert row.split()[9:] == ["97%", "1000", "40", "24", "Stale=2", "3.2s"]
     _, row = units_lines(a_view(unit(tokens=1000, ownData=True)).status.units, NOW, wide=True)
     assert " 1000 (own data) " in row

@@ -27,6 +27,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.kube.fields import MOST_COUNT
 from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, Report, UnitPhase
 from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
@@ -311,7 +312,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
         ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10, samples=11, clock=12.5, incarnation=b"\x0d",
-        cosine=0.125, parameters=13,
+        cosine=0.125, parameters=13, links=[pb.Link(cluster="tokyo", received_bytes_per_second=18, sent_bytes_per_second=19)],
         entries=[pb.Entry(number=14, at=12.25, merge=pb.Merge(t=15, fragment=16, units=["u"], loss=17))],
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
@@ -323,6 +324,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),
+        "links": {"tokyo": (18, 19)},
         "contributions": 9, "work_refused": 10, "samples": 11, "clock": 12.5, "incarnation": "0d", "cosine": 0.125,
         "entries": (Entry(14, 12.25, Merge(15, 16, ("u",), 17.0)),),
     }  # fmt: skip
@@ -356,6 +358,24 @@ def test_a_loss_history_of_any_length_is_thinned_to_what_status_may_have(sent: i
         assert min(sent, most) // 2 <= len(curve) <= most
         assert (curve[0].step, curve[-1].step) == (0, sent - 1)
         assert sorted(set(curve)) == list(curve)
+
+
+def test_what_no_link_can_have_is_bounded_or_left_out() -> None:
+    names = ["n" * 63, "n" * 64, "n" * 10**5, ""]
+    report = report_of(pb.Report(links=[pb.Link(cluster=name, sent_bytes_per_second=2**64 - 1) for name in names]), received_at=0.0)
+    assert report.links == {"n" * 63: (0, MOST_COUNT), "": (0, MOST_COUNT)}
+
+
+@pytest.mark.parametrize(("said", "read"), [(0.0831, 0.0831), (0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (math.inf, 0.0), (1e300, 60.0)])
+def test_a_round_trip_is_a_time_of_at_most_a_minute(said: float, read: float) -> None:
+    unit = pb.UnitReport(unit="u", state=pb.UnitReport.CONTRIBUTING, round_trip_seconds=said)
+    assert report_of(pb.Report(units=[unit]), received_at=0.0).units["u"].round_trip_seconds == read
+
+
+@pytest.mark.parametrize("said", [0.0, -1.0, math.nan, math.inf])
+def test_a_share_of_the_merges_that_is_none_is_absent_as_from_an_older_syncer(said: float) -> None:
+    unit = pb.UnitReport(unit="u", state=pb.UnitReport.CONTRIBUTING, merge_share=said)
+    assert report_of(pb.Report(units=[unit]), received_at=0.0).units["u"].merge_share is None
 
 
 def test_a_state_that_this_operator_does_not_know_is_an_error() -> None:
@@ -534,6 +554,12 @@ HOSTILE: dict[str, tuple[Callable[[], pb.Report | bytes], FaultKind, str]] = {
         FaultKind.TOO_MANY_FIELDS,
         "more than 4096 points of a loss history",
     ),
+    "more links than a job has clusters": (
+        lambda: pb.Report(links=[pb.Link(cluster=f"c{n}", received_bytes_per_second=1) for n in range(17)]),
+        FaultKind.TOO_MANY_FIELDS,
+        "more than 16 links of clusters",
+    ),
+    "a million links": (lambda: pb.Report(links=[pb.Link()] * 10**6), FaultKind.TOO_LARGE, "larger than 512 KiB"),
     "what is no report": (lambda: b"\xff" * 100, FaultKind.MALFORMED, "what is no report"),
 }
 """What the syncer sends, made by the test that needs it: every process collects this file."""

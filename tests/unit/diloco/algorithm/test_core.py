@@ -274,6 +274,7 @@ def test_merge_is_weighted_by_tokens_squared_over_steps() -> None:
     assert core.version(pull.fragment) == broadcast.t == pull.t
     assert core.contributions_of("a").share == pytest.approx(2 / 3)
     assert core.contributions_of("b").contributions == 1
+    assert (core.merge_share("a"), core.merge_share("b")) == (1.0, 1.0)
 
 
 def test_contribution_counts_at_most_once() -> None:
@@ -294,6 +295,7 @@ def test_late_answer_is_stale() -> None:
     step_all(core, 2.0)  # the next step is ready, so this one waits for the rest of its grace only
     late = core.wake_at(2.0) or 2.0
     assert [a.units for a in core.advance(late) if isinstance(a, Merged)] == [("a",)]
+    assert (core.merge_share("a"), core.merge_share("b")) == (1.0, 0.0)
     refusal = core.push("b", a_push(core, pull), late)
     assert refusal is not None
     assert refusal.reason is Reason.STALE

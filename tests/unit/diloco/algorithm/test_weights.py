@@ -1,7 +1,7 @@
 """Weights of contributions."""
 
 import pytest
-from diloco.algorithm.weights import Shares, shares, weight
+from diloco.algorithm.weights import MergeShares, Shares, shares, weight
 
 
 def test_twice_the_steps_at_the_same_batch_weigh_twice() -> None:
@@ -50,6 +50,25 @@ def test_shares_go_on_after_a_restart() -> None:
     found = Shares({"a": 0.75, "b": 0.25})
     found.merged({"b": 1.0})
     assert [found.of(unit) for unit in "ab"] == pytest.approx([0.675, 0.325])  # a tenth is new
+
+
+def test_a_unit_that_misses_every_fourth_merge_is_in_three_of_four_from_its_first_one_on() -> None:
+    found = MergeShares()
+    for number in range(100):
+        found.merged(["near"])
+        if number == 9:
+            assert found.of("far") == 0.0, "it has not contributed yet"
+    for number in range(1, 21):
+        found.merged(["near"] if number % 4 == 0 else ["near", "far"])
+    assert [found.of(unit) for unit in ("near", "far")] == pytest.approx([1.0, 15 / 20])
+    found.merged(["near"])
+    assert found.of("far") == pytest.approx(0.75 * 0.95)  # a twentieth is new
+
+
+def test_a_merge_counts_for_its_units_whatever_they_weigh() -> None:
+    found = MergeShares()
+    found.merged({"a": 0.0})
+    assert found.of("a") == 1.0
 
 
 def test_shares_sum_to_one() -> None:

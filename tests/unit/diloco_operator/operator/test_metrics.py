@@ -362,6 +362,24 @@ def test_accelerator_seconds_are_by_cluster() -> None:
     assert seen.of_job("accelerator_seconds_total", cluster="tokyo", accelerator="tpu-v6e") == 7200.0
 
 
+def test_the_link_of_each_part_is_measured_and_what_is_not_known_has_no_series() -> None:
+    figures = {
+        "mergeShare": 0.97, "roundTripSeconds": 0.08, "receivedBytesPerSecond": 41, "sentBytesPerSecond": 42, "receivedBytes": 43,
+        "sentBytes": 44,
+    }  # fmt: skip
+    parts = [{"name": "tokyo", "contributing": 1, **figures}, {"name": "osaka"}]
+    metrics = Metrics()
+    job = CachedJob(parse_job(a_manifest("lm", namespace="default")), json.dumps({"parts": parts}).encode())
+    metrics.jobs.follow(lambda: [job], lambda _: None, lambda: 0.0)
+    scrape = Scrape(generate_latest(metrics.registry).decode())
+    expected = {
+        "merge_share": 0.97, "round_trip_seconds": 0.08, "received_bytes_per_second": 41, "sent_bytes_per_second": 42,
+        "received_bytes_total": 43, "sent_bytes_total": 44,
+    }  # fmt: skip
+    assert {name: scrape.of_job(f"part_{name}", part="tokyo") for name in expected} == expected
+    assert {scrape.of_job(f"part_{name}", part="osaka") for name in expected} == {None}
+
+
 def status(step: int) -> bytes:
     return json.dumps({"progress": {"step": step}}).encode()
 

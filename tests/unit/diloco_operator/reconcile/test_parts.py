@@ -17,7 +17,7 @@ from builders.stage import Stage
 from diloco import contract
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.certificates.view import project_certificates
-from diloco_operator.report import UnitPhase
+from diloco_operator.report import Link, UnitPhase
 
 SECRET = "bytes-lm-part-tokyo-tls"
 AT = {"address": "syncer.example.com:443", "secretName": "bytes-lm-home"}
@@ -167,6 +167,59 @@ def test_the_state_of_a_unit_of_a_part_is_written_at_once_and_its_tokens_with_th
     assert written is not None
     [part] = written.status["parts"]
     assert [(unit["state"], unit["tokens"]) for unit in part["units"]] == [("Joining", 5000)]
+
+
+MEASURED = {
+    "mergeShare": 0.96, "roundTripSeconds": 0.0831, "receivedBytesPerSecond": 41_000_000, "sentBytesPerSecond": 20_000_000,
+    "receivedBytes": 2500, "sentBytes": 900,
+}  # fmt: skip
+
+
+def with_a_measured_link(home: Stage) -> Stage:
+    """Two units of tokyo contribute, and a third one has gone."""
+    far = {"received_bytes": 1000, "sent_bytes": 400}
+    home.syncer_says("far-0", 1, UnitPhase.CONTRIBUTING, merge_share=0.99, round_trip_seconds=0.09, **far)
+    home.syncer_says("far-1", 1, UnitPhase.CONTRIBUTING, merge_share=0.93, round_trip_seconds=0.08312, **far)
+    home.syncer_says("far-2", 1, UnitPhase.DISCONNECTED, merge_share=0.1, received_bytes=500, sent_bytes=100)
+    home.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, merge_share=1.0, round_trip_seconds=0.0001, received_bytes=7777, sent_bytes=7777)
+    assert home.report is not None
+    links = {"tokyo": Link(41_000_000, 20_000_000), "osaka": Link(1, 1), "": Link(2, 2)}
+    home.report = replace(home.report, links=links)
+    home.settle()
+    return home
+
+
+def link_of(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in status["parts"][0].items() if key in MEASURED}
+
+
+def test_home_shows_how_the_link_of_a_part_carries() -> None:
+    home = with_a_measured_link(a_home(units=3).train())
+    # Merges: the mean of 99 and 93 %. Bytes: of all three units, 2 * 1000 + 500 and 2 * 400 + 100. Nothing of home's own unit.
+    assert link_of(home.status) == MEASURED
+    assert home.status["units"][0]["mergeShare"] == 1.0
+
+
+def test_an_older_syncer_measures_no_link_and_nothing_is_shown_of_it() -> None:
+    home = a_home().train()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+    home.settle()
+    assert home.status["parts"][0]["contributing"] == 1
+    assert link_of(home.status) == {}
+    assert "mergeShare" not in home.status["units"][0]
+
+
+def test_what_is_measured_of_a_link_is_written_with_the_other_figures_and_causes_no_write() -> None:
+    home = with_a_measured_link(a_home(units=3).train())
+    written = home.status
+    assert home.report is not None
+    home.report = replace(home.report, links={"tokyo": Link(42_000_000, 21_000_000)})
+    home.now += 1.0
+    home.settle()
+    assert home.status == written
+    home.now += home.config.progress_interval
+    home.settle()
+    assert link_of(home.status) == MEASURED | {"receivedBytesPerSecond": 42_000_000, "sentBytesPerSecond": 21_000_000}
 
 
 def test_home_keeps_what_it_knew_of_a_part_while_its_own_syncer_is_silent() -> None:
