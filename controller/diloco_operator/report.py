@@ -166,7 +166,7 @@ class Entry:
 
 
 class Link(NamedTuple):
-    """The most bytes that the units of a cluster moved together in one second lately."""
+    """The highest rates lately of all units of a cluster together."""
 
     received_bytes_per_second: int
     sent_bytes_per_second: int

@@ -170,8 +170,8 @@ class PartStatus(ApiModel):
     received_bytes_per_second: int | None = Field(
         None,
         ge=0,
-        description="Most bytes of contributions that the syncer got from all its units in one second of the last ten minutes: the rate of "
-        "their link if it was full, else what was used of it. Absent: nothing came.",
+        description="Highest rate at which the syncer got bytes from all its units together, over five seconds of the last ten minutes: "
+        "that of their link if it was full, else what was used of it. Absent: nothing came.",
     )
     sent_bytes_per_second: int | None = Field(None, ge=0, description="The same of what the syncer sent and its units acknowledged.")
     received_bytes: int | None = Field(None, ge=0, description="Bytes from its units since the syncer's process began; absent: none.")

@@ -331,8 +331,8 @@ _GAUGES = {
 _PART_GAUGES = {
     "mergeShare": ("part_merge_share", "Mean share of the job's recent merges that have the contribution of a unit of the part"),
     "roundTripSeconds": ("part_round_trip_seconds", "Shortest round trip between the syncer and a unit of the part"),
-    "receivedBytesPerSecond": ("part_received_bytes_per_second", "Most bytes from the part's units in one second of the last ten minutes"),
-    "sentBytesPerSecond": ("part_sent_bytes_per_second", "Most bytes to the part's units in one second of the last ten minutes"),
+    "receivedBytesPerSecond": ("part_received_bytes_per_second", "Highest rate of bytes from the part's units lately"),
+    "sentBytesPerSecond": ("part_sent_bytes_per_second", "Highest rate of bytes to the part's units lately"),
 }
 _PART_COUNTERS = {
     "receivedBytes": ("part_received_bytes", "Bytes from the part's units since the syncer's process began"),

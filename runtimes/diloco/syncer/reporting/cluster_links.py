@@ -1,8 +1,8 @@
 """How much goes over the link of each other cluster. Pure: time comes in as an argument, in seconds on one clock that never goes back.
 
-The units of a cluster share its link to the syncer. So what counts is the busiest second of all their streams together: the rate of the
-link if it was full for that second, else what was used of it. Bytes count as they arrive, those to learners when they are acknowledged:
-what was sent may still wait in buffers in front of a narrow link.
+The units of a cluster share its link to the syncer. So what counts is the busiest time of all their streams together: the rate of the link
+if it was full then, else what was used of it. Bytes count as they arrive, those to learners when they are acknowledged: what was sent may
+still wait in buffers in front of a narrow link.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -16,29 +16,33 @@ from typing import NamedTuple
 
 from diloco.contract import MOST_PARTS
 
+BUSY_SECONDS = 5
+"""What a process that was stopped for a moment takes at once would count as the rate of the link: 1.5 times the link's in one second of a
+join, and at most 1.1 times in five."""
 REMEMBERED_SECONDS = 600
-"""How long a busy second counts."""
-_BINS = 10
-"""Parts of a second in which bytes are counted. The second that is looked for begins with any of them."""
+"""How long the busiest time counts."""
+_BIN_SECONDS = 0.5
+"""Bytes are counted in bins of this length. The busiest time may begin with any of them."""
 _SLOT_SECONDS = 10
-"""The busiest second is kept for each slot of this length."""
+"""The busiest time is kept for each slot of this length."""
 _CLUSTER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-class BusiestSecond:
-    """The most bytes in any one second of the last ten minutes."""
+class PeakRate:
+    """The highest rate over `BUSY_SECONDS`, of the last ten minutes."""
 
     def __init__(self) -> None:
         self._bins: deque[tuple[int, int]] = deque()
-        """(number of the bin, bytes) of the last second, without empty bins."""
+        """(number of the bin, bytes) of the last `BUSY_SECONDS`, without empty bins."""
         self._bytes = 0
         """In these bins."""
         self._most: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_SECONDS // _SLOT_SECONDS)
-        """(number of the slot, most bytes in a second that ended in it)."""
+        """(number of the slot, most bytes in a busy time that ended in it)."""
 
     def add(self, count: int, now: float) -> None:
-        at = int(now * _BINS)
-        while self._bins and self._bins[0][0] <= at - _BINS:
+        """Take bytes that have arrived."""
+        at = int(now / _BIN_SECONDS)
+        while self._bins and self._bins[0][0] <= at - BUSY_SECONDS / _BIN_SECONDS:
             self._bytes -= self._bins.popleft()[1]
         earlier = self._bins.pop()[1] if self._bins and self._bins[-1][0] == at else 0
         self._bins.append((at, earlier + count))
@@ -47,10 +51,10 @@ class BusiestSecond:
         most = self._most.pop()[1] if self._most and self._most[-1][0] == slot else 0
         self._most.append((slot, max(most, self._bytes)))
 
-    def most(self, now: float) -> int:
-        """Return the bytes of that second. 0 if nothing came in the last ten minutes."""
+    def value(self, now: float) -> int:
+        """Return the rate, bytes a second. 0 if nothing came in the last ten minutes."""
         oldest = _slot(now) - REMEMBERED_SECONDS // _SLOT_SECONDS
-        return max((most for slot, most in self._most if slot > oldest), default=0)
+        return max((most for slot, most in self._most if slot > oldest), default=0) // BUSY_SECONDS
 
 
 def _slot(now: float) -> int:
@@ -58,7 +62,7 @@ def _slot(now: float) -> int:
 
 
 class LinkRates(NamedTuple):
-    """Bytes in the busiest second from the learners of a cluster, and to them."""
+    """Peak rates from the learners of a cluster, and to them: bytes a second."""
 
     received: int
     sent: int
@@ -66,11 +70,11 @@ class LinkRates(NamedTuple):
 
 @dataclass(slots=True)
 class _Link:
-    received: BusiestSecond = field(default_factory=BusiestSecond)
-    sent: BusiestSecond = field(default_factory=BusiestSecond)
+    received: PeakRate = field(default_factory=PeakRate)
+    sent: PeakRate = field(default_factory=PeakRate)
 
     def rates(self, now: float) -> LinkRates:
-        return LinkRates(self.received.most(now), self.sent.most(now))
+        return LinkRates(self.received.value(now), self.sent.value(now))
 
 
 class ClusterLinks:
