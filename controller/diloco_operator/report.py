@@ -87,7 +87,7 @@ class UnitReport(UnitFigures):
     sent_bytes: int = 0
     """Data in chunks to the unit, likewise."""
     round_trip_seconds: float = 0.0
-    """The shortest that its streams measured lately. 0 if that is not known."""
+    """The shortest of its streams lately. 0 if that is not known."""
     recovery: Recovery | None = None
     """How the process of this attempt comes to its state. None if it does not say."""
     given: int = 0

@@ -39,6 +39,9 @@ PROBE_SECONDS = 10.0
 """How often the round trip is measured, with a small chunk that is alone on its way. The link may have to run empty for that."""
 ROUND_TRIPS = 2
 """The round trip is the shortest of this many last ones, because one may be measured while a process is busy."""
+REPORTED_ROUND_TRIPS = 60
+"""The one for reports is the shortest of this many, those of about ten minutes: while other streams fill the link, their queues are in each
+of them."""
 
 
 class Receipts:
@@ -119,6 +122,8 @@ class Window:
         self._rates: deque[tuple[float, float]] = deque()
         """(when, bytes per second)."""
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
+        self._reported: deque[float] = deque(maxlen=REPORTED_ROUND_TRIPS)
+        """The round trips for reports."""
         self._probe_at = math.inf
         """When to measure the round trip again."""
 
@@ -133,8 +138,8 @@ class Window:
 
     @property
     def round_trip(self) -> float:
-        """The shortest of the last measured round trips, seconds. 0 if none was measured."""
-        return min(self._round_trips, default=0.0)
+        """The shortest round trip of the last ten minutes, seconds. 0 if none was measured."""
+        return min(self._reported, default=0.0)
 
     @property
     def bytes(self) -> float:
@@ -185,6 +190,7 @@ class Window:
             newest = self._way.popleft()
             if newest.probe:
                 self._round_trips.append(now - newest.at)
+                self._reported.append(now - newest.at)
         if newest is not None and now > newest.since and self._round_trips:
             self._measured((total - newest.taken) / (now - newest.since), now - newest.at, now)
         return now

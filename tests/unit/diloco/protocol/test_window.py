@@ -19,9 +19,11 @@ from diloco.protocol.window import (
     MOST_BYTES,
     PROBE_SECONDS,
     QUEUE_SECONDS,
+    REPORTED_ROUND_TRIPS,
     Receipts,
     Window,
 )
+from diloco.syncer.reporting.cluster_links import PeakRate
 
 MIB = 1 << 20
 
@@ -37,6 +39,8 @@ class Link:
         self.receipts.go_beside = holds
         self.window.limit()
         self.delivered = 0
+        self.peak = PeakRate()
+        """Of what was acknowledged."""
         self.longest_wait = 0.0
         """From sending a chunk to its acknowledgement, since this was set to 0."""
         self._free_at = 0.0
@@ -56,7 +60,9 @@ class Link:
                 # Every second chunk ends a payload, but for those that measure the round trip.
                 self.receipts.take(count, self.now, more=count == ACKNOWLEDGED_BYTES or next(self._chunks) % 2 == 0)
             if self.now >= self.receipts.due_at:
+                before = self.window.under_way
                 self.window.taken(self.receipts.tell(self.now), self.now)
+                self.peak.add(before - self.window.under_way, self.now)
             elif count and self.receipts.due_at < math.inf:
                 heapq.heappush(self._coming, (self.receipts.due_at, next(self._order), self.now, 0))
         return self
@@ -84,6 +90,25 @@ def test_a_busy_link_carries_all_it_can_and_chunks_wait_a_short_time_only(rate: 
     measured = round_trip + ACKNOWLEDGED_BYTES / rate
     window = max(LEAST_BYTES, rate * (measured + QUEUE_SECONDS))
     assert link.longest_wait <= round_trip + (1 + 1 / CHUNKS) * window / rate + 1e-6
+
+
+@pytest.mark.parametrize("round_trip", [0.02, 0.1])
+@pytest.mark.parametrize("rate", [1 * MIB, 10 * MIB, 30 * MIB])
+def test_the_rate_and_round_trip_of_a_busy_link_are_measured(rate: float, round_trip: float) -> None:
+    link = Link(rate, round_trip).run(20.0)
+    # The window keeps the link full, and at most the chunks of a window come earlier or later than the time in which they are counted.
+    assert link.peak.value(link.now) == pytest.approx(rate, rel=0.05)
+    assert link.window.round_trip == pytest.approx(round_trip + ACKNOWLEDGED_BYTES / rate, rel=0.01)
+
+
+def test_the_round_trip_for_reports_is_that_of_the_link_while_other_streams_fill_it() -> None:
+    link = Link(1 * MIB, 0.1).run(1.0)
+    own = link.window.round_trip
+    link.round_trip = 0.4
+    link.run(PROBE_SECONDS * (REPORTED_ROUND_TRIPS - 2))
+    assert link.window.round_trip == own
+    link.run(PROBE_SECONDS * 10)  # a probe also waits until the link is empty, half a second
+    assert link.window.round_trip >= 0.4, "ten minutes later the link has become longer"
 
 
 def test_the_window_of_a_fast_link_grows_within_a_few_round_trips() -> None:
