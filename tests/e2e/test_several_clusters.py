@@ -49,6 +49,9 @@ def test_a_job_over_two_clusters_is_trained_to_its_end_by_all_its_units(tmp_path
     assert part["tokens"] == sum(unit["tokens"] for unit in part["units"])
     assert job["goodput"]["acceleratorHours"].keys() == part["acceleratorHours"].keys() == {"tpu-v5p"}
     assert part["tokens"] + sum(unit["tokens"] for unit in job["units"]) == job["progress"]["tokens"]
+    assert 0 < part["mergeShare"] <= 1
+    assert 0 < part["receivedBytesPerSecond"] <= part["receivedBytes"], "its learners name the cluster as status does"
+    assert 0 < part["sentBytesPerSecond"] <= part["sentBytes"]
     [history] = history_of(RecordReader(tmp_path / "state")).jobs
     trained = {unit.name for unit in history.units.values() if unit.share(Phase.TRAINING) > 0}
     assert trained == {unit["name"] for unit in job["units"]} | {"far-0", "far-1"}, "the report's timeline has a row of each"
