@@ -11,7 +11,17 @@ from diloco_operator.api.state import JobState
 from diloco_operator.api.status import HomeStatus, ModelStatus, Status, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
-from diloco_cli.job_tables import Table, cell_text, conditions_table, elsewhere_table, hosts_table, part_costs_table, parts_table, pools_table, units_table
+from diloco_cli.job_tables import (
+    Table,
+    cell_text,
+    conditions_table,
+    elsewhere_table,
+    hosts_table,
+    part_costs_table,
+    parts_table,
+    pools_table,
+    units_table,
+)
 from diloco_cli.view_model import JobView, result, seconds_left
 from diloco_cli.view_text import count, duration, goodput_lines, shortly
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from diloco.wording import loss_text, plural
+from diloco_operator.api.status import PartStatus
 
 from diloco_cli.chart_style import UNIT_COLOURS
 from diloco_cli.dashboard.facts import JobFacts, Sample
@@ -16,7 +17,16 @@ from diloco_cli.dashboard.page import TEXTS, Page, moment, reported_state, table
 from diloco_cli.explanation import ends, explanation
 from diloco_cli.history_charts import history_charts
 from diloco_cli.html import Cell, figures, scrolled, table
-from diloco_cli.job_tables import NOTHING, conditions_table, elsewhere_table, hosts_table, part_costs_table, parts_table, pools_table, units_table
+from diloco_cli.job_tables import (
+    NOTHING,
+    conditions_table,
+    elsewhere_table,
+    hosts_table,
+    part_costs_table,
+    parts_table,
+    pools_table,
+    units_table,
+)
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
 from diloco_cli.svg import element, thinned

@@ -377,11 +377,18 @@ def _reported(status: bytes) -> bytes:
     states = Counted(unit["state"] for unit in units)
     conditions = [(each["type"], each["status"]) for each in whole.get("conditions") or ()]
     progress = {field: value for field, value in (whole.get("progress") or {}).items() if field in _PROGRESS}
-    parts = [{field: value for field, value in part.items() if field in ("name", *_PART_FAMILIES)} for part in whole.get("parts") or ()]
+    of_part = ("name", "acceleratorHours", *_PART_FAMILIES)
+    parts = [{field: value for field, value in part.items() if field in of_part} for part in whole.get("parts") or ()]
     kept = {field: whole[field] for field in ("state", "reason", "learners", "model", "goodput", "hosts") if field in whole}
-    held = {part["name"]: part["acceleratorHours"] for part in whole.get("parts") or () if "acceleratorHours" in part}
     return json.dumps(
-        {**kept, "held": held, "progress": progress, "states": states, "conditions": conditions, "refused": _refused(units), "parts": parts},
+        {
+            **kept,
+            "progress": progress,
+            "states": states,
+            "conditions": conditions,
+            "refused": _refused(units),
+            "parts": parts,
+        },
         separators=(",", ":"),
     ).encode()
 
@@ -407,7 +414,7 @@ def _add_job(
     if job.spec is not None:
         families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
     _add_goodput(families, key, status.get("goodput"))
-    _add_hours(families, key, {"": (status.get("goodput") or {}).get("acceleratorHours") or {}, **status["held"]})
+    _add_hours(families, key, "", status.get("goodput") or {})
     # No series while the value is not known: a loss of 0 would be the best of all.
     for field in ("loss", "cosine"):
         if field in progress:
@@ -429,6 +436,7 @@ def _add_job(
 
 def _add_parts(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, parts: Iterable[Mapping[str, Any]]) -> None:
     for part in parts:
+        _add_hours(families, key, part["name"], part)
         for field, name in _PART_FAMILIES.items():
             if field in part:
                 families[name].add_metric((*key, part["name"]), part[field])
@@ -452,9 +460,8 @@ def _add_goodput(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily]
 
 
 def _add_hours(
-    families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, clusters: Mapping[str, Mapping[str, float]]
+    families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, cluster: str, counted: Mapping[str, Any]
 ) -> None:
-    """`clusters`: cluster, "" for this one -> accelerator -> hours."""
-    for cluster, hours in clusters.items():
-        for accelerator, held in hours.items():
-            families["accelerator_seconds"].add_metric((*key, cluster, accelerator), held * 3600)
+    """`cluster`: "" for this one. `counted`: what has `acceleratorHours`, if any were counted."""
+    for accelerator, hours in (counted.get("acceleratorHours") or {}).items():
+        families["accelerator_seconds"].add_metric((*key, cluster, accelerator), hours * 3600)
