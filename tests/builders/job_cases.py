@@ -358,6 +358,14 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.parts",
         "a pool is in one cluster",
     ),
+    "too many parts by hand beside a pool in another cluster": (
+        a_manifest(
+            pools=[tpu_pool(max=1), tpu_pool("near", cluster="kobe", max=1)],
+            spec={"parts": [a_part(f"tokyo-{n}", f"far-{n}") for n in range(16)], "syncer": {"externalAddress": "192.0.2.7:7077"}},
+        ),
+        "spec.parts",
+        "a job has at most 16 parts: spec.parts and the pools with a cluster together",
+    ),
     "two parts of one name": (
         a_manifest(spec={"parts": [a_part("tokyo", "far"), a_part("tokyo", "near")]}),
         "spec.parts",

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from diloco.contract import MOST_PARTS
+
 from diloco_operator.accelerators import BUILT_IN, Accelerator, Family, of_family
 from diloco_operator.api.durations import DURATION_PATTERN
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
@@ -366,6 +368,11 @@ RULES: Mapping[str, list[ValidationRule]] = {
         ValidationRule(
             "!has(self.parts) || self.parts.all(p, self.pools.all(q, !has(q.cluster) || q.cluster != p.name))",
             "a part in spec.parts is made by hand, and a cluster of pools[].cluster by the operator: give one of them another name",
+            ".parts",
+        ),
+        ValidationRule(
+            f"!has(self.parts) || self.parts.size() + self.pools.filter(p, has(p.cluster)).size() <= {MOST_PARTS}",
+            f"a job has at most {MOST_PARTS} parts: spec.parts and the pools with a cluster together; remove some",
             ".parts",
         ),
         ValidationRule(

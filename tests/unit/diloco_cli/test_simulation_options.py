@@ -47,9 +47,7 @@ def test_a_value_may_be_that_of_a_place(text: str, value: tuple[str, float]) -> 
     assert ForPlace(Rate()).convert(text, None, None) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [("=5Gbit/s", "name the place"), ("us-east1=5", r"'5' is no rate"), ("us-east1=", "no rate")]
-)
+@pytest.mark.parametrize(("text", "why"), [("=5Gbit/s", "name the place"), ("us-east1=5", r"'5' is no rate"), ("us-east1=", "no rate")])
 def test_what_is_no_place_with_a_value_is_refused(text: str, why: str) -> None:
     with pytest.raises(click.BadParameter, match=why):
         ForPlace(Rate()).convert(text, None, None)

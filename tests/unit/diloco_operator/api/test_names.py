@@ -30,6 +30,7 @@ ALLOWED = {
         "--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model",
     ): "options",
     ("controller/diloco_cli/diloco/simulations/assumptions.py", "--syncer-bandwidth"): "an option",
+    ("controller/diloco_cli/diloco/up.py", "--syncer-bandwidth"): "the same",
     ("controller/diloco_operator/kube/rest/config.py", "ca.crt"): "a file of every service account",
     ("controller/diloco_local/addresses.py", "diloco-loopback-127."): "a lock file of this machine",
     ("controller/diloco_local/supervisor.py", "DILOCO_LOCAL_CONTAINER"): "the supervisor runs by its path and imports no package",
