@@ -36,7 +36,7 @@ from diloco_operator.report import (
 _MOST_REASONS = 32
 """Reasons for a refusal that a unit can have, with room for reasons of newer syncers."""
 _REASON_LIMIT = 64
-_UNIT_LIMIT = 63
+_NAME_LIMIT = 63
 _PAUSE_LIMIT = 200
 _MOST_ROUND_TRIP = 60.0
 """Seconds. A stream whose ping takes longer has ended."""
@@ -95,7 +95,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
         links={
             link.cluster: Link(_count(link.received_bytes_per_second), _count(link.sent_bytes_per_second))
             for link in wire.links
-            if len(link.cluster) <= _UNIT_LIMIT
+            if len(link.cluster) <= _NAME_LIMIT
         },
         samples=_count(wire.samples),
         incarnation=wire.incarnation[:_INCARNATION_BYTES].hex(),
@@ -148,7 +148,7 @@ def _what_happened(wire: diloco_pb2.Entry, most_units: int) -> LocalStep | Merge
         case "step":
             step = wire.step
             return LocalStep(
-                unit=clip(step.unit, _UNIT_LIMIT),
+                unit=clip(step.unit, _NAME_LIMIT),
                 attempt=_count(step.attempt),
                 step=_count(step.local_step),
                 seconds=step.step_seconds if 0 <= step.step_seconds < math.inf else None,
@@ -159,7 +159,7 @@ def _what_happened(wire: diloco_pb2.Entry, most_units: int) -> LocalStep | Merge
         case "merge":
             merge = wire.merge
             _check_count(len(merge.units), most_units, "units in a merge")
-            units = tuple(clip(unit, _UNIT_LIMIT) for unit in merge.units)
+            units = tuple(clip(unit, _NAME_LIMIT) for unit in merge.units)
             return Merge(_count(merge.t), _count(merge.fragment), units, _loss(merge.loss) if merge.HasField("loss") else None)
         case _:
             return None
