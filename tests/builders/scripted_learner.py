@@ -204,9 +204,10 @@ class ScriptedLearner:
             self.welcomed_rank(rank)
         return self
 
-    def seed(self) -> Self:
-        """Each rank sends its portions, and holds version 0 of them."""
-        for rank, stream in enumerate(self.streams):
+    def seed(self, ranks: Sequence[int] | None = None) -> Self:
+        """All ranks, or these, send their portions, and hold version 0 of them."""
+        for rank in range(self.ranks) if ranks is None else ranks:
+            stream = self.streams[rank]
             for p, own in enumerate(self.portions[rank]):
                 value = own.cut(pack(own.fragment, self.arrays))
                 self.held[rank][p] = 0, value

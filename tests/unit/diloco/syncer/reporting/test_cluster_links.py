@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
+from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, unit_in, until
 from builders.scripted_learner import ScriptedLearner
 from builders.shardings import rows
 from diloco.contract import MOST_PARTS
@@ -122,15 +122,19 @@ def test_all_ranks_of_a_unit_count_for_the_link_of_its_cluster_and_no_unit_at_ho
         ScriptedLearner(syncer, unit="home-0") as home,
     ):
         far.welcomed(cluster="tokyo")
-        far.welcomed_rank(1)
-        far.seed()
-        home.welcomed()
-        report = reported(syncer, lambda report: sum(unit.received_bytes for unit in report.units) >= 4 * far.fragments[0].size, "the seed")
-        # Rank 1 names no cluster in its Hello: it is in its leader's. Its part of the seed came as one chunk, so at once.
-        (link,) = report.links
-        assert link.cluster == "tokyo"
-        assert 4 * far.portions[1][0].size // 5 <= link.received_bytes_per_second <= 4 * far.fragments[0].size // 5
-        assert link.sent_bytes_per_second == 0, "it acknowledges nothing, so nothing is known to have arrived"
+        far.welcomed_rank(1)  # it names no cluster: it is in its leader's
+        of_rank_1 = 4 * far.portions[1][0].size
+        far.seed(ranks=[1])
+        report = reported(syncer, lambda report: report.links, "the follower's part of the seed")
+        assert link_to("tokyo", report) == Link(cluster="tokyo", received_bytes_per_second=of_rank_1 // 5), "it came as one chunk"
+        far.seed(ranks=[0])
+        home.join().step(1)
+        home.push(home.pulled())
+        whole = 4 * home.fragments[0].size
+        report = reported(syncer, lambda report: unit_in(report, "home-0").received_bytes == whole, "home's contribution")
+        assert [link.cluster for link in report.links] == ["tokyo"]
+        assert link_to("tokyo", report).received_bytes_per_second <= whole // 5, "the seed alone"
+        assert link_to("tokyo", report).sent_bytes_per_second == 0, "it acknowledges nothing, so nothing is known to have arrived"
 
 
 def test_what_a_learner_acknowledges_counts_as_arrived_and_tells_the_round_trip(tmp_path: Path) -> None:
