@@ -84,7 +84,7 @@ def _over(view: JobView) -> Dominant | None:
         return None
     kind = ConditionType.COMPLETE if view.complete else ConditionType.FAILED
     condition = _condition(view, kind)
-    step = f"kubectl diloco export {_job(view)} -o model.safetensors"
+    step = f"{_at_home(view, 'export')} -o model.safetensors"
     if not view.complete:
         step = f"remove the cause, then kubectl diloco retry {_job(view)}"
     return _of_condition(Cause.OVER, condition, step)
@@ -115,7 +115,7 @@ def _blocked(view: JobView) -> Dominant | None:
 
 def _syncer(view: JobView) -> Dominant | None:
     condition = _concerning(view, Concern.SYNCER)
-    return _of_condition(Cause.SYNCER, condition, f"kubectl diloco logs {view.name} syncer {view.flags}") if condition else None
+    return _of_condition(Cause.SYNCER, condition, _at_home(view, "logs", "syncer ")) if condition else None
 
 
 def _pods(view: JobView) -> Dominant | None:
@@ -211,6 +211,14 @@ def _meaning(reason: str) -> str:
 
 def _job(view: JobView) -> str:
     return f"{view.name} {view.flags}"
+
+
+def _at_home(view: JobView, command: str, argument: str = "") -> str:
+    """A command about the syncer or its volume, which a part has in the cluster of its job."""
+    home = view.status.home
+    if home is not None and home.name:
+        return f"in the cluster of job {home.name}: kubectl diloco {command} {home.name} {argument}-n {home.namespace}"
+    return f"kubectl diloco {command} {view.name} {argument}{view.flags}"
 
 
 def _log(view: JobView, unit: UnitStatus) -> str:

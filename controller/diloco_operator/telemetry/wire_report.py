@@ -15,6 +15,7 @@ from diloco.wording import one_line
 
 from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_PARTS
+from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.report import (
@@ -113,8 +114,8 @@ def _count(value: int) -> int:
 
 
 def _figure(value: float) -> float:
-    """Return a speed, a share or a duration, 0 for a number that cannot be one."""
-    return value if 0 <= value < math.inf else 0.0
+    """Return a speed, a share or a duration, 0 for a number that cannot be one. None is larger than the largest speed."""
+    return value if 0 <= value <= MOST_TOKENS_PER_SECOND else 0.0
 
 
 def _loss(value: float) -> float | None:

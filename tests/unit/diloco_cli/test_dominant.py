@@ -32,6 +32,7 @@ REFUSED = unit("v5p-3", "Pending", 0, reason="PodsRefused", message="exceeded qu
 ASKED = unit("v5p-4", "Starting", 1, reason="WaitingForNodes", message="asked the autoscaler")
 STARTS = unit("v5p-5", "Joining", 1, reason="TakingParameters", message="receives")
 EXPORT = "Let the job complete, or export the model: kubectl diloco export lm -n team. Do not suspend the job."
+HOME: Obj = {"part": "tokyo", "name": "whole", "namespace": "there"}
 SYNCER = said("Training", "False", "SyncerStarting")
 TAKEN = said("Training", "False", "NameTaken")
 
@@ -80,6 +81,11 @@ def test_a_cause_has_the_words_of_the_operator_the_meaning_of_the_reason_and_a_n
         (a_view({**CRASHES, "attempt": 3}), "kubectl diloco logs lm v5p-2 -p -n team"),
         (a_view(GIVEN_UP), "kubectl diloco logs lm v5p-1 -n team; once the cause is gone, kubectl diloco retry lm -n team"),
         (a_view(conditions=[SYNCER]), "kubectl diloco logs lm syncer -n team"),
+        (a_view(conditions=[SYNCER], home=HOME), "in the cluster of job whole: kubectl diloco logs whole syncer -n there"),
+        (
+            a_view(conditions=[said("Complete", "True", "HomeComplete")], home=HOME),
+            "in the cluster of job whole: kubectl diloco export whole -n there -o model.safetensors",
+        ),
         (a_view(spec={"suspend": True}), "kubectl diloco resume lm -n team"),
         (a_view(conditions=[said("Degraded", "True", "VolumeDeleted")]), EXPORT),
         (a_view(conditions=[said("Failed", "True", "SyncerFailed")]), "remove the cause, then kubectl diloco retry lm -n team"),

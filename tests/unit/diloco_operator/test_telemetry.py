@@ -366,10 +366,18 @@ def test_what_no_link_can_have_is_bounded_or_left_out() -> None:
     assert report.links == {"n" * 63: (0, MOST_COUNT), "": (0, MOST_COUNT)}
 
 
-@pytest.mark.parametrize(("said", "read"), [(0.0831, 0.0831), (0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (math.inf, 0.0), (1e300, 60.0)])
+@pytest.mark.parametrize(
+    ("said", "read"), [(0.0831, 0.0831), (0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (math.inf, 0.0), (1e9, 60.0), (1e300, 0.0)]
+)
 def test_a_round_trip_is_a_time_of_at_most_a_minute(said: float, read: float) -> None:
     unit = pb.UnitReport(unit="u", state=pb.UnitReport.CONTRIBUTING, round_trip_seconds=said)
     assert report_of(pb.Report(units=[unit]), received_at=0.0).units["u"].round_trip_seconds == read
+
+
+@pytest.mark.parametrize(("said", "read"), [(1e12, 1e12), (1.1e12, 0.0), (1e300, 0.0)])
+def test_a_speed_that_no_unit_has_is_none(said: float, read: float) -> None:
+    unit = pb.UnitReport(unit="u", state=pb.UnitReport.CONTRIBUTING, tokens_per_second=said)
+    assert report_of(pb.Report(units=[unit]), received_at=0.0).units["u"].tokens_per_second == read
 
 
 @pytest.mark.parametrize("said", [0.0, -1.0, math.nan, math.inf])
