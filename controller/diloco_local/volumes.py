@@ -197,8 +197,9 @@ def publish(folder: Path, files: Mapping[str, File]) -> None:
             (folder / name).symlink_to(f"{_DATA}/{name}")
     for entry in list(folder.iterdir()):
         if entry.name.startswith(".."):
-            # The old folder goes last: readers opened files in it before the rename.
-            if entry not in (link, fresh):
+            # The old folder goes last: readers opened files in it before the rename. Names are compared, because `mkdtemp` returns a path
+            # without "..", which `folder` may have.
+            if entry.name not in (link.name, fresh.name):
                 shutil.rmtree(entry)
         elif entry.name not in shown:
             entry.unlink()

@@ -36,6 +36,13 @@ def test_nothing_is_touched_when_nothing_changed(tmp_path: Path) -> None:
     assert (tmp_path / "..data").readlink() == before
 
 
+def test_a_state_directory_may_be_given_from_a_folder_beside_it(tmp_path: Path) -> None:
+    """As `diloco up --state-dir ../state`."""
+    (tmp_path / "examples").mkdir()
+    publish(tmp_path / "examples" / ".." / "volume", {"job.json": File(b"{}")})
+    assert shown(tmp_path / "volume") == {"job.json": b"{}"}
+
+
 def test_a_volume_may_be_empty_and_modes_are_kept(tmp_path: Path) -> None:
     publish(tmp_path, {"key": File(b"secret", 0o400)})
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o400
