@@ -5,7 +5,7 @@ See docs/decisions/0138-job-state.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,14 +18,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from diloco_cli.job_tables import NOTHING, Table, cell_text, parts_table, units_table
+from diloco_cli.job_tables import NOTHING, Table, cell_text, elsewhere_table, parts_table, units_table
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.view_model import JobView, Line, seconds_left
 from diloco_cli.view_text import count, duration, goodput_lines, plain, shortly
 
 _WIDE = 120
 """Columns from which the table of units has one for messages. The figures take some 80."""
-_TEXTS = ("NAMESPACE", "JOB", "UNIT", "STATE", "SLICE")
+_TEXTS = ("NAMESPACE", "JOB", "UNIT", "PART", "CLUSTER", "STATE", "SLICE")
 """Columns without numbers, which are aligned to the left."""
 _WHY = "WHY"
 """The column that takes the rest of the width."""
@@ -110,6 +110,7 @@ class Screen:
         top: list[RenderableType] = []
         for view in self.views:
             top += [header(view, self.now), live_units(view.status.units, self.now, options.max_width), Text()]
+            top += [each for table in _elsewhere(view) for each in (live_table(table, self.now, cut=True), Text())]
         last = Text(self.footer, style="dim")
         room = options.size.height - sum(len(console.render_lines(part, options, pad=False)) for part in (*top, last))
         shown: list[Text] = []
@@ -123,6 +124,15 @@ class Screen:
                 break
             shown.insert(0, text)
         yield from (*top, *shown, last)
+
+
+def _elsewhere(view: JobView) -> Iterator[Table]:
+    """Yield tables of the parts in other clusters and of their units, if the job has any."""
+    if view.status.parts:
+        yield parts_table(view.status.parts)
+    units = elsewhere_table(view.status)
+    if units.rows:
+        yield units
 
 
 def summary(view: JobView) -> RenderableType:

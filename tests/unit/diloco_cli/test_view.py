@@ -195,6 +195,14 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     assert "Ctrl-C drains" in text
 
 
+def test_screen_shows_the_parts_of_a_job_and_their_units() -> None:
+    far = {"name": "far-0", "state": "Contributing", "since": "2026-11-20T21:00:00Z", "attempt": 1, "tokens": 5000}
+    part = {"name": "tokyo", "state": "Training", "units": [far], "contributing": 1, "tokens": 5000, "weight": 0.4, "mergeShare": 0.97}
+    rows = [line.split() for line in rendered(Screen([view(step=100, Training="True", parts=[part])], [], NOW, "drains")).splitlines()]
+    assert ["tokyo", "Training", "1/1", "0", "40%", "97%", "5.00k", "-"] in rows
+    assert ["far-0", "tokyo", "Contributing", "1m00s", "1", "5.00k"] in rows
+
+
 LONG = "attempt 3 ended: exit 1: CUDA error: device-side assert triggered; the next one starts at 2026-11-20T21:01:30Z, after its pause"
 
 
