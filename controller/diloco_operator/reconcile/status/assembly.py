@@ -14,7 +14,7 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.spec import Part, unit_names
-from diloco_operator.api.state import OVER
+from diloco_operator.api.state import OVER, JobState
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
@@ -32,7 +32,7 @@ from diloco_operator.reconcile.status.write import PART_FIGURES
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
-from diloco_operator.report import Link, Report, UnitReport
+from diloco_operator.report import Link, Report, UnitPhase, UnitReport
 
 _LONGEST_MESSAGE = 1024
 
@@ -100,8 +100,8 @@ def assemble(
             "min": learners.min,
             "max": learners.max,
         },
-        **({"outside": _outside(context)} if learners.outside else {}),
-        **({"parts": _parts(context)} if context.spec.parts else {}),
+        **({"outside": _ended(_outside(context), state, context.now)} if learners.outside else {}),
+        **({"parts": _parts(context, state)} if context.spec.parts else {}),
         **({"home": _home(context)} if context.is_part else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
@@ -125,8 +125,20 @@ def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
     return entries
 
 
-def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
-    """What the syncer says about each part. Without a recent report everything stays as it was."""
+def _ended(units: Iterable[dict[str, Any]], state: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
+    """Say of units that this operator does not run what became of them with the syncer, if it has ended. `state`: of the job."""
+    if state.get("state") not in _WITHOUT_SYNCER:
+        return list(units)
+    phase = UnitPhase.DONE if state["state"] == JobState.COMPLETE else UnitPhase.DISCONNECTED
+    last = {"state": phase.value, "since": format_timestamp(now)}
+    return [{**unit, **last} if unit.get("state") in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING) else unit for unit in units]
+
+
+_WITHOUT_SYNCER = (*OVER, JobState.SUSPENDED)
+
+
+def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the syncer says about each part. Without a recent report everything stays as it was. `state`: of the job."""
     before = _by_name(context.observed.job.status.get("parts"))
     report = context.report
     entries = []
@@ -136,6 +148,10 @@ def _parts(context: ReconcileContext) -> list[dict[str, Any]]:
             heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at) | _link(report, part)
         else:
             heard = {key: value for key, value in old.items() if key in _HEARD}
+        if "units" in heard:
+            heard["units"] = _ended(heard["units"], state, context.now)
+            if state.get("state") in _WITHOUT_SYNCER:
+                heard |= {"contributing": 0, "tokensPerSecond": 0.0}
         entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name), old)})
     return entries
 

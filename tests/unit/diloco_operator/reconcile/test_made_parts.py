@@ -137,6 +137,25 @@ def test_a_failed_job_suspends_its_parts_and_a_complete_one_leaves_them_to_end()
         assert [ended.status["learners"][count] for count in ("desired", "placed", "contributing")] == [0, 0, 0], "wherever they were"
 
 
+@pytest.mark.parametrize(("ends", "state"), [(True, "Done"), (False, "Disconnected")])
+def test_no_unit_elsewhere_contributes_to_a_syncer_that_has_ended(ends: bool, state: str) -> None:
+    """Its last report may say so for ever."""
+    stage = a_stage().train()
+    stage.syncer_says("far-0", 1, UnitPhase.CONTRIBUTING)
+    stage.syncer_says("far-1", 1, UnitPhase.DISCONNECTED)
+    stage.settle()
+    stage.now += 1
+    if ends:
+        exits(stage.syncer, 0, stage.now)
+    else:
+        stage.edit(suspend=True)
+    stage.settle()
+    [part] = stage.status["parts"]
+    assert [unit["state"] for unit in part["units"]] == [state, "Disconnected"]
+    assert (part["contributing"], part["tokensPerSecond"]) == (0, 0.0)
+    assert stage.reconcile_only().status is None, "it is said once"
+
+
 def test_learners_outside_and_units_of_a_part_may_be_the_quorum_together() -> None:
     stage = a_stage(tokyo=1, most=2, least=2, restart={"limit": 0}, outside=["lab"])
     stage.edit(training={**stage.job["spec"]["training"], "quorum": 2})
