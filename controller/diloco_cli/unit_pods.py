@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diloco_operator.api.names import COMPONENT_LEARNER, LABEL_ATTEMPT, LABEL_COMPONENT, LABEL_HOST, LABEL_JOB, LABEL_UNIT, PODS
 from diloco_operator.kube.client import Client, Obj
+from diloco_operator.kube.fields import controller_uid, fields, label_number, needed_string, string
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,16 @@ class UnitPod:
 
     @classmethod
     def of(cls, pod: Obj) -> UnitPod:
-        meta = pod["metadata"]
-        labels = meta["labels"]
-        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in meta
+        """Raises MalformedField."""
+        meta, status = fields(pod, "metadata"), fields(pod, "status")
+        labels = fields(meta, "labels", "metadata")
         return cls(
-            meta["name"], meta["uid"], int(labels[LABEL_ATTEMPT]), int(labels[LABEL_HOST]), pod["spec"].get("nodeName") or "", has_ended
+            name=needed_string(meta, "name", "metadata"),
+            uid=needed_string(meta, "uid", "metadata"),
+            attempt=label_number(string(labels, LABEL_ATTEMPT, "metadata.labels")),
+            host=label_number(string(labels, LABEL_HOST, "metadata.labels")),
+            node=string(fields(pod, "spec"), "nodeName", "spec"),
+            ended=string(status, "phase", "status") in ("Succeeded", "Failed") or "deletionTimestamp" in meta,
         )
 
 
@@ -36,10 +42,19 @@ def unit_selector(job: str, unit: str) -> str:
     return f"{LABEL_JOB}={job},{LABEL_UNIT}={unit},{LABEL_COMPONENT}={COMPONENT_LEARNER}"
 
 
-async def unit_pods(client: Client, namespace: str, job: str, unit: str) -> list[UnitPod]:
-    """All pods of the unit, sorted by attempt and host."""
-    pods = await client.list(PODS, namespace, label_selector=unit_selector(job, unit))
-    return sorted(map(UnitPod.of, pods.items), key=lambda pod: (pod.attempt, pod.host))
+def owned_by(job: str, pods: Iterable[Obj]) -> dict[UnitPod, Obj]:
+    """Return the pods of a unit, sorted by attempt and host. `job` is the job's uid: pods that it does not own are left out, since every
+    user who may create pods can give them a unit's labels. Raises MalformedField."""
+    owned = {UnitPod.of(pod): pod for pod in pods if controller_uid(fields(pod, "metadata")) == job}
+    numbered = (pod for pod in owned if pod.attempt >= 0 and pod.host >= 0)
+    return {pod: owned[pod] for pod in sorted(numbered, key=lambda pod: (pod.attempt, pod.host))}
+
+
+async def unit_pods(client: Client, job: Obj, unit: str) -> list[UnitPod]:
+    """All pods of the unit, sorted by attempt and host. Raises MalformedField."""
+    meta = job["metadata"]
+    pods = await client.list(PODS, meta["namespace"], label_selector=unit_selector(meta["name"], unit))
+    return list(owned_by(meta["uid"], pods.items))
 
 
 def of_newest_attempt(pods: Sequence[UnitPod]) -> list[UnitPod]:

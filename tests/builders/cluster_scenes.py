@@ -220,6 +220,12 @@ def unit(name: str = "v5p-0", state: str = "Training", attempt: int = 1, **field
     return {"name": name, "pool": name.rpartition("-")[0], "state": state, "attempt": attempt, "since": SINCE, **fields}
 
 
+def owner_of(job: Obj) -> Obj:
+    """The owner reference of what the operator makes for the job."""
+    meta = {key: job["metadata"][key] for key in ("name", "uid")}
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "controller": True, **meta}
+
+
 async def begin(cluster: FakeCluster, *units: Obj, pods: Sequence[Obj] = (), **status: str) -> None:
     """The job `bytes-lm` of namespace `team`, with these units, pods and conditions."""
     await cluster.api.create(names.CUSTOM_RESOURCES, build_crd())
@@ -237,8 +243,11 @@ async def set_status(cluster: FakeCluster, *units: Obj, **status: str) -> None:
     await cluster.write_status(names.DILOCO_JOBS, "bytes-lm", said, namespace="team")
 
 
-async def add_pod(cluster: FakeCluster, pod: Obj, phase: str = "Running") -> None:
+async def add_pod(cluster: FakeCluster, pod: Obj, phase: str = "Running", *, owned: bool = True) -> None:
+    """`owned`: by the job `bytes-lm`; else a stranger has made it."""
+    job = await cluster.api.get(names.DILOCO_JOBS, "team", "bytes-lm")
     meta = {key: value for key, value in pod["metadata"].items() if key in ("name", "namespace", "labels", "annotations")}
+    meta |= {"ownerReferences": [owner_of(job)]} if owned else {}
     node = pod["metadata"]["annotations"][names.ANNOTATION_NODE]
     spec = {"containers": [{"name": "learner", "image": "trainer:1"}], "nodeName": node, "terminationGracePeriodSeconds": 0}
     await cluster.api.create(names.PODS, {"metadata": meta, "spec": spec})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from builders.cluster_scenes import owner_of
 from builders.control_plane import PROGRAMS, CommandFailed, ControlPlane
 from builders.jobs import Obj, a_manifest
 from builders.pods import a_learner_pod
@@ -65,6 +66,8 @@ class Team:
             for key, value in a_learner_pod(host=host, attempt=attempt)["metadata"].items()
             if key in ("name", "labels", "annotations")
         }
+        job = self.plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{self.namespace}/dilocojobs/bytes-lm")
+        meta["ownerReferences"] = [owner_of(job)]
         spec = {"containers": [{"name": "learner", "image": "none"}], "nodeName": NODE, "terminationGracePeriodSeconds": 0}
         self.plane.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", {"metadata": meta, "spec": spec})
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from diloco_operator.api.names import LABEL_ATTEMPT, LABEL_HOST, LEARNER_CONTAINER
+from diloco_operator.api.names import LEARNER_CONTAINER
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.fields import controller_uid, fields, moment, objects, string, text, whole_number
+from diloco_operator.kube.fields import fields, moment, objects, text, whole_number
 
-from diloco_cli.unit_pods import UnitPod, of_newest_attempt
+from diloco_cli.unit_pods import UnitPod, of_newest_attempt, owned_by
 
 LOG_LINES = 200
 """Lines that are shown of the end of a log."""
@@ -57,15 +57,9 @@ class UnitPods:
 
 
 def hosts_of(pods: Iterable[Obj], job: str) -> list[Host]:
-    """Hosts of the newest attempt, sorted by index. `job` is the job's uid: pods that it does not own are left out, since every user who
-    may create pods can give them these labels. Raises MalformedField."""
-    owned = {}
-    for pod in pods:
-        labels, meta = fields(fields(pod, "metadata"), "labels", "metadata"), fields(pod, "metadata")
-        if controller_uid(meta) == job and all(str(labels.get(label, "")).isdecimal() for label in (LABEL_ATTEMPT, LABEL_HOST)):
-            owned[string(meta, "name")] = pod
-    newest = of_newest_attempt([UnitPod.of(pod) for pod in owned.values()])
-    return sorted((_host(pod, owned[pod.name]) for pod in newest), key=lambda host: host.index)
+    """Hosts of the newest attempt, sorted by index. `job` and errors are as for `owned_by`."""
+    owned = owned_by(job, pods)
+    return [_host(pod, owned[pod]) for pod in of_newest_attempt(list(owned))]
 
 
 def _host(pod: UnitPod, obj: Obj) -> Host:

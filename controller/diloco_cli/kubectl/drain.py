@@ -42,11 +42,12 @@ class DrainedUnit:
 async def drain(client: Client, unit: DrainedUnit, emit: Emit, *, cordon: bool, wait: bool, seconds: float) -> None:
     """Evict every pod of the unit's newest attempt. `cordon` cordons its nodes first, and `wait` waits until the unit contributes with a
     later attempt, all within `seconds`. Raises `CommandError` if there is nothing to drain or the unit does not come back."""
-    view = JobView.of(await find_job(client, unit.namespace, unit.job))
+    job = await find_job(client, unit.namespace, unit.job)
+    view = JobView.of(job)
     before = unit_of(view, unit.name)
     if view.over:
         raise CommandError(f'job "{unit.job}" has ended, so there is nothing to drain')
-    pods = of_newest_attempt(await unit_pods(client, unit.namespace, unit.job, unit.name))
+    pods = of_newest_attempt(await unit_pods(client, job, unit.name))
     running = [pod for pod in pods if not pod.ended]
     if not running:
         raise CommandError(f"unit {unit.name} has no running pods to drain: {describe(before)}")

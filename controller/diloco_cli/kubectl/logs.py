@@ -85,10 +85,11 @@ def unit_logs(
 
 async def logs_of(client: Client, namespace: str, job: str, unit: str, *, host: int | None, previous: bool, container: str) -> UnitLogs:
     """Choose the logs of a unit, or of the syncer if `unit` is `SYNCER`. Raises `CommandError` that says what exists."""
-    view = JobView.of(await find_job(client, namespace, job))
+    obj = await find_job(client, namespace, job)
+    view = JobView.of(obj)
     if unit == SYNCER:
         return UnitLogs([syncer_source(view, container, previous=previous)])
-    pods = await unit_pods(client, namespace, job, unit)
+    pods = await unit_pods(client, obj, unit)
     record = next((status for status in view.status.units if status.name == unit), None)
     if not pods:
         unit_of(view, unit)  # a wrong name gets another message than a unit without pods

@@ -123,6 +123,11 @@ def text(holder: Fields, key: str, at: str = "", *, limit: int = TEXT_LIMIT, lin
     return clip(value, limit, lines=lines)
 
 
+def label_number(text: str) -> int:
+    """The number in a label's text, -1 if it is not a number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+
+
 def whole_number(holder: Fields, key: str, at: str = "", *, least: int = -MOST, most: int = MOST) -> int:
     """Return the whole number `holder[key]`; 0 without one."""
     value = holder.get(key)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.cluster_scenes import begin, conditions, on_a_cluster, unit
+from builders.cluster_scenes import add_pod, begin, conditions, on_a_cluster, owner_of, unit
 from builders.fake_cluster import FakeCluster
 from builders.pod_logs import Logs
 from builders.pods import a_learner_pod
 from diloco_cli.cluster import CommandError
 from diloco_cli.kubectl.logs import show_logs, syncer_source, unit_logs
 from diloco_cli.pod_logs import Source
-from diloco_cli.unit_pods import UnitPod, unit_pods
+from diloco_cli.unit_pods import UnitPod, owned_by, unit_pods
 from diloco_cli.view_model import JobView
+from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.api.status import UnitStatus
 from diloco_operator.kube.client import BadRequest, LogRequest, NotFound
 
@@ -25,9 +26,18 @@ async def printed(logs: Logs, *sources: Source, follow: bool = False, tail: int 
 
 
 @on_a_cluster
+async def test_pods_that_others_gave_the_labels_of_a_unit_are_none_of_it(cluster: FakeCluster) -> None:
+    await begin(cluster, unit(), pods=[a_learner_pod()])
+    await add_pod(cluster, a_learner_pod(attempt=9), owned=False)
+    job = await cluster.api.get(DILOCO_JOBS, "team", "bytes-lm")
+    assert [pod.attempt for pod in await unit_pods(cluster.api, job, "v5p-0")] == [1]
+    assert owned_by(job["metadata"]["uid"], [{**a_learner_pod(ownerReferences=[owner_of(job)], labels={})}]) == {}
+
+
+@on_a_cluster
 async def test_logs_are_of_the_newest_attempt_and_every_host_is_told_apart(cluster: FakeCluster) -> None:
     await begin(cluster, unit(), pods=[a_learner_pod(attempt=1), a_learner_pod(attempt=2, host=1), a_learner_pod(attempt=2, host=0)])
-    pods = await unit_pods(cluster.api, "team", "bytes-lm", "v5p-0")
+    pods = await unit_pods(cluster.api, await cluster.api.get(DILOCO_JOBS, "team", "bytes-lm"), "v5p-0")
     record = a_unit(attempt=2, failed_attempt=1)
     both = unit_logs("v5p-0", record, pods, host=None, previous=False, container="")
     or_previous = "; -p prints that of attempt 1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.cluster_scenes import SINCE, conditions, unit
+from builders.cluster_scenes import SINCE, conditions, owner_of, unit
 from builders.jobs import Obj, a_job
 from builders.pods import a_learner_pod
 from builders.served_api import ServedApi, a_kubeconfig, served
@@ -64,6 +64,7 @@ class TwoClusters:
         for each in units:
             pod = a_learner_pod(each["name"], job=name, namespace=namespace)
             meta = {key: pod["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
+            meta["ownerReferences"] = [owner_of(created)]
             spec = {"containers": [{"name": "learner", "image": "i"}], "nodeName": "tpu-0", "terminationGracePeriodSeconds": 0}
             await cluster.api.create(names.PODS, {"metadata": meta, "spec": spec})
             await cluster.api.patch(names.PODS, namespace, meta["name"], {"status": {"phase": "Running"}}, subresource="status")

@@ -16,12 +16,12 @@ from diloco_operator.kube.fields import (
     contents,
     controller_uid,
     fields,
+    label_number,
     needed_string,
     objects,
     string,
 )
 from diloco_operator.reconcile.observe.part_secret import PartSecret
-from diloco_operator.reconcile.observe.pods import label_number
 from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
 
 

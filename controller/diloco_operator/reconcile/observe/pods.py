@@ -21,6 +21,7 @@ from diloco_operator.kube.fields import (
     clip,
     controller_uid,
     fields,
+    label_number,
     moment,
     needed_string,
     objects,
@@ -255,11 +256,6 @@ def _loopback(text: str) -> str:
     """Like `_address`, but only an address of this machine: a user who may annotate pods must not choose where the operator connects."""
     address = _address(text)
     return address if address and ipaddress.ip_address(address).is_loopback else ""
-
-
-def label_number(text: str) -> int:
-    """The number in a label's text, -1 if it is not a number."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
 
 def _join(reason: str, message: str) -> str:
