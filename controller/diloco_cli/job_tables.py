@@ -136,9 +136,9 @@ def parts_table(parts: Sequence[PartStatus]) -> Table:
 
 
 def part_costs_table(parts: Sequence[PartStatus]) -> Table:
-    """A row for each part of which its link or its hardware is known: what the link carries, and for how long units held accelerators."""
+    """A row for each part of which its link or its hardware is known: what the link carries, and how its units used the accelerators."""
     known = [part for part in parts if part.round_trip_seconds is not None or part.received_bytes_per_second or part.accelerator_hours]
-    head = ("PART", "ROUND TRIP", "UP", "DOWN", "ACCELERATOR-HOURS", "TOKENS/ACCELERATOR-HOUR")
+    head = ("PART", "ROUND TRIP", "UP", "DOWN", "GOODPUT", "ACCELERATOR-HOURS", "TOKENS/ACCELERATOR-HOUR")
     return Table(head, [_part_costs(part) for part in known])
 
 
@@ -163,6 +163,7 @@ def _part_costs(part: PartStatus) -> Sequence[Value]:
         part.name,
         NOTHING if part.round_trip_seconds is None else f"{1000 * part.round_trip_seconds:.0f}ms",
         *(NOTHING if rate is None else f"{count(rate)}B/s" for rate in (part.received_bytes_per_second, part.sent_bytes_per_second)),
+        NOTHING if part.productive_share is None else f"{part.productive_share:.0%}",
         ", ".join(f"{hours_text(held)} {kind}" for kind, held in hours.items()) or NOTHING,
         tokens_an_hour(hours, part.tokens),
     )

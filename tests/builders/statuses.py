@@ -134,7 +134,7 @@ def _a_part(message: str) -> dict[str, Any]:
     figures = {"tokens": MOST_COUNT, "tokensPerSecond": 1234567890.1, "weight": 0.123, "lastHeard": moment, "silentSince": moment}
     figures |= {"mergeShare": 0.12, "roundTripSeconds": 12.3456}
     figures |= dict.fromkeys(("receivedBytesPerSecond", "sentBytesPerSecond", "receivedBytes", "sentBytes"), MOST_COUNT)
-    made = {"namespace": "n" * 63, "state": "Suspended", "message": message, "acceleratorHours": HOURS}
+    made = {"namespace": "n" * 63, "state": "Suspended", "message": message, "acceleratorHours": HOURS, "productiveShare": 0.1234}
     return {"name": "p" * 32, "units": units, "contributing": 32, **made, **figures}
 
 

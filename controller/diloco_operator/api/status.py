@@ -185,6 +185,9 @@ class PartStatus(ApiModel):
         description="Hours for which its units held accelerators, as status.goodput of its DiLoCoJob says, if this operator has made it. A "
         "DiLoCoJob that is made anew counts from 0; then the larger number stays here.",
     )
+    productive_share: float | None = Field(
+        None, ge=0, le=1, description="Its goodput, as status.goodput of its DiLoCoJob says, if this operator has made it."
+    )
     silent_since: Timestamp | None = Field(None, description="Since when its cluster does not answer; absent: it does.")
 
 

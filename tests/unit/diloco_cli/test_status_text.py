@@ -77,7 +77,7 @@ def test_status_tells_which_slices_are_kept_beside_the_units() -> None:
 def test_status_tells_the_accelerator_hours_and_the_tokens_for_them() -> None:
     goodput = {"measuredAt": "2026-11-20T21:00:00Z", "acceleratorHours": {"tpu-v5p": 12.42, "nvidia-h100-80gb": 3.08}}
     parts: list[Obj] = [
-        {"name": "tokyo", "tokens": 5_000_000, "acceleratorHours": {"tpu-v6e": 2.5}},
+        {"name": "tokyo", "tokens": 5_000_000, "acceleratorHours": {"tpu-v6e": 2.5}, "productiveShare": 0.937},
         {"name": "osaka", "tokens": 1_000_000},
     ]
     outside: list[Obj] = [{"name": "lab", "tokens": 400_000}]
@@ -86,8 +86,8 @@ def test_status_tells_the_accelerator_hours_and_the_tokens_for_them() -> None:
     # 25.0 M of the job less 5.0 M, 1.0 M and 0.4 M of the others are 18.6 M in 15.5 hours.
     assert "  12.4 h of tpu-v5p, 3.1 h of nvidia-h100-80gb; 1.20M tokens an accelerator-hour" in lines
     assert [line.rstrip() for line in lines[-2:]] == [
-        "PART    ROUND TRIP   UP   DOWN   ACCELERATOR-HOURS   TOKENS/ACCELERATOR-HOUR",
-        "tokyo   -            -    -      2.5 tpu-v6e         2.00M",
+        "PART    ROUND TRIP   UP   DOWN   GOODPUT   ACCELERATOR-HOURS   TOKENS/ACCELERATOR-HOUR",
+        "tokyo   -            -    -      94%       2.5 tpu-v6e         2.00M",
     ]
     assert as_json(view)["goodput"]["acceleratorHours"] == goodput["acceleratorHours"]
     assert as_json(view)["parts"][0]["acceleratorHours"] == {"tpu-v6e": 2.5}
@@ -132,8 +132,8 @@ def test_status_tells_what_is_heard_of_the_parts_in_other_clusters() -> None:
         f"tokyo   Degraded   1/2          900        40%      97%      5.00k    10s     {failed}",
         f"osaka   -          0/0          0          0%       -        0        -       {silent}",
         "",
-        "PART    ROUND TRIP   UP         DOWN      ACCELERATOR-HOURS   TOKENS/ACCELERATOR-HOUR",
-        "tokyo   83ms         41.2MB/s   812kB/s   -                   -",
+        "PART    ROUND TRIP   UP         DOWN      GOODPUT   ACCELERATOR-HOURS   TOKENS/ACCELERATOR-HOUR",
+        "tokyo   83ms         41.2MB/s   812kB/s   -         -                   -",
     ]
     assert [part["name"] for part in as_json(a_view(parts=parts, Training="True"))["parts"]] == ["tokyo", "osaka"]
 

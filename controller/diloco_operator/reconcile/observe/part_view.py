@@ -48,6 +48,8 @@ class PartJob:
     pools: Mapping[str, PartPoolView]
     accelerator_hours: Mapping[str, float]
     """Accelerator -> hours for which its units held one of it."""
+    productive_share: float | None
+    """Training in all time of its units, 0 to 1. None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,14 @@ def project_part_job(obj: Obj) -> PartJob:
         message=f"{reason}: {said}" if reason and said else reason or said,
         pools={string(each, "name", "status.pools[]"): _pool(each) for each in objects(status, "pools", "status")},
         accelerator_hours=_hours(fields(status, "goodput", "status")),
+        productive_share=_share(fields(status, "goodput", "status")),
     )
+
+
+def _share(goodput: Mapping[str, Any]) -> float | None:
+    """It decides nothing either: what is no share counts as not said."""
+    share = goodput.get("productiveShare")
+    return float(share) if isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1 else None
 
 
 def _hours(goodput: Mapping[str, Any]) -> dict[str, float]:

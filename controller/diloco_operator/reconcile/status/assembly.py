@@ -169,14 +169,16 @@ def _made(view: PartView | None, old: Mapping[str, Any]) -> dict[str, Any]:
     if view is None:
         return {}
     hours: dict[str, float] = dict(old.get("acceleratorHours") or {})
+    share = old.get("productiveShare")
     if view.job is not None:
+        share = view.job.productive_share
         largest = {kind: max(held, hours.get(kind, 0.0)) for kind, held in view.job.accelerator_hours.items()}
         hours = dict(itertools.islice((hours | largest).items(), MAX_KINDS))
     state = view.job.state if view.job is not None else ""
     silent = {"silentSince": format_timestamp(view.silent_since)} if view.silent_since is not None else {}
     message = view.problem or (view.job.message if view.job is not None else "")
     said = {"namespace": view.namespace, "state": state, "message": message[:_LONGEST_MESSAGE], "acceleratorHours": hours}
-    return {**{key: value for key, value in said.items() if value}, **silent}
+    return {**{key: value for key, value in said.items() if value}, **silent, **({"productiveShare": share} if share is not None else {})}
 
 
 def _heard(units: Sequence[UnitReport], units_before: Iterable[dict[str, Any]] | None, received_at: float) -> dict[str, Any]:

@@ -136,6 +136,8 @@ PART_FIGURES = (
     "lastHeard",
 )
 """Fields of a part that change with every outer step."""
+_USE_OF_PART = ("acceleratorHours", "productiveShare")
+"""Fields that a part counts itself."""
 _OUR_CONDITIONS = frozenset(ConditionType)
 _UNIT_FIGURES = frozenset(KEYS.values())
 
@@ -163,7 +165,10 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     outside = _without_tokens(status.get("outside"))
     parts = [
-        {**{k: v for k, v in each.items() if k not in (*PART_FIGURES, "acceleratorHours")}, "units": _without_tokens(each.get("units"))}
+        {
+            **{k: v for k, v in each.items() if k not in (*PART_FIGURES, *_USE_OF_PART)},
+            "units": _without_tokens(each.get("units")),
+        }
         for each in status.get("parts") or ()
     ]
     home = {k: v for k, v in (status.get("home") or {}).items() if k != "lastHeard"}

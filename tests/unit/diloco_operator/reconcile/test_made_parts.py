@@ -39,14 +39,14 @@ def wanted(stage: Stage) -> WantedPart:
     return part
 
 
-def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None, hours: object = None) -> None:
-    """The part exists in tokyo, and has hardware for so many units. `hours`: the accelerator-hours that it says."""
+def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None, **goodput: object) -> None:
+    """The part exists in tokyo, and has hardware for so many units. `goodput`: what it says of it."""
     waits = {"waitingSince": format_timestamp(waiting_since)} if waiting_since is not None else {}
     pool = {"name": "far", "placed": placed, "reason": "", "message": "", **waits}
     job = {
         "metadata": {"name": "bytes-lm", "uid": "far-uid", "labels": {"diloco.dev/home": stage.job["metadata"]["uid"]}},
         "spec": {},
-        "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool], "goodput": {"acceleratorHours": hours}},
+        "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool], "goodput": goodput},
     }
     stage.parts["tokyo"] = PartView(project_part_job(job), silent_since=silent_since, namespace="there")
 
@@ -224,23 +224,39 @@ def test_accelerator_hours_of_a_part_are_those_that_it_says_and_never_fall() -> 
     stage = a_stage().train()
     runs(stage, 2)
     assert hours_on_record(stage) is None
-    runs(stage, 2, hours={"tpu-v6e": 12.5})
+    runs(stage, 2, acceleratorHours={"tpu-v6e": 12.5})
     assert stage.reconcile_only().status is None, "a figure is no reason for a write"
     assert hours_on_record(stage) == {"tpu-v6e": 12.5}
     stage.parts["tokyo"] = PartView(silent_since=stage.now)  # another operator, which has not seen the part yet
     assert hours_on_record(stage) == {"tpu-v6e": 12.5}
-    runs(stage, 2, hours={"tpu-v6e": 2.0, "tpu-v5p": 1.0})  # its object was made anew
+    runs(stage, 2, acceleratorHours={"tpu-v6e": 2.0, "tpu-v5p": 1.0})  # its object was made anew
     assert hours_on_record(stage) == {"tpu-v6e": 12.5, "tpu-v5p": 1.0}
 
 
 def test_hours_that_are_none_are_left_out_and_the_rest_of_the_part_counts() -> None:
     stage = a_stage().train()
     hostile = {"tpu-v6e": 1, "tpu-v4": -1.0, "tpu7x": "9", "tpu-v5e": True, "gb200": 1e300, "<b>": 1.0, "k" * 64: 1.0, "nan": float("nan")}
-    runs(stage, 2, hours=hostile)
+    runs(stage, 2, acceleratorHours=hostile)
     assert hours_on_record(stage) == {"tpu-v6e": 1.0}
     assert stage.status["learners"]["placed"] == 3
-    runs(stage, 2, hours={f"kind-{number}": 1.0 for number in range(100)})
+    runs(stage, 2, acceleratorHours={f"kind-{number}": 1.0 for number in range(100)})
     assert len(hours_on_record(stage)) == MAX_KINDS
+
+
+def test_the_goodput_of_a_part_is_what_it_says_and_stays_while_it_says_nothing() -> None:
+    stage = a_stage().train()
+    runs(stage, 2)
+    hours_on_record(stage)
+    runs(stage, 2, productiveShare=0.93)
+    assert stage.reconcile_only().status is None, "a figure is no reason for a write"
+    hours_on_record(stage)
+    assert stage.status["parts"][0]["productiveShare"] == 0.93
+    stage.parts["tokyo"] = PartView(silent_since=stage.now)
+    hours_on_record(stage)
+    assert stage.status["parts"][0]["productiveShare"] == 0.93
+    runs(stage, 2, productiveShare=1.5)
+    hours_on_record(stage)
+    assert "productiveShare" not in stage.status["parts"][0], "no share"
 
 
 # --- the numbers --------------------------------------------------------------------------------------------------------
