@@ -48,6 +48,7 @@ EXPORTS = {
         "LearnerStates",
         "MOST_HELD_OUT_POINTS",
         "MOST_LOSS_POINTS",
+        "MOST_PARTS",
         "MOST_PAUSE",
         "MOST_TOKENS",
         "MOUNT_JOB",
