@@ -57,8 +57,8 @@ def unit_of(view: JobView, name: str) -> UnitStatus:
 
 
 def cluster_of(job: Obj, unit: str) -> str:
-    """Return the other cluster in which units of this name run, by their pool: one for which the operator makes parts, or one of
-    `spec.parts`. "" if no pool in another cluster has such units."""
+    """Return the name of the cluster that runs the unit, "" if it is the job's own. Another one is named by the unit's pool, or by the part
+    in `spec.parts` that has this pool."""
     clusters = [(pool.name, pool.cluster or "") for pool in JobView.of(job).status.pools]
     for part in objects(fields(job, "spec"), "parts", "spec"):
         clusters += [(string(pool, "name"), string(part, "name")) for pool in objects(part, "pools", "spec.parts[]")]

@@ -222,8 +222,9 @@ class LocalControlPlane:
         links = stack.enter_context(Links())
         shared = links.add(self._syncer_link)
         self.links = {name: links.add(fleet.link, shared) for name, fleet in self._clusters.items()}
-        unlimited = {name for name, fleet in self._clusters.items() if {fleet.link, self._syncer_link} == {UNLIMITED}}
-        return {name: str if name in unlimited else _FarSyncers(link, addresses) for name, link in self.links.items()}
+        # Without limits a relay would only cost time: the syncer's own address will do.
+        near = {name for name, fleet in self._clusters.items() if fleet.link == self._syncer_link == UNLIMITED}
+        return {name: str if name in near else _FarSyncers(name, link, addresses) for name, link in self.links.items()}
 
     def _operator(
         self,
@@ -244,14 +245,15 @@ class LocalControlPlane:
 class _FarSyncers:
     """Where a cluster behind a link reaches syncers. The relay to each begins when it is first looked up."""
 
-    def __init__(self, link: Link, addresses: Addresses) -> None:
+    def __init__(self, cluster: str, link: Link, addresses: Addresses) -> None:
+        self._cluster = cluster
         self._link = link
         self._addresses = addresses
         self._near_ends: dict[str, str] = {}
 
     def __call__(self, address: str) -> str:
         if address not in self._near_ends:
-            near = self._addresses.of_owner(f"link/{id(self)}/{address}")
+            near = self._addresses.of_owner(f"link/{self._cluster}/{address}")
             self._link.relay(f"{address}:{SYNCER_PORT}", f"{near}:{SYNCER_PORT}")
             self._near_ends[address] = near
         return self._near_ends[address]

@@ -141,17 +141,18 @@ class Link:
             both.create_task(self._deliver(on_the_way, writer))
 
     async def _send(self, reader: asyncio.StreamReader, on_the_way: asyncio.Queue[tuple[float, bytes]], way: Direction) -> None:
-        data = b"more"
-        while data:
+        while True:
             data = await reader.read(_PIECE)
             now = self._loop.time()
             gone_at = way.take(len(data), now)
             if gone_at > now:
                 await asyncio.sleep(gone_at - now)
             await on_the_way.put((gone_at + self.latency, data))
+            if not data:
+                return
 
     async def _deliver(self, on_the_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
-        """The piece without bytes is the last one."""
+        """Return after the piece without bytes, which is the last one."""
         while True:
             arrives_at, data = await on_the_way.get()
             if (left := arrives_at - self._loop.time()) > 0:

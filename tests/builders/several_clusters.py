@@ -141,7 +141,7 @@ def merged(kubeconfigs: Mapping[str, Path]) -> Obj:
 async def several_clusters(
     folder: Path, units: Mapping[str, int], environment: Mapping[str, object] = STEP_MS
 ) -> AsyncIterator[SeveralClusters]:
-    """The job `quad` trains with so many units in each cluster, of which the first one is `HOME`. `environment`: of its program."""
+    """The job `quad` trains. `units`: cluster -> how many units train there, `HOME` first. `environment`: of its program."""
     with contextlib.ExitStack() as stack:
         for name in units:
             (folder / name).mkdir()

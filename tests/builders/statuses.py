@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PARTS
 from diloco.goodput import Use
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.goodput import MAX_KINDS, key_of
@@ -13,7 +13,7 @@ from diloco_operator.api.losses import format_losses
 from diloco_operator.api.names import MAX_ATTEMPT
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.rules import MAX_PART_UNITS
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_POOLS
 from diloco_operator.api.status import (
     MAX_HOST_FAILURES,
     MAX_HOSTS,
@@ -119,7 +119,7 @@ def a_large_status(
         "selector": "s" * 1024,
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
-        "parts": [_a_part(others)] * MAX_PARTS,
+        "parts": [_a_part(others)] * MOST_PARTS,
         "outside": [{**_a_reported_unit("o" * 32), "message": others}] * MAX_OUTSIDE,
     }
 

@@ -10,11 +10,12 @@ import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, WITH_EFFECT, WITHOUT_EFFECT, changed
 from builders.jobs import a_manifest, tpu_pool, with_field
 from builders.statuses import a_large_status
+from diloco.contract import MOST_PARTS
 from diloco_local.memory.schema import Structural
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, MAX_PART_UNITS, RULES
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_PARTS
+from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
@@ -165,7 +166,7 @@ async def test_the_largest_status_of_the_largest_job_is_stored(client: Client, n
     """Every unit backs off or was given up, after as many failures as the rules allow and with the longest of messages."""
     limit = MAX_FAILURES_ON_RECORD // MAX_LEARNERS
     obj = a_manifest(max=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", max=MAX_LEARNERS), tpu_pool("other", max=MAX_LEARNERS)])
-    parts = [{"name": f"p{part}", "pools": [{"name": f"far-{part}", "units": MAX_PART_UNITS}]} for part in range(MAX_PARTS)]
+    parts = [{"name": f"p{part}", "pools": [{"name": f"far-{part}", "units": MAX_PART_UNITS}]} for part in range(MOST_PARTS)]
     obj["spec"] |= {"parts": parts, "syncer": {**obj["spec"].get("syncer", {}), "externalAddress": "syncer.example.com"}}
     obj["metadata"]["annotations"] = {"example.com/notes": "n" * 120_000}
     made = await client.create(names.DILOCO_JOBS, _in(namespace, with_field(obj, "spec.learners.restart.limit", limit)))

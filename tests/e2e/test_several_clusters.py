@@ -91,6 +91,18 @@ def test_a_pool_in_a_cluster_that_is_not_given_is_told_before_the_start(tmp_path
     assert "--cluster tokyo=b.yaml: cluster tokyo is there twice; leave one out" in result.stderr
 
 
+def test_a_cluster_behind_a_link_is_as_far_from_the_syncer_as_the_link_is_long(tmp_path: Path) -> None:
+    """The syncer measures it, with chunks of a model that is large enough for that."""
+    (tmp_path / "tokyo.yaml").write_text(yaml.safe_dump_all(renamed(a_fleet(tpus=2, gpus=0), "far")))
+    job = a_job_over_two_clusters(steps=1_000_000, training={"quorum": 3}, environment={"QUADRATIC_TENSORS": 2000})
+    up = Up(tmp_path, [job], *TOKYO, "--latency", "tokyo=20ms", "--bandwidth", "200Mbit/s", fleet=a_fleet(tpus=1, gpus=0))
+    seen = up.until(lambda line: any("roundTripSeconds" in part for part in line.get("parts") or ()))
+    [part] = seen["parts"]
+    assert part["roundTripSeconds"] >= 0.04, "there and back"
+    up.process.send_signal(signal.SIGINT)
+    assert up.end()[0] == 130
+
+
 def test_a_link_to_a_cluster_that_is_not_given_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job_over_two_clusters()))
     (tmp_path / "tokyo.yaml").write_text(yaml.safe_dump_all(a_fleet(tpus=2, gpus=0)))

@@ -1,4 +1,4 @@
-"""Units of which only their syncer's word is known, in other clusters or outside every one: what their hardware does. Pure.
+"""Units that this operator does not run, in other clusters or outside every one: what they do, as their syncer says. Pure.
 
 See docs/decisions/0216-figures-and-plots.md.
 """
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from diloco_operator.api.phases import Phase
-from diloco_operator.api.state import OVER, JobState
 from diloco_operator.api.status import ReportedUnit, Status
 from diloco_operator.report import UnitPhase, UnitReport
 
@@ -63,8 +62,3 @@ def of_status(unit: ReportedUnit) -> UnitElsewhere | None:
 
 def in_status(status: Status) -> Iterator[UnitElsewhere]:
     yield from (unit for _, reported in status.elsewhere if (unit := of_status(reported)) is not None)
-
-
-def syncer_runs(state: str) -> bool:
-    """Whether a job in this state has a syncer whose word is of now."""
-    return state not in (*OVER, JobState.SUSPENDED)

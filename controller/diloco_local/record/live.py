@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from diloco_operator.api.state import OVER
+from diloco_operator.api.state import OVER, syncer_runs
 from diloco_operator.api.status import Status
 from diloco_operator.reconcile.units.states import phase_of
 
-from diloco_local.record.elsewhere import of_status, syncer_runs
+from diloco_local.record.elsewhere import of_status
 from diloco_local.record.history import JobHistory
 from diloco_local.record.lines import FaultFired, Figures, JobSeen, Merged, PhaseBegan, Recovered, UnitLeft
 from diloco_local.record.lines import Line as RecordLine

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api.names import JobKey
 from diloco_operator.api.phases import Phase
+from diloco_operator.api.state import syncer_runs
 from diloco_operator.api.status import Status
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.report import LocalStep, Report
 
-from diloco_local.record.elsewhere import UnitElsewhere, in_status, of_report, syncer_runs
+from diloco_local.record.elsewhere import UnitElsewhere, in_status, of_report
 from diloco_local.record.lines import (
     FaultFired,
     Figures,

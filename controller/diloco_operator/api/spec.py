@@ -27,7 +27,6 @@ MAX_POD_LABELS = 64
 MAX_OUTSIDE = 64
 """Learners outside a job's cluster. Their certificates share one Secret."""
 MAX_OUTSIDE_NAME = 32
-MAX_PARTS = MOST_PARTS
 MAX_PART_NAME = 32
 MAX_RETRY = 1_000_000
 
@@ -441,7 +440,7 @@ class Spec(ApiModel):
     )
     parts: tuple[Part, ...] = Field(
         (),
-        max_length=MAX_PARTS,
+        max_length=MOST_PARTS,
         description="Learners in other clusters, which a DiLoCoJob with syncer.at runs there: the operator makes their certificates. They "
         "count for training.quorum, not for learners.min and max.",
         json_schema_extra=_without_default,

@@ -35,6 +35,11 @@ OVER = (JobState.COMPLETE, JobState.FAILED)
 """States in which a job does not go on by itself."""
 
 
+def syncer_runs(state: str) -> bool:
+    """Whether a job in this state has a syncer. What its last report said is of now only then."""
+    return state not in (*OVER, JobState.SUSPENDED)
+
+
 def state_on_record(status: Mapping[str, Any]) -> JobState | None:
     """Read the state from a checked status. None if it has none yet."""
     return JobState(status["state"]) if "state" in status else None

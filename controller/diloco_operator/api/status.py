@@ -12,14 +12,14 @@ import enum
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PARTS
 from pydantic import Field, StringConstraints
 
 from diloco_operator.api.base import ApiModel
 from diloco_operator.api.goodput import AcceleratorHours, GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
 from diloco_operator.api.rules import MAX_PART_UNITS
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_PARTS, MAX_POOLS, Retain
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_POOLS, Retain
 from diloco_operator.api.state import JobState
 from diloco_operator.api.unit_figures import FiguresModel
 from diloco_operator.kube.timestamps import Timestamp
@@ -129,7 +129,7 @@ class UnitStatus(FiguresModel, UnitSummary):
 
 
 class ReportedUnit(ApiModel):
-    """One unit of which only the syncer's word is known."""
+    """One unit that this operator does not run, as the syncer reports it."""
 
     name: str = Field(max_length=63, description="`<pool>-<index>`, or as in spec.learners.outside.")
     state: str = Field(
@@ -395,7 +395,7 @@ class Status(ApiModel):
         None, max_length=MAX_OUTSIDE, description="The learners of spec.learners.outside; absent: there are none."
     )
     parts: tuple[PartStatus, ...] | None = Field(
-        None, max_length=MAX_PARTS, description="The parts of the job in other clusters; absent: there are none."
+        None, max_length=MOST_PARTS, description="The parts of the job in other clusters; absent: there are none."
     )
     home: HomeStatus | None = Field(None, description="The job that this one is a part of; absent: its syncer is in this cluster.")
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PAUSE
+from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PARTS, MOST_PAUSE
 from diloco.protocol import diloco_pb2
 from diloco.wording import one_line
 
 from diloco_operator.api.losses import LossPoint
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_PARTS
+from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.fields import MOST_COUNT, clip
@@ -65,7 +65,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
     _check_count(len(wire.units), most_units, "units")
     _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
     _check_count(len(wire.entries), _MOST_ENTRIES, "entries at once")
-    _check_count(len(wire.links), MAX_PARTS, "links of clusters")
+    _check_count(len(wire.links), MOST_PARTS, "links of clusters")
     return Report(
         received_at=received_at,
         pod_uid=pod_uid,

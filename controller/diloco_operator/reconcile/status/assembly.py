@@ -14,7 +14,7 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.spec import Part, unit_names
-from diloco_operator.api.state import OVER, JobState
+from diloco_operator.api.state import OVER, JobState, syncer_runs
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
@@ -127,14 +127,11 @@ def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
 
 def _ended(units: Iterable[dict[str, Any]], state: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
     """Say of units that this operator does not run what became of them with the syncer, if it has ended. `state`: of the job."""
-    if state.get("state") not in _WITHOUT_SYNCER:
+    if syncer_runs(state.get("state", "")):
         return list(units)
     phase = UnitPhase.DONE if state["state"] == JobState.COMPLETE else UnitPhase.DISCONNECTED
     last = {"state": phase.value, "since": format_timestamp(now)}
     return [{**unit, **last} if unit.get("state") in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING) else unit for unit in units]
-
-
-_WITHOUT_SYNCER = (*OVER, JobState.SUSPENDED)
 
 
 def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,7 +147,7 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
             heard = {key: value for key, value in old.items() if key in _HEARD}
         if "units" in heard:
             heard["units"] = _ended(heard["units"], state, context.now)
-            if state.get("state") in _WITHOUT_SYNCER:
+            if not syncer_runs(state.get("state", "")):
                 heard |= {"contributing": 0, "tokensPerSecond": 0.0}
         entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name), old)})
     return entries

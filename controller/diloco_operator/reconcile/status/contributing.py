@@ -57,7 +57,7 @@ def contributing_outside(context: ReconcileContext) -> int:
 
 
 def reported_units(report: Report | None, names: Iterable[str]) -> list[UnitReport]:
-    """What the syncer reports about those of these units that have joined."""
+    """Return the syncer's reports of these units. A unit that has not joined has none."""
     units = (report.units.get(name) for name in names) if report is not None else ()
     return [unit for unit in units if unit is not None]
 

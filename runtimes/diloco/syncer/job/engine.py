@@ -209,7 +209,7 @@ class Engine:
             self._job.unit_stats.of(stream.session.unit).sent_bytes += len(chunk.data)
 
     def acknowledged(self, stream: LearnerStream, count: int) -> None:
-        """Note that so many more bytes have arrived at a learner, for reports."""
+        """Count bytes of chunks that have arrived at a learner, for reports."""
         if stream.session is not None:
             self._links.sent(stream.leader.cluster, count, self._clock())
 

@@ -84,7 +84,7 @@ class Job(Protocol):
         ...
 
     def acknowledged(self, stream: LearnerStream, count: int) -> None:
-        """Note for reports that so many more bytes of chunks have arrived at a learner."""
+        """Count bytes of chunks that have arrived at a learner, for reports."""
         ...
 
     def report(self) -> Report:

@@ -21,7 +21,7 @@ SYNCER = {"externalAddress": "syncer.example.com"}
 
 
 def a_stage(*, most: int = 3, here: int = 1, tokyo: int = 2, least: int = 1, slices: int = 1, **learners: Any) -> Stage:
-    """A job of at most so many units: some here, on so many slices, and some in tokyo."""
+    """A job with at most `most` units: up to `here` of them in this cluster, which has `slices`, and up to `tokyo` in tokyo."""
     job = a_job().with_learners(least, most, **learners)
     if here:
         job = job.with_pool("v5p", max=here)
@@ -40,7 +40,7 @@ def wanted(stage: Stage) -> WantedPart:
 
 
 def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None, **goodput: object) -> None:
-    """The part exists in tokyo, and has hardware for so many units. `goodput`: what it says of it."""
+    """The part exists in tokyo, and `placed` of its units have hardware. `goodput`: fields of its status.goodput."""
     waits = {"waitingSince": format_timestamp(waiting_since)} if waiting_since is not None else {}
     pool = {"name": "far", "placed": placed, "reason": "", "message": "", **waits}
     job = {
@@ -212,51 +212,49 @@ def test_status_says_why_a_part_cannot_be_made_and_since_when_its_cluster_is_sil
     assert part == {"name": "tokyo", "message": "the operator knows no cluster tokyo", "silentSince": "2026-11-20T12:00:00Z"}
 
 
-def hours_on_record(stage: Stage) -> Any:
+def part_on_record(stage: Stage) -> dict[str, Any]:
+    """What status says of the part once figures are due."""
     stage.now += stage.config.progress_interval
     stage.all_contribute()
     stage.settle()
     [part] = stage.status["parts"]
-    return part.get("acceleratorHours")
+    return dict(part)
 
 
 def test_accelerator_hours_of_a_part_are_those_that_it_says_and_never_fall() -> None:
     stage = a_stage().train()
     runs(stage, 2)
-    assert hours_on_record(stage) is None
+    assert "acceleratorHours" not in part_on_record(stage)
     runs(stage, 2, acceleratorHours={"tpu-v6e": 12.5})
     assert stage.reconcile_only().status is None, "a figure is no reason for a write"
-    assert hours_on_record(stage) == {"tpu-v6e": 12.5}
+    assert part_on_record(stage)["acceleratorHours"] == {"tpu-v6e": 12.5}
     stage.parts["tokyo"] = PartView(silent_since=stage.now)  # another operator, which has not seen the part yet
-    assert hours_on_record(stage) == {"tpu-v6e": 12.5}
+    assert part_on_record(stage)["acceleratorHours"] == {"tpu-v6e": 12.5}
     runs(stage, 2, acceleratorHours={"tpu-v6e": 2.0, "tpu-v5p": 1.0})  # its object was made anew
-    assert hours_on_record(stage) == {"tpu-v6e": 12.5, "tpu-v5p": 1.0}
+    assert part_on_record(stage)["acceleratorHours"] == {"tpu-v6e": 12.5, "tpu-v5p": 1.0}
 
 
 def test_hours_that_are_none_are_left_out_and_the_rest_of_the_part_counts() -> None:
     stage = a_stage().train()
     hostile = {"tpu-v6e": 1, "tpu-v4": -1.0, "tpu7x": "9", "tpu-v5e": True, "gb200": 1e300, "<b>": 1.0, "k" * 64: 1.0, "nan": float("nan")}
     runs(stage, 2, acceleratorHours=hostile)
-    assert hours_on_record(stage) == {"tpu-v6e": 1.0}
+    assert part_on_record(stage)["acceleratorHours"] == {"tpu-v6e": 1.0}
     assert stage.status["learners"]["placed"] == 3
     runs(stage, 2, acceleratorHours={f"kind-{number}": 1.0 for number in range(100)})
-    assert len(hours_on_record(stage)) == MAX_KINDS
+    assert len(part_on_record(stage)["acceleratorHours"]) == MAX_KINDS
 
 
 def test_the_goodput_of_a_part_is_what_it_says_and_stays_while_it_says_nothing() -> None:
     stage = a_stage().train()
     runs(stage, 2)
-    hours_on_record(stage)
+    assert "productiveShare" not in part_on_record(stage)
     runs(stage, 2, productiveShare=0.93)
     assert stage.reconcile_only().status is None, "a figure is no reason for a write"
-    hours_on_record(stage)
-    assert stage.status["parts"][0]["productiveShare"] == 0.93
+    assert part_on_record(stage)["productiveShare"] == 0.93
     stage.parts["tokyo"] = PartView(silent_since=stage.now)
-    hours_on_record(stage)
-    assert stage.status["parts"][0]["productiveShare"] == 0.93
+    assert part_on_record(stage)["productiveShare"] == 0.93
     runs(stage, 2, productiveShare=1.5)
-    hours_on_record(stage)
-    assert "productiveShare" not in stage.status["parts"][0], "no share"
+    assert "productiveShare" not in part_on_record(stage), "no share"
 
 
 # --- the numbers --------------------------------------------------------------------------------------------------------

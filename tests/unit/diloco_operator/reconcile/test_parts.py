@@ -26,7 +26,7 @@ HOUR = 3600.0
 
 
 def a_home(units: int = 1, **training: Any) -> Stage:
-    """Home has one unit of its own, and tokyo may have so many."""
+    """Home has one unit of its own, and tokyo may have `units`."""
     parts = [{"name": "tokyo", "pools": [{"name": "far", "units": units}]}]
     job = a_job().with_learners(1, 1).with_pool(max=1).with_training(**training).with_spec(parts=parts)
     stage = Stage(job, a_tpu_node("tpu-0"))

@@ -10,8 +10,9 @@ from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.stage import Stage
 from builders.statuses import a_large_status, dump_status
+from diloco.contract import MOST_PARTS
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, MAX_PART_UNITS
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_PARTS
+from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.api.status import Status
 from diloco_operator.api.unit_figures import KEYS
 from diloco_operator.reconcile.observe.job import parse_job
@@ -34,7 +35,7 @@ UNSTABLE = (*KEYS.values(), "progress")
 
 def largest_rest(running: int, idle: int) -> int:
     """The most bytes of spec and metadata that the operator accepts for a job of so many units."""
-    parts = [{"name": f"p{part}", "pools": [{"name": f"far-{part}", "units": MAX_PART_UNITS}]} for part in range(MAX_PARTS)]
+    parts = [{"name": f"p{part}", "pools": [{"name": f"far-{part}", "units": MAX_PART_UNITS}]} for part in range(MOST_PARTS)]
     job = a_job().with_learners(1, max(1, running)).with_pool("running", max=max(1, running)).with_spec(parts=parts)
     if idle:
         job.with_pool("idle", max=idle)
