@@ -14,6 +14,7 @@ from diloco_operator.api.reasons import attempt_end_of, follows, lack_of
 from diloco_operator.api.state import JobState
 from diloco_operator.api.status import PoolStatus, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import printable
 from diloco_operator.kube.timestamps import parse_timestamp
 
 from diloco_cli.dominant import Dominant, Upcoming, dominant, upcoming_of
@@ -282,7 +283,7 @@ def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[s
 def _ends(events: Iterable[Obj]) -> Iterator[tuple[AttemptEnd, str, Failure]]:
     """Yield the ends of attempts that Events tell about, each with its kind and the unit's name."""
     for event in events:
-        reason, marks = str(event.get("reason") or ""), event["metadata"].get("annotations") or {}
+        reason, marks = str(event.get("reason") or ""), printable(event["metadata"].get("annotations") or {})
         name, message, kind = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), attempt_end_of(reason)
         if kind is not AttemptEnd.NO_END and name and message:
             yield kind, str(name), Failure(_moment(event), reason, str(message), 0)

@@ -17,6 +17,7 @@ from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.api.status import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.unit_figures import FIGURES
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import printable
 from diloco_operator.placement.request import with_remedies
 
 _DECIDING = (
@@ -47,7 +48,8 @@ class JobView:
 
     @classmethod
     def of(cls, obj: Obj, context: str = "") -> JobView:
-        metadata, status = obj["metadata"], obj.get("status") or {}
+        # A user who may write the status must not be able to send escape sequences to the terminals of others.
+        metadata, status = obj["metadata"], printable(obj.get("status") or {})
         checked = Status.model_validate(status)
         return cls(
             metadata.get("namespace", "default"),

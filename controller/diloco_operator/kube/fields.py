@@ -46,6 +46,19 @@ def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
     return cut if len(text) <= limit else f"{cut[: limit - 1]}…"
 
 
+def printable(value: Any) -> Any:
+    """Return a JSON value without control characters in its strings; line breaks stay."""
+    match value:
+        case str():
+            return clip(value, len(value), lines=True)
+        case Mapping():
+            return {key: printable(inner) for key, inner in value.items()}
+        case list():
+            return [printable(inner) for inner in value]
+        case _:
+            return value
+
+
 def _printable(char: str) -> str:
     if char.isprintable():
         return char

@@ -195,6 +195,17 @@ async def test_where_status_had_no_room_for_the_cause_the_event_tells_it(cluster
 
 
 @on_a_cluster
+async def test_an_event_of_a_stranger_does_not_control_the_terminal(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    lost = unit("v5p-1", "Pending", 1, reason="NodeLost", message="node tpu-1 is gone", endedAttempt=1)
+    await set_status(cluster, state="Training", conditions=conditions(Training="True"), learners=learners(1, 2), units=[unit(), lost])
+    await tell(cluster, "UnitLost", "v5p-1: gone \x1b[2J")
+    told = await page(cluster)
+    assert "UnitLost: gone \ufffd[2J" in told
+    assert told.replace("\n", "").isprintable()
+
+
+@on_a_cluster
 async def test_a_unit_whose_node_was_lost_is_not_sent_to_a_log_that_went_with_it(cluster: FakeCluster) -> None:
     await begin(cluster)
     lost = unit("v5p-1", "Pending", 1, reason="NodeLost", message="node tpu-1 is gone", endedAttempt=1)

@@ -51,6 +51,13 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
     )
 
 
+def test_a_status_that_somebody_else_wrote_does_not_control_the_terminal() -> None:
+    erases = unit("h100-0", "Pending", 0, reason="NoCapacity", message="\x1b[2Jall is \x9b31mwell\nfirst line\rlast line")
+    shown = status_text(a_view(erases, Training="True"), NOW)
+    assert "NoCapacity: \ufffd[2Jall is \ufffd31mwell" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
 def test_status_tells_where_the_time_of_the_units_went_the_largest_loss_first() -> None:
     used = {"training": 6750.0, "start": 150.0, "recovery": 600.0, "waiting": 0.1}
     goodput = {"productiveShare": 0.9, "interruptions": 2, "unitSeconds": used, "measuredAt": "2026-11-20T21:00:00Z"}
