@@ -24,6 +24,7 @@ from diloco_operator.api.names import CUSTOM_RESOURCES, DILOCO_JOBS
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from benchmarks.figure import Figure
+from benchmarks.reference import pace
 
 PAINT_MS, UPDATE_MS = 1000.0, 50.0
 JOBS, UNITS = 20, 50
@@ -170,6 +171,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     yield Figure(
         "dashboard-first-paint", slowest, f"ms, {size}", PAINT_MS, slowest <= PAINT_MS, loads, {"by_page": pages, "server_ms": server}
     )
-    details = {"wall_ms": update.wall, "script_ms": update.script}
-    taken = update.processor
-    yield Figure("dashboard-update", taken, f"ms of the main thread, {size}", UPDATE_MS, taken <= UPDATE_MS, loads * 4, details)
+    at = pace()
+    details = {"wall_ms": update.wall * at, "script_ms": update.script * at, "pace": at}
+    taken = update.processor * at
+    yield Figure("dashboard-update", taken, f"usual ms of the main thread, {size}", UPDATE_MS, taken <= UPDATE_MS, loads * 4, details)

@@ -2,8 +2,8 @@
 
 One *pass* is 2,048 turns. A turn looks up a small frozen record by its name, reads its attributes, calls its method, replaces it by a new
 record with numbers, a tuple and a string, and counts in a second dict. The turns use 1,024 functions with the same bytecode: measured code
-is more than a processor's caches keep, so a pass must be, too. A pass takes 1 to 2 ms of a core. Never change it: that would change every
-figure that is divided by it.
+is more than a processor's caches keep, so a pass must be, too. A pass takes 1 to 7 ms of a core, by the machine and its day. Never change
+it: that would change every figure that is divided by it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from types import FunctionType
 
 TURNS = 2048
 FUNCTIONS = 1024
 FIRST = 1000
 """Counts begin here. Python shares the objects of small numbers; with larger ones each count makes a new object."""
+USUAL_SECONDS = 0.00224
+"""Seconds of a pass when most of the times in docs/results were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,12 @@ def pass_seconds() -> float:
     finally:
         if collects:
             gc.enable()
+
+
+def pace() -> float:
+    """How fast this machine is now: the usual time of a pass ÷ that of one now. Milliseconds of the processor × pace are *usual
+    milliseconds*, which can be compared between machines and days."""
+    return USUAL_SECONDS / median(pass_seconds() for _ in range(21))
 
 
 def in_passes(measure: Callable[[], float]) -> tuple[float, float]:

@@ -39,6 +39,7 @@ from benchmarks.figure import Figure, percentile, rounded
 from benchmarks.kube.bare_operator import add_bare_pods
 from benchmarks.kube.noisy_neighbour import Neighbour
 from benchmarks.kube.rig import Rig, job, rig, running, watching
+from benchmarks.reference import pace
 
 LIMIT = 2.0
 LAG_LIMIT = 250.0
@@ -299,5 +300,6 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         "jobs_left": flood.left,
     }
     yield Figure("tenant-flood", value, "ratio", LIMIT, value <= LIMIT and flood.transitions == 0, 1, details)
-    lag = 1e3 * flood.longest_hold
-    yield Figure("loop-lag-operator", lag, "ms", LAG_LIMIT, lag <= LAG_LIMIT, 1, {})
+    at = pace()
+    lag = 1e3 * flood.longest_hold * at
+    yield Figure("loop-lag-operator", lag, "usual ms", LAG_LIMIT, lag <= LAG_LIMIT, 1, {"pace": at})

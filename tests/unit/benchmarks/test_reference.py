@@ -45,3 +45,8 @@ def test_a_measurement_is_divided_by_the_pass_after_it(monkeypatch: pytest.Monke
     seconds, passes = reference.in_passes(lambda: 0.006)
     assert seconds == 0.006
     assert passes == pytest.approx(3.0)
+
+
+def test_the_pace_is_a_half_on_a_machine_that_takes_twice_the_usual_time_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "pass_seconds", lambda: 2 * reference.USUAL_SECONDS)
+    assert reference.pace() == pytest.approx(0.5)
