@@ -211,6 +211,7 @@ class PartCluster:
             return
         except Exception:  # a defect that shows in one part must not stop the others
             log.exception("the part of %s/%s in cluster %s: this is a defect, please report it", *key, self._config.name)
+            self._note(key, wish, f"cluster {self._config.name}: a defect of the operator, which its log describes; please report it")
             self._queue.add_rate_limited(key)
             return
         self._note(key, wish, problem, ended)

@@ -31,6 +31,8 @@ class Link:
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
         self.away = False
+        self.defect: Exception | None = None
+        """What creates raise."""
         self.writes: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -39,6 +41,8 @@ class Link:
         async def send(*arguments: Any, **options: Any) -> Any:
             if self.away:
                 raise Unavailable(503, "ServiceUnavailable", "no route to tokyo")
+            if self.defect is not None and name == "create":
+                raise self.defect
             if name in ("create", "update", "patch", "delete") and not options.get("dry_run"):
                 self.writes.append(f"{name} {arguments[0].kind}")
             return await method(*arguments, **options)
@@ -273,6 +277,21 @@ def test_a_cluster_that_is_away_is_named_and_gets_its_part_once_it_is_back() -> 
         assert await scene.job() is not None
         view = scene.parts.views(KEY, "u", ["tokyo"])["tokyo"]
         assert (view.silent_since, view.problem) == (None, "")
+
+    play(scenario)
+
+
+def test_a_defect_is_told_in_the_part_of_the_job_that_meets_it() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.link.defect = KeyError("spec")
+        scene.want()
+        await asyncio.sleep(300)
+        problem = scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].problem
+        assert problem == "cluster tokyo: a defect of the operator, which its log describes; please report it"
+        scene.link.defect = None
+        await asyncio.sleep(120)
+        assert await scene.job() is not None
+        assert scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].problem == ""
 
     play(scenario)
 
