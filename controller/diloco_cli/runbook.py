@@ -217,8 +217,14 @@ RUNBOOK: Mapping[str, Advice] = {
         ("Raise `sizeLimit` of the volume or the limit of ephemeral-storage, or let the program write less.",),
     ),
     "OperatorDefect": Advice(
-        ("The Event of this name says what happened to the unit and in which state it was.",),
-        ("Report it with that text. The unit starts again after `learners.restart.backoff.max`; the others train on.",),
+        (
+            "The Event of this name says what happened to the unit and in which state it was, or that the whole job cannot be reconciled.",
+            "The operator's log has the stack.",
+        ),
+        (
+            "Report it with that text. A unit starts again after `learners.restart.backoff.max`; the others train on.",
+            "While a job cannot be reconciled, its units train on, but none that fails is replaced, and status is of before.",
+        ),
     ),
     "PodLost": Advice(
         ("`kubectl get events` around that time: a user or a controller deleted the pod.",),

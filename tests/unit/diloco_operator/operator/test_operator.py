@@ -245,7 +245,7 @@ def test_a_rejected_write_is_reported_to_the_user_and_retried_with_back_off() ->
     play(scenario, one_pod)
 
 
-def test_a_defect_that_shows_in_one_job_does_not_stop_the_others() -> None:
+def test_a_defect_that_shows_in_one_job_is_told_there_and_does_not_stop_the_others() -> None:
     def decide(observed: ObservedState) -> Plan:
         if observed.job.name == "bad":
             raise ZeroDivisionError
@@ -257,6 +257,10 @@ def test_a_defect_that_shows_in_one_job_does_not_stop_the_others() -> None:
             await cluster.apply("good")
             await until(lambda: cluster.reconciles("good"))
             await until(lambda: cluster.operator.counters.defects >= 2)
+            await asyncio.sleep(11)
+            [event] = (await cluster.api.list(names.EVENTS, NS)).items
+            assert (event["involvedObject"]["name"], event["reason"], event["type"]) == ("bad", "OperatorDefect", "Warning")
+            assert event["message"].startswith("the job cannot be reconciled (ZeroDivisionError) and is tried again")
 
     play(scenario, decide)
 
