@@ -17,13 +17,14 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 
 from benchmarks.figure import Figure, percentile
+from benchmarks.reference import pace
 from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, InstantKubelet, job, new_api, operating
 
 INTERVAL = 0.05
-"""Seconds between two failures."""
+"""Usual seconds between two failures: a slow machine gets as much time for each as it needs."""
 LIMIT_P50 = 50.0
 LIMIT_P99 = 250.0
-"""Milliseconds, like `LIMIT_P50`."""
+"""Usual milliseconds, like `LIMIT_P50`."""
 FAILED_AT = "2026-01-01T00:00:00Z"
 
 
@@ -37,7 +38,7 @@ FULL = Size(jobs=100, failures=400)
 SMOKE = Size(jobs=2, failures=4)
 
 
-async def replacement_times(size: Size) -> list[float]:
+async def replacement_times(size: Size, interval: float) -> list[float]:
     """Seconds from each failure to the call that creates the successor."""
     api = await new_api(size.jobs * UNITS)
     failed_at: dict[str, float] = {}
@@ -56,7 +57,7 @@ async def replacement_times(size: Size) -> list[float]:
         victims = _victims(size.jobs)
         for _ in range(size.failures):
             await _fail_one(api, kubelet, next(victims), failed_at)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(interval)
         deadline = time.perf_counter() + 120
         while failed_at:
             if time.perf_counter() > deadline:
@@ -86,8 +87,9 @@ async def _fail_one(api: MemoryApi, kubelet: InstantKubelet, victim: tuple[str, 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     """Yield p50 as the value. p99 has a limit of its own."""
     size = SMOKE if smoke else FULL
-    took = [1e3 * seconds for seconds in asyncio.run(replacement_times(size))]
+    at = pace()
+    took = [1e3 * at * seconds for seconds in asyncio.run(replacement_times(size, INTERVAL / at))]
     p50, p99 = percentile(took, 0.5), percentile(took, 0.99)
     within = p50 <= LIMIT_P50 and p99 <= LIMIT_P99 and len(took) == size.failures
-    details = {"p99": p99, "p99_limit": LIMIT_P99, "mean": statistics.fmean(took), "jobs": size.jobs, "units": UNITS}
-    yield Figure("failure-to-replacement", p50, "ms", LIMIT_P50, within, len(took), details)
+    details = {"p99": p99, "p99_limit": LIMIT_P99, "mean": statistics.fmean(took), "jobs": size.jobs, "units": UNITS, "pace": at}
+    yield Figure("failure-to-replacement", p50, "usual ms", LIMIT_P50, within, len(took), details)
