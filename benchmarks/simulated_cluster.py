@@ -19,7 +19,7 @@ from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
 from diloco_operator.kube.reflector import Reflector, WatchedResource
-from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
+from diloco_operator.report import PartState, Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry.endpoint import Endpoint
 
 NAMESPACE = "default"
@@ -122,6 +122,8 @@ class SimulatedTelemetry:
             notify(key)
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None: ...
+
+    def tell(self, key: JobKey, state: PartState) -> None: ...
 
     def forget(self, key: JobKey) -> None: ...
 

@@ -19,7 +19,7 @@ from diloco.algorithm.codec import Coding, encode
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, Entry, FragmentNames, FromLearner, Report, ToLearner, Welcome
+from diloco.protocol.diloco_pb2 import Chunk, Entry, FragmentNames, FromLearner, PartState, Report, ToLearner, Welcome
 from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.config import Timeouts
@@ -72,6 +72,8 @@ class AnsweringJob:
 
     def report(self) -> Report:
         return Report()
+
+    def told(self, part: str, state: PartState) -> None: ...
 
     def entries(self, after: int) -> tuple[list[Entry], bool]:
         return [], False

@@ -6,13 +6,17 @@ See docs/decisions/0041-what-a-syncer-says.md.
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from diloco_operator.accelerators import MAX_NAME, NAME_PATTERN
+from diloco_operator.api.goodput import MAX_KINDS, MOST_HOURS
 from diloco_operator.api.losses import LossPoint
 from diloco_operator.api.unit_figures import UnitFigures
+from diloco_operator.kube.fields import clip
 
 
 class UnitPhase(enum.StrEnum):
@@ -174,6 +178,44 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class PartState:
+    """What status of a part's DiLoCoJob says."""
+
+    state: str = ""
+    message: str = ""
+    """Why it is in that state."""
+    productive_share: float | None = None
+    """Training in all time of its units, 0 to 1. None if it does not say."""
+    accelerator_hours: Mapping[str, float] = field(default_factory=dict)
+    """Accelerator -> hours for which its units held one of it."""
+
+    @classmethod
+    def of(cls, state: str, message: str, productive_share: object, accelerator_hours: Mapping[str, object]) -> PartState:
+        """Take what another cluster says, which may be anything. The figures decide nothing: what is no share or no hours is left out."""
+        hours = {
+            kind: amount
+            for kind, value in accelerator_hours.items()
+            if len(kind) <= MAX_NAME and re.fullmatch(NAME_PATTERN, kind) and (amount := _number(value, MOST_HOURS)) is not None
+        }
+        share = _number(productive_share, 1.0)
+        return cls(clip(state, _LONGEST_STATE), clip(message), share, dict(itertools.islice(hours.items(), MAX_KINDS)))
+
+
+def _number(value: object, most: float) -> float | None:
+    """Return a number from 0 to `most`, None for everything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most else None
+
+
+_LONGEST_STATE = 63
+
+
+class ToldPart(NamedTuple):
+    state: PartState
+    told_at: float
+    """When its operator told the syncer, on this operator's clock, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """`received_at` is on the operator's clock, in seconds. A report older than a minute says nothing about now."""
 
@@ -219,6 +261,8 @@ class Report:
     units: Mapping[str, UnitReport] = field(default_factory=dict)
     links: Mapping[str, Link] = field(default_factory=dict)
     """By the name of the cluster as its units say it: a unit can give another cluster's."""
+    parts: Mapping[str, ToldPart] = field(default_factory=dict)
+    """What operators of parts have told this process of the syncer."""
     samples: int = 0
     """Committed samples of the whole job: distinct sequence numbers."""
     incarnation: str = ""

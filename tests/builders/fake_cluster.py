@@ -30,7 +30,7 @@ from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.metrics import Metrics
-from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
+from diloco_operator.report import PartState, Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry.endpoint import Endpoint
 
 START = 0.5
@@ -457,6 +457,8 @@ class FakeTelemetry:
         elif key not in self._followed:
             self._followed[key] = endpoint
             asyncio.get_running_loop().call_soon(self._report, key)
+
+    def tell(self, key: JobKey, state: PartState) -> None: ...
 
     def forget(self, key: JobKey) -> None:
         self._followed.pop(key, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from diloco.protocol.diloco_pb2 import DESCRIPTOR, FromLearner, Report, ToLearner, WatchRequest
+from diloco.protocol.diloco_pb2 import DESCRIPTOR, FromLearner, PartState, Report, Told, ToLearner, WatchRequest
 
 _SYNCER = DESCRIPTOR.services_by_name["Syncer"].full_name
 
@@ -30,18 +30,31 @@ def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Any]:
     return opened
 
 
+def tell(channel: grpc.Channel) -> Callable[..., Any]:
+    """What the operator of a part says: call the result with a `PartState` and gRPC's options of a call."""
+    opened: Callable[..., Any] = channel.unary_unary(
+        f"/{_SYNCER}/Tell", request_serializer=PartState.SerializeToString, response_deserializer=Told.FromString
+    )
+    return opened
+
+
 def serve(
     server: grpc.Server | grpc.aio.Server,
     *,
     watch: Callable[[WatchRequest, Any], Any] | None = None,
     exchange: Callable[[Any, Any], Any] | None = None,
+    tell: Callable[[PartState, Any], Any] | None = None,
 ) -> None:
-    """Let a server answer for a syncer. `watch` yields `Report`, `exchange` reads `FromLearner` and yields `ToLearner`; what is left out is
-    UNIMPLEMENTED."""
+    """Let a server answer for a syncer. `watch` yields `Report`, `exchange` reads `FromLearner` and yields `ToLearner`, `tell` returns
+    `Told`; what is left out is UNIMPLEMENTED."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     if watch is not None:
         handlers["Watch"] = grpc.unary_stream_rpc_method_handler(
             watch, request_deserializer=WatchRequest.FromString, response_serializer=Report.SerializeToString
+        )
+    if tell is not None:
+        handlers["Tell"] = grpc.unary_unary_rpc_method_handler(
+            tell, request_deserializer=PartState.FromString, response_serializer=Told.SerializeToString
         )
     if exchange is not None:
         handlers["Exchange"] = grpc.stream_stream_rpc_method_handler(

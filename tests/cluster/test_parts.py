@@ -67,6 +67,15 @@ def parts_contribute(units: int) -> Callable[[Obj | None], bool]:
     return holds
 
 
+def tokyo_is(state: str) -> Callable[[Obj | None], bool]:
+    """Home knows so by the syncer alone: it has no client of tokyo's API server."""
+
+    def holds(job: Obj | None) -> bool:
+        return [part.get("state") for part in (job or {}).get("status", {}).get("parts", ())] == [state]
+
+    return holds
+
+
 def trains_as(unit: str, attempt: int) -> Callable[[Obj | None], bool]:
     def holds(job: Obj | None) -> bool:
         units = (job or {}).get("status", {}).get("units", ())
@@ -123,6 +132,7 @@ async def test_units_of_two_clusters_train_one_job_and_each_operator_restarts_it
         clusters.link.mend()
         await tokyo.job("quad", trains_as("far-1", 2))
         await home.job("quad", parts_contribute(2))
+        await home.job("quad", tokyo_is("Training"))
 
         at_home, in_tokyo = await finish(clusters, jobs_plane, tmp_path)
         check_tokens(jobs_plane, at_home, ["v5p-0", "far-0", "far-1"], "finisher")

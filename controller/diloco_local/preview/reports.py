@@ -10,7 +10,7 @@ from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.api.names import JobKey
 from diloco_operator.kube.client import Obj
-from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
+from diloco_operator.report import PartState, Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry.endpoint import Endpoint
 
 
@@ -48,6 +48,8 @@ class Reports:
         elif key not in self._followed:
             self._followed.add(key)
             asyncio.get_running_loop().call_soon(self.changed, key)
+
+    def tell(self, key: JobKey, state: PartState) -> None: ...
 
     def forget(self, key: JobKey) -> None:
         self._followed.discard(key)

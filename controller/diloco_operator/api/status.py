@@ -178,17 +178,17 @@ class PartStatus(ApiModel):
     sent_bytes: int | None = Field(None, ge=0, description="Bytes to its units since the syncer's process began; absent: none.")
     last_heard: Timestamp | None = Field(None, description="When a process of it was last heard from; absent: none was.")
     namespace: str = Field("", max_length=63, description="Namespace of its DiLoCoJob in that cluster, if this operator makes it.")
-    state: str = Field("", max_length=63, description="State of its DiLoCoJob, if this operator has made it.")
+    state: str = Field("", max_length=63, description="State of its DiLoCoJob, as its operator says.")
     message: str = Field("", max_length=1024, description="Human-readable: why that is in this state, or why it cannot be made.")
     accelerator_hours: AcceleratorHours | None = Field(
         None,
-        description="Hours for which its units held accelerators, as status.goodput of its DiLoCoJob says, if this operator has made it. A "
-        "DiLoCoJob that is made anew counts from 0; then the larger number stays here.",
+        description="Hours for which its units held accelerators, as status.goodput of its DiLoCoJob says. A DiLoCoJob that is made anew "
+        "counts from 0; then the larger number stays here.",
     )
-    productive_share: float | None = Field(
-        None, ge=0, le=1, description="Its goodput, as status.goodput of its DiLoCoJob says, if this operator has made it."
+    productive_share: float | None = Field(None, ge=0, le=1, description="Its goodput, as status.goodput of its DiLoCoJob says.")
+    silent_since: Timestamp | None = Field(
+        None, description="Since when its cluster does not answer, or its operator says nothing; absent: it does."
     )
-    silent_since: Timestamp | None = Field(None, description="Since when its cluster does not answer; absent: it does.")
 
 
 class HomeStatus(ApiModel):

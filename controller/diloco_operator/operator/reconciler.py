@@ -57,6 +57,7 @@ from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig, first_request, judge, reservations
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
+from diloco_operator.reconcile.observe.part_view import part_state
 from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
 from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE
@@ -232,6 +233,8 @@ class Reconciler:
             return ReconcileResult(requeue_after=wait) if wait > 0 else await self._after_expiry(key)
         job, plan, decision_seconds = await self._decide(context, cached.value)
         self._expect(key, plan)
+        if job.spec is not None and job.spec.syncer.at is not None:
+            self._telemetry.tell(key, part_state(job.status))
         if plan.parts is not None:
             self._parts.want(key, job.uid, plan.parts)
         subject = Subject(job.namespace, job.name, job.uid)

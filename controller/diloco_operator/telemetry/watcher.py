@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,10 +21,10 @@ from diloco.protocol import diloco_pb2
 
 from diloco_operator.api.names import JobKey
 from diloco_operator.kube.fields import clip
-from diloco_operator.report import FaultKind, Report, ReportFault
+from diloco_operator.report import FaultKind, PartState, Report, ReportFault
 from diloco_operator.telemetry.endpoint import Endpoint, open_channel
 from diloco_operator.telemetry.report_reader import SMALL_REPORT, ReportReader
-from diloco_operator.telemetry.wire_report import UnreadableReport
+from diloco_operator.telemetry.wire_report import UnreadableReport, part_state_on_wire
 from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,10 @@ class Telemetry(Protocol):
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
         """Follow the job's syncer at `endpoint` from now on; None if it does not run. Every reconcile calls this."""
+        ...
+
+    def tell(self, key: JobKey, state: PartState) -> None:
+        """Tell the syncer at home, now and whenever it is connected, in which state this part of its job is."""
         ...
 
     def forget(self, key: JobKey) -> None: ...
@@ -79,6 +84,7 @@ class SyncerWatcher:
         self._streams: dict[JobKey, _Stream] = {}
         self._reports: dict[JobKey, Report] = {}
         self._faults: dict[JobKey, ReportFault] = {}
+        self._part_states: dict[JobKey, PartState] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def on_change(self, notify: Callable[[JobKey], None]) -> None:
@@ -99,8 +105,12 @@ class SyncerWatcher:
         task = loop.create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")
         self._streams[key] = _Stream(endpoint, task)
 
+    def tell(self, key: JobKey, state: PartState) -> None:
+        self._part_states[key] = state
+
     def forget(self, key: JobKey) -> None:
         self._end(key)
+        self._part_states.pop(key, None)
         self._reports.pop(key, None)
         self._faults.pop(key, None)
 
@@ -133,7 +143,7 @@ class SyncerWatcher:
             fault: ReportFault | None = None
             connected_at: float | None = None
             try:
-                async with self._channel(endpoint, self._now()) as channel:
+                async with self._channel(endpoint, self._now()) as channel, self._telling(key, endpoint, channel):
                     async for report in self._reports_of(channel, endpoint):
                         failures, good = 0, good + 1
                         if good >= _GOOD_REPORTS:
@@ -170,6 +180,41 @@ class SyncerWatcher:
                 delay,
             )
             await asyncio.sleep(delay)
+
+    @asynccontextmanager
+    async def _telling(self, key: JobKey, endpoint: Endpoint, channel: grpc.aio.Channel) -> AsyncIterator[None]:
+        """Tell the syncer meanwhile in which state the part is. Another job has its syncer in its own cluster."""
+        if endpoint.pod_uid:
+            yield
+            return
+        telling = asyncio.create_task(self._tell_again(key, channel), name=f"part {key[0]}/{key[1]}")
+        try:
+            yield
+        finally:
+            telling.cancel()
+            [ended] = await asyncio.gather(telling, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.error("the state of part %s/%s cannot be told: this is a defect, please report it", *key, exc_info=ended)
+
+    async def _tell_again(self, key: JobKey, channel: grpc.aio.Channel) -> None:
+        """Tell the state at each change, and again after a while: home takes a part that says nothing for silent."""
+        call: Any = channel.unary_unary(
+            _TELL, request_serializer=diloco_pb2.PartState.SerializeToString, response_deserializer=diloco_pb2.Told.FromString
+        )
+        loop = asyncio.get_running_loop()
+        told, told_at = None, 0.0
+        while True:
+            state = self._part_states.get(key)
+            if state is not None and (state != told or loop.time() - told_at >= self._timeouts.tell_again):
+                try:
+                    await call(part_state_on_wire(state), timeout=self._timeouts.read)
+                    told, told_at = state, loop.time()
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                        return  # an older syncer
+                    # If the link is cut, its reports end too, and say so.
+                    log.debug("the syncer of part %s/%s was not told its state: %s", *key, error.code().name)
+            await asyncio.sleep(self._timeouts.tell)
 
     async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
         request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval, entries=self._on_report is not None)
@@ -214,7 +259,8 @@ class SyncerWatcher:
             notify(key)
 
 
-_WATCH = f"/{diloco_pb2.DESCRIPTOR.services_by_name['Syncer'].full_name}/Watch"
+_SYNCER = diloco_pb2.DESCRIPTOR.services_by_name["Syncer"].full_name
+_WATCH, _TELL = f"/{_SYNCER}/Watch", f"/{_SYNCER}/Tell"
 _GOOD_REPORTS = 10
 """Readable reports in a row after which an unreadable one counts as the first again."""
 

@@ -25,10 +25,12 @@ from diloco_operator.report import (
     Link,
     LocalStep,
     Merge,
+    PartState,
     Recovery,
     RecoveryPhase,
     Report,
     ReportFault,
+    ToldPart,
     UnitPhase,
     UnitReport,
     snapshot_path,
@@ -39,6 +41,8 @@ _MOST_REASONS = 32
 _REASON_LIMIT = 64
 _NAME_LIMIT = 63
 _PAUSE_LIMIT = 200
+_TOLD_MESSAGE = 512
+"""Characters of a part's message. One has four bytes at most."""
 _MOST_ROUND_TRIP = 60.0
 """Seconds. A stream whose ping takes longer has ended."""
 
@@ -66,6 +70,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
     _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
     _check_count(len(wire.entries), _MOST_ENTRIES, "entries at once")
     _check_count(len(wire.links), MOST_PARTS, "links of clusters")
+    _check_count(len(wire.parts), MOST_PARTS, "parts")
     return Report(
         received_at=received_at,
         pod_uid=pod_uid,
@@ -98,11 +103,31 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
             for link in wire.links
             if len(link.cluster) <= _NAME_LIMIT
         },
+        parts={
+            each.part: ToldPart(_part_state(each.state), received_at - _figure(each.seconds_since_told))
+            for each in wire.parts
+            if len(each.part) <= _NAME_LIMIT
+        },
         samples=_count(wire.samples),
         incarnation=wire.incarnation[:_INCARNATION_BYTES].hex(),
         clock=_figure(wire.clock),
         entries=_entries(wire.entries, most_units),
     )
+
+
+def part_state_on_wire(state: PartState) -> diloco_pb2.PartState:
+    """Write the state as a syncer takes it: in 4 KiB at most."""
+    wire = diloco_pb2.PartState(
+        state=state.state, message=clip(state.message, _TOLD_MESSAGE), accelerator_hours=dict(state.accelerator_hours)
+    )
+    if state.productive_share is not None:
+        wire.productive_share = state.productive_share
+    return wire
+
+
+def _part_state(wire: diloco_pb2.PartState) -> PartState:
+    share = wire.productive_share if wire.HasField("productive_share") else None
+    return PartState.of(wire.state, wire.message, share, wire.accelerator_hours)
 
 
 def _ending(wire: diloco_pb2.Ending) -> Ending:

@@ -14,9 +14,11 @@ from diloco.protocol.chunks import DataChunk, from_learner, to_learner, to_taker
 from diloco.protocol.diloco_pb2 import (
     DESCRIPTOR,
     FromLearner,
+    PartState,
     Report,
     StateMessage,
     StateWanted,
+    Told,
     ToLearner,
     WatchRequest,
 )
@@ -26,6 +28,7 @@ _PEER = DESCRIPTOR.services_by_name["Peer"].full_name
 
 type ExchangeContext = grpc.aio.ServicerContext[FromLearner | DataChunk, ToLearner | DataChunk]
 type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
+type TellContext = grpc.aio.ServicerContext[PartState, Told]
 type Call = Any
 """A `grpc.Call` that yields `ToLearner | DataChunk`, or `StateMessage | DataChunk`."""
 
@@ -35,6 +38,7 @@ class SyncerService(Protocol):
 
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None: ...  # noqa: N802
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None: ...  # noqa: N802
+    async def Tell(self, request: PartState, context: TellContext) -> Told: ...  # noqa: N802
 
 
 def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Call]:
@@ -52,6 +56,9 @@ def serve(service: SyncerService, server: grpc.aio.Server) -> None:
         "Exchange": grpc.stream_stream_rpc_method_handler(service.Exchange, request_deserializer=from_learner, response_serializer=to_wire),
         "Watch": grpc.unary_stream_rpc_method_handler(
             service.Watch, request_deserializer=WatchRequest.FromString, response_serializer=Report.SerializeToString
+        ),
+        "Tell": grpc.unary_unary_rpc_method_handler(
+            service.Tell, request_deserializer=PartState.FromString, response_serializer=Told.SerializeToString
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))

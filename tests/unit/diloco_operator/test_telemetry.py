@@ -25,15 +25,17 @@ from diloco.contract import ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POI
 from diloco.protocol import diloco_pb2 as pb
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.tls import peer_identity, server_credentials
+from diloco.syncer.streams.service import MOST_PART_STATE
+from diloco_operator.api.goodput import MAX_KINDS, MOST_HOURS
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT
 from diloco_operator.reconcile.observe.job import parse_job
-from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, Report, UnitPhase
+from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, PartState, Report, UnitPhase
 from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
 from diloco_operator.telemetry.report_reader import SMALL_REPORT, ReportReader
 from diloco_operator.telemetry.watcher import SyncerWatcher, matters
-from diloco_operator.telemetry.wire_report import UnreadableReport, report_of
+from diloco_operator.telemetry.wire_report import UnreadableReport, part_state_on_wire, report_of
 from diloco_operator.timeouts import TelemetryTimeouts
 
 KEY = ("ns", "lm")
@@ -65,6 +67,7 @@ class FakeSyncer:
         self.intervals: list[float] = []
         self.entries_wanted: list[bool] = []
         self.watching = 0
+        self.told: list[pb.PartState] = []
 
     async def watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:
         self.callers.append(peer_identity(context.auth_context()))
@@ -77,14 +80,19 @@ class FakeSyncer:
         finally:
             self.watching -= 1
 
+    async def tell(self, state: pb.PartState, context: Any) -> pb.Told:
+        self.told.append(state)
+        return pb.Told()
+
 
 @asynccontextmanager
 async def serving(
-    syncer: FakeSyncer, host: str = "127.0.0.1", port: int = 0, authority: Authority = AUTHORITY, roots: str = ""
+    syncer: FakeSyncer, host: str = "127.0.0.1", port: int = 0, authority: Authority = AUTHORITY, roots: str = "", *, older: bool = False
 ) -> AsyncIterator[int]:
+    """`older`: it knows no `Tell`."""
     with tempfile.TemporaryDirectory() as folder:
         server = grpc.aio.server()
-        serve(server, watch=syncer.watch)
+        serve(server, watch=syncer.watch, tell=None if older else syncer.tell)
         files = JobCertificates(Path(folder), JOB, authority=authority).syncer(roots=roots)
         port = server.add_secure_port(f"{host}:{port}", server_credentials(files))
         await server.start()
@@ -135,6 +143,59 @@ async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock
         assert syncer.callers == [operator_identity(JOB.uid)]
         assert syncer.intervals == [0.05]
         assert watched.notified == [KEY]
+
+
+TELLS = replace(FAST, tell=0.02, tell_again=0.1)
+
+
+@pytest.fixture
+async def of_a_part() -> AsyncIterator[Watched]:
+    it = Watched(TELLS)
+    it.watcher.tell(KEY, PartState("Queued", "NoFreeSlice: both slices are in use"))
+    yield it
+    await it.watcher.close()
+
+
+async def test_a_part_tells_its_state_on_each_connection_at_each_change_and_again_after_a_while(of_a_part: Watched) -> None:
+    syncer = FakeSyncer()
+    queued = pb.PartState(state="Queued", message="NoFreeSlice: both slices are in use")
+    trains = pb.PartState(state="Training", productive_share=0.0, accelerator_hours={"tpu-v5p": 2.5})
+    async with serving(syncer) as port:
+        of_a_part.watcher.follow(KEY, endpoint(port, pod_uid=""))
+        await until(lambda: len(syncer.told) > 2)
+        assert syncer.told == [queued] * len(syncer.told)
+        of_a_part.watcher.tell(KEY, PartState("Training", "", 0.0, {"tpu-v5p": 2.5}))
+        await until(lambda: trains in syncer.told)
+        syncer.told.clear()
+        syncer.reports.put_nowait(None)  # the stream ends, and the operator connects again
+        await until(lambda: len(syncer.callers) == 2 and syncer.told)
+        assert syncer.told[0] == trains
+
+
+async def test_only_a_part_tells_a_state(of_a_part: Watched) -> None:
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        of_a_part.watcher.follow(KEY, endpoint(port, pod_uid="pod-1"))
+        for t in range(5):
+            syncer.reports.put_nowait(report(t))
+        await until(lambda: of_a_part.latest is not None and of_a_part.latest.t == 4)
+        assert syncer.told == []
+
+
+async def test_a_part_is_told_of_the_job_by_an_older_syncer_that_takes_no_states(of_a_part: Watched) -> None:
+    syncer = FakeSyncer()
+    async with serving(syncer, older=True) as port:
+        of_a_part.watcher.follow(KEY, endpoint(port, pod_uid=""))
+        syncer.reports.put_nowait(report(7))
+        await until(lambda: of_a_part.latest is not None and of_a_part.latest.t == 7)
+        assert len(syncer.callers) == 1
+
+
+def test_the_longest_state_that_a_part_can_have_is_no_more_than_a_syncer_takes() -> None:
+    hours = {f"{number:063}".replace("0", "k"): MOST_HOURS for number in range(MAX_KINDS)}
+    longest = PartState.of("s" * 1000, "\U0001f600" * 1000, 1.0, hours)
+    assert len(longest.accelerator_hours) == MAX_KINDS
+    assert part_state_on_wire(longest).ByteSize() <= MOST_PART_STATE
 
 
 async def test_who_keeps_a_record_gets_every_report_with_its_entries_and_others_ask_for_none(watched: Watched) -> None:
@@ -313,6 +374,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
         ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10, samples=11, clock=12.5, incarnation=b"\x0d",
         cosine=0.125, parameters=13, links=[pb.Link(cluster="tokyo", received_bytes_per_second=18, sent_bytes_per_second=19)],
+        parts=[pb.PartReport(part="osaka", seconds_since_told=2, state=pb.PartState(state="Queued", productive_share=0.5))],
         entries=[pb.Entry(number=14, at=12.25, merge=pb.Merge(t=15, fragment=16, units=["u"], loss=17))],
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
@@ -325,6 +387,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),
         "links": {"tokyo": (18, 19)},
+        "parts": {"osaka": (PartState("Queued", "", 0.5), 40.0)},
         "contributions": 9, "work_refused": 10, "samples": 11, "clock": 12.5, "incarnation": "0d", "cosine": 0.125,
         "entries": (Entry(14, 12.25, Merge(15, 16, ("u",), 17.0)),),
     }  # fmt: skip
@@ -364,6 +427,17 @@ def test_what_no_link_can_have_is_bounded_or_left_out() -> None:
     names = ["n" * 63, "n" * 64, "n" * 10**5, ""]
     report = report_of(pb.Report(links=[pb.Link(cluster=name, sent_bytes_per_second=2**64 - 1) for name in names]), received_at=0.0)
     assert report.links == {"n" * 63: (0, MOST_COUNT), "": (0, MOST_COUNT)}
+
+
+def test_what_no_part_can_say_is_bounded_or_left_out() -> None:
+    hours = {"tpu-v6e": 1.0, "tpu-v4": -1.0, "gb200": 1e300, "<b>": 1.0, "k" * 64: 1.0, "nan": math.nan}
+    state = pb.PartState(state="s" * 100, message="\x1b[31m" * 10_000, productive_share=math.nan, accelerator_hours=hours)
+    report = report_of(pb.Report(parts=[pb.PartReport(part=name, state=state) for name in ("tokyo", "n" * 64)]), received_at=5.0)
+    assert list(report.parts) == ["tokyo"]
+    read, told_at = report.parts["tokyo"]
+    assert (len(read.state), len(read.message), read.productive_share, read.accelerator_hours) == (63, 1024, None, {"tpu-v6e": 1.0})
+    assert read.message.isprintable()
+    assert told_at == 5.0
 
 
 @pytest.mark.parametrize(
@@ -566,6 +640,11 @@ HOSTILE: dict[str, tuple[Callable[[], pb.Report | bytes], FaultKind, str]] = {
         lambda: pb.Report(links=[pb.Link(cluster=f"c{n}", received_bytes_per_second=1) for n in range(17)]),
         FaultKind.TOO_MANY_FIELDS,
         "more than 16 links of clusters",
+    ),
+    "more parts than a job has": (
+        lambda: pb.Report(parts=[pb.PartReport(part=f"p{n}") for n in range(17)]),
+        FaultKind.TOO_MANY_FIELDS,
+        "more than 16 parts",
     ),
     "a million links": (lambda: pb.Report(links=[pb.Link()] * 10**6), FaultKind.TOO_LARGE, "larger than 512 KiB"),
     "what is no report": (lambda: b"\xff" * 100, FaultKind.MALFORMED, "what is no report"),

@@ -5,18 +5,15 @@ See docs/decisions/0284-parts-in-other-clusters.md.
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.accelerators import MAX_NAME, NAME_PATTERN
 from diloco_operator.api import names
-from diloco_operator.api.goodput import MAX_KINDS, MOST_HOURS
 from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.fields import fields, moment, objects, string, text, whole_number
+from diloco_operator.kube.fields import Fields, fields, moment, objects, string, text, whole_number
+from diloco_operator.report import PartState
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,8 @@ class PartJob:
     deleting: bool
     version: str
     spec: Mapping[str, Any]
-    state: str
-    message: str
-    """What it is in, and why."""
+    state: PartState
     pools: Mapping[str, PartPoolView]
-    accelerator_hours: Mapping[str, float]
-    """Accelerator -> hours for which its units held one of it."""
-    productive_share: float | None
-    """Training in all time of its units, 0 to 1. None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +66,24 @@ class PartView:
 def project_part_job(obj: Obj) -> PartJob:
     """Project the object. What another cluster says may be anything. Raises `MalformedField`."""
     meta, status = fields(obj, "metadata"), fields(obj, "status")
-    state, reason = text(status, "state", "status", limit=63), text(status, "reason", "status", limit=63)
-    conditions = objects(status, "conditions", "status")
-    said = next((text(each, "message", "status.conditions[]") for each in conditions if string(each, "reason", "") == reason), "")
     return PartJob(
         uid=string(meta, "uid", "metadata"),
         home=string(fields(meta, "labels", "metadata"), names.LABEL_HOME, "metadata.labels"),
         deleting=bool(meta.get("deletionTimestamp")),
         version=string(meta, "resourceVersion", "metadata"),
         spec=dict(fields(obj, "spec")),
-        state=state,
-        message=f"{reason}: {said}" if reason and said else reason or said,
+        state=part_state(status),
         pools={string(each, "name", "status.pools[]"): _pool(each) for each in objects(status, "pools", "status")},
-        accelerator_hours=_hours(fields(status, "goodput", "status")),
-        productive_share=_share(fields(status, "goodput", "status")),
     )
 
 
-def _share(goodput: Mapping[str, Any]) -> float | None:
-    """It decides nothing either: what is no share counts as not said."""
-    share = goodput.get("productiveShare")
-    return float(share) if isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1 else None
-
-
-def _hours(goodput: Mapping[str, Any]) -> dict[str, float]:
-    """Return the hours by accelerator. They decide nothing: what is none is left out, and the rest of the part counts."""
-    hours = {
-        kind: float(value)
-        for kind, value in fields(goodput, "acceleratorHours", "status.goodput").items()
-        if len(kind) <= MAX_NAME and re.fullmatch(NAME_PATTERN, kind)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_HOURS
-    }
-    return dict(itertools.islice(hours.items(), MAX_KINDS))
+def part_state(status: Fields) -> PartState:
+    """Read a part's state from its status. Raises `MalformedField`."""
+    state, reason = text(status, "state", "status", limit=63), text(status, "reason", "status", limit=63)
+    conditions = objects(status, "conditions", "status")
+    said = next((text(each, "message", "status.conditions[]") for each in conditions if string(each, "reason", "") == reason), "")
+    message, goodput = f"{reason}: {said}" if reason and said else reason or said, fields(status, "goodput", "status")
+    return PartState.of(state, message, goodput.get("productiveShare"), fields(goodput, "acceleratorHours", "status.goodput"))
 
 
 def _pool(entry: Mapping[str, Any]) -> PartPoolView:

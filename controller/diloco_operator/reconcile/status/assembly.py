@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -32,7 +33,7 @@ from diloco_operator.reconcile.status.write import PART_FIGURES
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
-from diloco_operator.report import Link, Report, UnitPhase, UnitReport
+from diloco_operator.report import Link, PartState, Report, ToldPart, UnitPhase, UnitReport
 
 _LONGEST_MESSAGE = 1024
 
@@ -149,7 +150,7 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
             heard["units"] = _ended(heard["units"], state, context.now)
             if not syncer_runs(state.get("state", "")):
                 heard |= {"contributing": 0, "tokensPerSecond": 0.0}
-        entries.append({"name": part.name, **heard, **_made(context.observed.parts.get(part.name), old)})
+        entries.append({"name": part.name, **heard, **_stated(context, part.name, old, running=syncer_runs(state.get("state", "")))})
     return entries
 
 
@@ -161,21 +162,50 @@ _HEARD = ("units", "contributing", *PART_FIGURES)
 """What the syncer knows of a part."""
 
 
-def _made(view: PartView | None, old: Mapping[str, Any]) -> dict[str, Any]:
-    """What this operator knows of a part that it has made."""
-    if view is None:
-        return {}
-    hours: dict[str, float] = dict(old.get("acceleratorHours") or {})
-    share = old.get("productiveShare")
-    if view.job is not None:
-        share = view.job.productive_share
-        largest = {kind: max(held, hours.get(kind, 0.0)) for kind, held in view.job.accelerator_hours.items()}
-        hours = dict(itertools.islice((hours | largest).items(), MAX_KINDS))
-    state = view.job.state if view.job is not None else ""
-    silent = {"silentSince": format_timestamp(view.silent_since)} if view.silent_since is not None else {}
-    message = view.problem or (view.job.message if view.job is not None else "")
-    said = {"namespace": view.namespace, "state": state, "message": message[:_LONGEST_MESSAGE], "acceleratorHours": hours}
-    return {**{key: value for key, value in said.items() if value}, **silent, **({"productiveShare": share} if share is not None else {})}
+_TOLD_NOTHING = 180.0
+"""Seconds after which a part whose operator tells the syncer nothing is silent. It tells its state once a minute."""
+
+
+def _stated(context: ReconcileContext, name: str, old: Mapping[str, Any], *, running: bool) -> dict[str, Any]:
+    """What the part says about itself, and what this operator knows of a part that it has made. `running`: whether the syncer runs."""
+    view, report = context.observed.parts.get(name), context.report if running else None
+    told = report.parts.get(name) if report is not None else None
+    state = _part_state(view, told, old, running)
+    silent_since = format_timestamp(view.silent_since) if view is not None and view.silent_since is not None else ""
+    if view is None and state.state:  # an operator that has told nothing ever is an older one, and not silent
+        silent_since = _told_nothing_since(report, told, context.now, old.get("silentSince", ""))
+    kept: Mapping[str, float] = old.get("acceleratorHours") or {}
+    largest = {kind: max(held, kept.get(kind, 0.0)) for kind, held in state.accelerator_hours.items()}
+    said = {
+        "namespace": view.namespace if view is not None else "",
+        "state": state.state,
+        "message": ((view.problem if view is not None else "") or state.message)[:_LONGEST_MESSAGE],
+        "acceleratorHours": dict(itertools.islice(({**kept} | largest).items(), MAX_KINDS)),
+        "productiveShare": state.productive_share,
+        "silentSince": silent_since,
+    }
+    return {key: value for key, value in said.items() if value not in ("", {}, None)}
+
+
+def _part_state(view: PartView | None, told: ToldPart | None, old: Mapping[str, Any], running: bool) -> PartState:
+    """What the part's status says: as this operator reads it in a cluster that answers, else as the part's operator has told the syncer."""
+    unknown = PartState(productive_share=old.get("productiveShare"))
+    if view is not None and (view.silent_since is None or told is None):
+        return view.job.state if view.job is not None else unknown
+    if told is not None:
+        return told.state
+    # Nothing was told to this process of the syncer. Without a syncer, a state of before says nothing about now.
+    return replace(unknown, state=old.get("state", ""), message=old.get("message", "")) if running else unknown
+
+
+def _told_nothing_since(report: Report | None, told: ToldPart | None, now: float, before: str) -> str:
+    """Since when the operator of a part has told the syncer nothing. "" if it has lately, or may not have had the time. `before`: as status
+    has it."""
+    if report is None:
+        return before
+    since = told.told_at if told is not None else report.connected_at
+    # Two clocks give each report another second, and a write for each would tell nothing.
+    return (before or format_timestamp(since)) if now - since > _TOLD_NOTHING else ""
 
 
 def _heard(units: Sequence[UnitReport], units_before: Iterable[dict[str, Any]] | None, received_at: float) -> dict[str, Any]:

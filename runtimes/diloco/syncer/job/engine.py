@@ -23,7 +23,7 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.effects import ContributionRejected, Finish, Snapshot
 from diloco.contract import LearnerStates, Result
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Marker, Report, ToLearner
+from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Marker, PartState, Report, ToLearner
 from diloco.protocol.framing import Transfer
 from diloco.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.start.source import Source, StartError
@@ -47,6 +47,7 @@ from diloco.syncer.reporting.cluster_links import ClusterLinks
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.outer_remark import outer_remark
+from diloco.syncer.reporting.part_states import PartStates
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, make_result
 from diloco.syncer.streams.changes import Changes
@@ -111,6 +112,7 @@ class Engine:
         self.recent = RecentEntries()
         """What happened lately."""
         self._links = ClusterLinks()
+        self._part_states = PartStates()
         self.exchanges = Exchanges(
             training,
             state.core,
@@ -213,6 +215,10 @@ class Engine:
         if stream.session is not None:
             self._links.sent(stream.leader.cluster, count, self._clock())
 
+    def told(self, part: str, state: PartState) -> None:
+        """Take what the operator of a part says about it."""
+        self._part_states.tell(part, state, self._clock())
+
     def report(self) -> Report:
         """Return the present state of the job."""
         return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._job.unit_stats, self._clock())
@@ -251,6 +257,7 @@ class Engine:
             ending=self._ending.ending,
             cosine=self.exchanges.cosine.value,
             links=self._links.rates(self._clock()),
+            parts=self._part_states.reports(self._clock()),
             round_trips=self._round_trips(),
         )
 

@@ -11,7 +11,7 @@ from diloco.algorithm.effects import LOST_WORK
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Result, UnitResult
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
-from diloco.protocol.diloco_pb2 import Link, LossPoint, Report, UnitReport
+from diloco.protocol.diloco_pb2 import Link, LossPoint, PartReport, Report, UnitReport
 from diloco.syncer.ending import Ending
 from diloco.syncer.reporting.cluster_links import LinkRates
 from diloco.syncer.reporting.loss_history import LossHistory
@@ -50,6 +50,7 @@ class Facts:
     """By cluster."""
     round_trips: Mapping[str, float] = field(default_factory=dict)
     """Seconds, by unit; without those that are not known."""
+    parts: Sequence[PartReport] = ()
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
@@ -83,6 +84,7 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
             Link(cluster=cluster, received_bytes_per_second=rates.received, sent_bytes_per_second=rates.sent)
             for cluster, rates in facts.links.items()
         ],
+        parts=facts.parts,
     )
     if (ending := facts.ending) is not None:
         report.ending.CopyFrom(EndingMessage(cause=_CAUSES[ending.by], t=ending.t, unit=ending.unit, reason=ending.reason))

@@ -20,10 +20,10 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
 from diloco.contract import learner_identity, operator_identity, part_with_identity
 from diloco.protocol.chunks import DataChunk, acknowledged_in
-from diloco.protocol.diloco_pb2 import Chunk, Entry, FromLearner, Hello, Report, WatchRequest
+from diloco.protocol.diloco_pb2 import Chunk, Entry, FromLearner, Hello, PartState, Report, Told, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.piece_maps import Owned, read_owned
-from diloco.protocol.rpc import ExchangeContext, WatchContext
+from diloco.protocol.rpc import ExchangeContext, TellContext, WatchContext
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.learner_stream import (
@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 SHORTEST_INTERVAL = 0.1
 DEFAULT_INTERVAL = 1.0
 """Seconds between two reports: the shortest interval that a watcher may ask for, and the usual one."""
+MOST_PART_STATE = 4096
+"""Bytes of what the operator of a part may say at once."""
 
 
 class Job(Protocol):
@@ -89,6 +91,10 @@ class Job(Protocol):
 
     def report(self) -> Report:
         """Return the present state of the job."""
+        ...
+
+    def told(self, part: str, state: PartState) -> None:
+        """Take what the operator of a part says about it."""
         ...
 
     def entries(self, after: int) -> tuple[list[Entry], bool]:
@@ -154,6 +160,17 @@ class Service:
             if report.done:
                 return
             await self._changes.wait(mark, interval)
+
+    async def Tell(self, request: PartState, context: TellContext) -> Told:  # noqa: N802 - the name on the wire
+        """Keep what the operator of a part says. It waits for the next report: else a part could have the syncer report all the time."""
+        shown = peer_identity(context.auth_context())
+        part = part_with_identity(self._job_uid, shown)
+        if not part:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"only parts may tell, not {shown or 'a certificate without identity'}")
+        if request.ByteSize() > MOST_PART_STATE:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.ByteSize()} bytes are more than {MOST_PART_STATE}")
+        self._job.told(part, request)
+        return Told()
 
     async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], stream: LearnerStream, shown: str) -> None:
         assembler = stream.assembler = Assembler(functools.partial(self._job.expected_bytes, stream), self._job.memory)

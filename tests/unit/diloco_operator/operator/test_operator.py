@@ -30,7 +30,7 @@ from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.plan import Create, Delete, Event, IssueCertificates, Plan, ReplaceStatus
 from diloco_operator.reconcile import ObservedState
-from diloco_operator.report import Report, ReportFault
+from diloco_operator.report import PartState, Report, ReportFault
 from diloco_operator.telemetry.endpoint import Endpoint
 
 NS = "default"
@@ -42,6 +42,7 @@ class SilentTelemetry:
     def __init__(self) -> None:
         self.followed: dict[tuple[str, str], Endpoint | None] = {}
         self.notify: Callable[[tuple[str, str]], None] = lambda key: None
+        self.told: dict[tuple[str, str], PartState] = {}
         self.closed = False
 
     def on_change(self, notify: Callable[[tuple[str, str]], None]) -> None:
@@ -49,6 +50,9 @@ class SilentTelemetry:
 
     def follow(self, key: tuple[str, str], endpoint: Endpoint | None) -> None:
         self.followed[key] = endpoint
+
+    def tell(self, key: tuple[str, str], state: PartState) -> None:
+        self.told[key] = state
 
     def forget(self, key: tuple[str, str]) -> None:
         self.followed.pop(key, None)
@@ -263,6 +267,20 @@ def test_a_defect_that_shows_in_one_job_is_told_there_and_does_not_stop_the_othe
             assert event["message"].startswith("the job cannot be reconciled (ZeroDivisionError) and is tried again")
 
     play(scenario, decide)
+
+
+def test_the_syncer_of_a_part_is_told_its_state_and_that_of_another_job_is_not() -> None:
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("own")
+            await cluster.apply("part", syncer={"at": {"address": "syncer.example.com:7077", "secretName": "home"}})
+            for name in ("own", "part"):
+                await cluster.api.patch(names.DILOCO_JOBS, NS, name, {"status": {"state": "Queued"}}, subresource="status")
+            await until(lambda: cluster.telemetry.told.get((NS, "part")) == PartState("Queued"))
+            await cluster.settle()
+            assert list(cluster.telemetry.told) == [(NS, "part")]
+
+    play(scenario)
 
 
 @pytest.mark.slow

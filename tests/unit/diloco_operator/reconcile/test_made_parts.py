@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import WantedPart
 from diloco_operator.reconcile.observe.part_view import PartView, project_part_job
 from diloco_operator.reconcile.observe.shares import HERE, MOVES_AFTER, Place, share_out
-from diloco_operator.report import UnitPhase
+from diloco_operator.report import PartState, ToldPart, UnitPhase
 
 SYNCER = {"externalAddress": "syncer.example.com"}
 
@@ -255,6 +256,21 @@ def test_the_goodput_of_a_part_is_what_it_says_and_stays_while_it_says_nothing()
     assert part_on_record(stage)["productiveShare"] == 0.93
     runs(stage, 2, productiveShare=1.5)
     assert "productiveShare" not in part_on_record(stage), "no share"
+
+
+def test_of_a_cluster_that_does_not_answer_home_shows_what_the_operator_there_tells_the_syncer() -> None:
+    stage = a_stage().train()
+    runs(stage, 2, silent_since=stage.now)
+    stage.all_contribute()
+    assert stage.report is not None
+    stage.report = replace(stage.report, parts={"tokyo": ToldPart(PartState("Degraded", "Quorum: one of two"), stage.now)})
+    stage.settle()
+    [part] = stage.status["parts"]
+    assert (part["state"], part["message"], "silentSince" in part) == ("Degraded", "Quorum: one of two", True)
+    runs(stage, 2)
+    stage.settle()
+    [part] = stage.status["parts"]
+    assert (part["state"], "silentSince" in part) == ("Training", False), "read there, as the cluster answers"
 
 
 # --- the numbers --------------------------------------------------------------------------------------------------------

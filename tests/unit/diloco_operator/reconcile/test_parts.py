@@ -17,7 +17,8 @@ from builders.stage import Stage
 from diloco import contract
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.certificates.view import project_certificates
-from diloco_operator.report import Link, UnitPhase
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.report import Link, PartState, ToldPart, UnitPhase
 
 SECRET = "bytes-lm-part-tokyo-tls"
 AT = {"address": "syncer.example.com:443", "secretName": "bytes-lm-home"}
@@ -230,6 +231,77 @@ def test_home_keeps_what_it_knew_of_a_part_while_its_own_syncer_is_silent() -> N
     home.now += HOUR
     home.settle()
     assert home.status["parts"] == known
+
+
+def tokyo_tells(home: Stage, state: str, message: str = "", *, at: float | None = None, **figures: Any) -> Stage:
+    """The operator of the part has told the syncer so at `at`, which is now if it is None."""
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+    assert home.report is not None
+    told = ToldPart(PartState(state, message, **figures), home.now if at is None else at)
+    home.report = replace(home.report, parts={"tokyo": told})
+    home.now += home.config.progress_interval  # figures alone cause no write
+    home.settle()
+    return home
+
+
+def told_of(home: Stage) -> dict[str, Any]:
+    fields = ("state", "message", "acceleratorHours", "productiveShare", "silentSince")
+    return {key: value for key, value in home.status["parts"][0].items() if key in fields}
+
+
+def test_home_shows_the_state_that_the_operator_of_a_part_tells_the_syncer() -> None:
+    home = tokyo_tells(a_home().train(), "Queued", "NoFreeSlice: both slices are in use")
+    assert told_of(home) == {"state": "Queued", "message": "NoFreeSlice: both slices are in use"}
+    tokyo_tells(home, "Training", productive_share=0.93, accelerator_hours={"tpu-v6e": 12.5})
+    assert told_of(home) == {"state": "Training", "productiveShare": 0.93, "acceleratorHours": {"tpu-v6e": 12.5}}
+    tokyo_tells(home, "Training", accelerator_hours={"tpu-v6e": 2.0})
+    assert told_of(home)["acceleratorHours"] == {"tpu-v6e": 12.5}, "its object was made anew"
+
+
+def test_a_change_of_the_state_of_a_part_is_written_at_once() -> None:
+    home = tokyo_tells(a_home().train(), "Training")
+    assert home.report is not None
+    home.report = replace(home.report, parts={"tokyo": ToldPart(PartState("Degraded"), home.now)})
+    written = home.reconcile_only().status
+    assert written is not None
+    assert written.status["parts"][0]["state"] == "Degraded"
+
+
+def test_a_part_whose_operator_tells_nothing_any_more_is_silent_since_it_last_did() -> None:
+    home = a_home().train()
+    told_at = home.now
+    tokyo_tells(home, "Training", at=told_at)
+    assert told_of(home) == {"state": "Training"}
+    home.now += 200
+    tokyo_tells(home, "Training", at=told_at)
+    assert told_of(home) == {"state": "Training", "silentSince": "2026-11-20T12:00:00Z"}
+    tokyo_tells(home, "Training", at=told_at + 1.0)
+    assert told_of(home)["silentSince"] == "2026-11-20T12:00:00Z", "the same word, by a clock that differs a little"
+    tokyo_tells(home, "Training")
+    assert told_of(home) == {"state": "Training"}
+
+
+def test_another_process_of_the_syncer_that_was_told_nothing_yet_leaves_the_state_as_it_was() -> None:
+    home = tokyo_tells(a_home().train(), "Queued", "NoFreeSlice: both slices are in use")
+    known = told_of(home)
+    began = home.now
+    for later, silent in ((60.0, {}), (240.0, {"silentSince": format_timestamp(began)})):
+        home.now = began + later
+        home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING)
+        assert home.report is not None
+        home.report = replace(home.report, parts={}, connected_at=began)
+        home.settle()
+        assert told_of(home) == known | silent
+
+
+def test_what_a_part_told_a_syncer_that_has_ended_is_not_shown_as_of_now() -> None:
+    home = tokyo_tells(a_home().train(), "Training", productive_share=0.93, accelerator_hours={"tpu-v6e": 12.5})
+    home.edit(suspend=True)
+    for _ in range(3):
+        home.settle()
+        home.kubelets_finish_deletions()
+    assert home.status["state"] == "Suspended"
+    assert told_of(home) == {"productiveShare": 0.93, "acceleratorHours": {"tpu-v6e": 12.5}}
 
 
 # --- the part: what it makes --------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, 
 from builders.exchange import job_file as a_job
 from builders.scripted_learner import ScriptedLearner
 from builders.severed_link import link_to
-from builders.wire import watch
+from builders.wire import tell, watch
 from diloco.contract import Exit, learner_identity
 from diloco.learner import reconnect
-from diloco.protocol.diloco_pb2 import FromLearner, Refused, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import FromLearner, PartState, Refused, UnitReport, WatchRequest
 from diloco.protocol.tls import TlsError
 from diloco_operator.certificates.authority import Leaf
 
@@ -40,6 +40,39 @@ def test_the_operator_of_a_part_may_watch_and_of_a_part_of_another_job_may_not(p
             pytest.raises(grpc.RpcError, match="only operators may watch, not diloco://another/part/osaka"),
         ):
             next(watch(channel)(WatchRequest(), timeout=WAIT_TIMEOUT))
+
+
+def test_reports_have_what_the_operator_of_a_part_has_told_last(place: Place) -> None:
+    with LocalSyncer(place) as syncer:
+        with place.certificates.channel(syncer.address, place.certificates.part("tokyo")) as channel:
+            tell(channel)(PartState(state="Queued", message="both slices are in use"), timeout=WAIT_TIMEOUT)
+            tell(channel)(PartState(state="Training", accelerator_hours={"tpu-v5p": 2.5}), timeout=WAIT_TIMEOUT)
+        [part] = syncer.report().parts
+    assert (part.part, part.state) == ("tokyo", PartState(state="Training", accelerator_hours={"tpu-v5p": 2.5}))
+    assert 0 <= part.seconds_since_told < WAIT_TIMEOUT
+
+
+def test_only_a_part_of_the_job_may_tell_its_state(place: Place) -> None:
+    certificates = place.certificates
+    with LocalSyncer(place) as syncer:
+        for files in (certificates.operator(), certificates.learner("u"), certificates.part("osaka", "another")):
+            with (
+                certificates.channel(syncer.address, files) as channel,
+                pytest.raises(grpc.RpcError, match="only parts may tell, not diloco://") as refused,
+            ):
+                tell(channel)(PartState(state="Failed"), timeout=WAIT_TIMEOUT)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not syncer.report().parts
+
+
+def test_a_part_may_not_tell_more_than_a_report_has_room_for(place: Place) -> None:
+    with (
+        LocalSyncer(place) as syncer,
+        place.certificates.channel(syncer.address, place.certificates.part("tokyo")) as channel,
+        pytest.raises(grpc.RpcError, match="4103 bytes are more than 4096") as refused,  # 4,100 and three for the field
+    ):
+        tell(channel)(PartState(message="m" * 4100), timeout=WAIT_TIMEOUT)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_the_certificate_of_a_part_trains_nothing(place: Place) -> None:
