@@ -194,6 +194,22 @@ async def changes(
     return found
 
 
+async def bound(client: Client, pod: Obj, node: str) -> str:
+    """Create the pod, bind it to the node, and return its uid.
+
+    A real server decides on the grace of a deletion by its watch cache first and keeps that answer when it finds the cache too old
+    (`CheckGracefulDelete` writes it into the options). So it deletes a pod at once whose binding has not come there. An event comes from
+    the same cache, so after the event of the binding the grace is what the caller asks for.
+    """
+    made = await client.create(PODS, pod)
+    meta = made["metadata"]
+    await client.bind(meta["namespace"], meta["name"], node)
+    selector = f"metadata.name={meta['name']}"
+    await changes(client, PODS, meta["namespace"], meta["resourceVersion"], 1, field_selector=selector)
+    uid: str = meta["uid"]
+    return uid
+
+
 def names(objs: list[Obj]) -> list[str]:
     return [obj["metadata"]["name"] for obj in objs]
 

@@ -8,6 +8,7 @@ from builders.kube_objects import (
     NAMESPACES,
     PODS,
     WIDGETS,
+    bound,
     changes,
     config_map,
     eventually,
@@ -46,8 +47,7 @@ async def test_dependents_follow_their_owner(client: Client, namespace: str) -> 
 async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Client, namespace: str, node: str) -> None:
     owner = await _owner(client, namespace)
     refs = {"ownerReferences": [owned_by(owner, controller=True)]}
-    await client.create(PODS, a_bare_pod(namespace, "a", meta=refs, terminationGracePeriodSeconds=20))
-    await client.bind(namespace, "a", node)
+    await bound(client, a_bare_pod(namespace, "a", meta=refs, terminationGracePeriodSeconds=20), node)
     await client.delete(WIDGETS, namespace, "owner")
 
     async def terminating() -> bool:

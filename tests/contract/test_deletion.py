@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, seen, until_gone, widget
+from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, bound, changes, config_map, gone, seen, until_gone, widget
 from builders.pods import a_bare_pod
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 
@@ -20,10 +20,7 @@ async def _running_pod(
     client: Client, namespace: str, node: str, name: str = "a", *, grace: int = 30, finalizers: tuple[str, ...] = ()
 ) -> str:
     meta = {"finalizers": list(finalizers)} if finalizers else {}
-    made = await client.create(PODS, a_bare_pod(namespace, name, meta=meta, terminationGracePeriodSeconds=grace))
-    await client.bind(namespace, name, node)
-    uid: str = made["metadata"]["uid"]
-    return uid
+    return await bound(client, a_bare_pod(namespace, name, meta=meta, terminationGracePeriodSeconds=grace), node)
 
 
 async def test_deleted_object_is_gone_and_its_name_free(client: Client, namespace: str) -> None:
