@@ -223,7 +223,7 @@ RUNBOOK: Mapping[str, Advice] = {
         ),
         (
             "Report it with that text. A unit starts again after `learners.restart.backoff.max`; the others train on.",
-            "While a job cannot be reconciled, its units train on, but none that fails is replaced, and status is of before.",
+            "While a job cannot be reconciled, its units train on, but none that fails is replaced, and its status stays as it was.",
         ),
     ),
     "PodLost": Advice(

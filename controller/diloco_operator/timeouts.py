@@ -142,9 +142,9 @@ class TelemetryTimeouts:
     read: float = 15.0
     """A stream that brings nothing for this time is opened anew."""
     tell: float = 5.0
-    """The least time between two words of a part to the syncer about its state."""
+    """The least time between two `Tell` calls of a part."""
     tell_again: float = 60.0
-    """How often it says them although nothing changed."""
+    """How often a part tells its state although nothing changed."""
     late_reports: float = 1.0
     """How long the reports that a syncer has sent are still read once its pod does not run any more."""
     certificate: float = 3600.0

@@ -211,7 +211,7 @@ class FakeCluster:
             await asyncio.sleep(0.5)
 
     async def trains(self, job: str = "lm", units: int = 1, namespace: str = NS) -> list[str]:
-        """Waits until so many units train. Returns their slices."""
+        """Wait until so many units of the job train. Return their slices."""
 
         def holds(status: Obj) -> bool:
             return [unit["state"] for unit in status.get("units", ())].count("Training") == units
@@ -315,7 +315,7 @@ class FakeCluster:
         ]
 
     def attempts(self, job: JobKey) -> dict[str, int]:
-        """Unit to attempt, for every unit of which all hosts run."""
+        """The attempt of each unit of which all hosts run."""
         hosts: dict[tuple[str, int], int] = {}
         wanted: dict[tuple[str, int], int] = {}
         for pod in self.running(job):

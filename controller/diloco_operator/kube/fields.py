@@ -42,31 +42,31 @@ def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
     """Return a foreign text, at most `limit` characters long and without control characters. `lines`: keep its line breaks."""
     cut = text[:limit]
     if not cut.isprintable():
-        cut = "".join(map(_keep_line_breaks if lines else _printable, cut))
+        cut = "".join(map(_keep_line_breaks if lines else _masked, cut))
     return cut if len(text) <= limit else f"{cut[: limit - 1]}…"
 
 
 def printable(value: Any) -> Any:
-    """Return a JSON value without control characters in its strings; line breaks stay."""
+    """Return a JSON value without control characters in its strings and keys; line breaks stay."""
     match value:
         case str():
             return clip(value, len(value), lines=True)
         case Mapping():
-            return {key: printable(inner) for key, inner in value.items()}
+            return {printable(key): printable(inner) for key, inner in value.items()}
         case list():
             return [printable(inner) for inner in value]
         case _:
             return value
 
 
-def _printable(char: str) -> str:
+def _masked(char: str) -> str:
     if char.isprintable():
         return char
     return " " if char.isspace() else "\ufffd"
 
 
 def _keep_line_breaks(char: str) -> str:
-    return char if char == "\n" else _printable(char)
+    return char if char == "\n" else _masked(char)
 
 
 def an_object(value: object, at: str) -> Fields:

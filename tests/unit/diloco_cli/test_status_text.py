@@ -53,8 +53,10 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
 
 def test_a_status_that_somebody_else_wrote_does_not_control_the_terminal() -> None:
     erases = unit("h100-0", "Pending", 0, reason="NoCapacity", message="\x1b[2Jall is \x9b31mwell\nfirst line\rlast line")
-    shown = status_text(a_view(erases, Training="True"), NOW)
+    refused = unit("v5p-0", "Training", 1, refused={"\x1b[2Jnon-finite": 2})
+    shown = status_text(a_view(erases, refused, Training="True"), NOW)
     assert "NoCapacity: \ufffd[2Jall is \ufffd31mwell" in shown
+    assert "\ufffd[2Jnon-finite=2" in "".join(units_lines(a_view(refused).status.units, NOW, wide=True))
     assert shown.replace("\n", "").isprintable()
 
 

@@ -82,7 +82,8 @@ def part_state(status: Fields) -> PartState:
     state, reason = text(status, "state", "status", limit=63), text(status, "reason", "status", limit=63)
     conditions = objects(status, "conditions", "status")
     said = next((text(each, "message", "status.conditions[]") for each in conditions if string(each, "reason", "") == reason), "")
-    message, goodput = f"{reason}: {said}" if reason and said else reason or said, fields(status, "goodput", "status")
+    message = f"{reason}: {said}" if reason and said else reason or said
+    goodput = fields(status, "goodput", "status")
     return PartState.of(state, message, goodput.get("productiveShare"), fields(goodput, "acceleratorHours", "status.goodput"))
 
 

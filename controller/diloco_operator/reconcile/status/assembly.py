@@ -139,6 +139,7 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
     """What the syncer says about each part. Without a recent report everything stays as it was. `state`: of the job."""
     before = _by_name(context.observed.job.status.get("parts"))
     report = context.report
+    running = syncer_runs(state.get("state", ""))
     entries = []
     for part in context.spec.parts:
         old = before.get(part.name, {})
@@ -148,9 +149,9 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
             heard = {key: value for key, value in old.items() if key in _HEARD}
         if "units" in heard:
             heard["units"] = _ended(heard["units"], state, context.now)
-            if not syncer_runs(state.get("state", "")):
+            if not running:
                 heard |= {"contributing": 0, "tokensPerSecond": 0.0}
-        entries.append({"name": part.name, **heard, **_stated(context, part.name, old, running=syncer_runs(state.get("state", "")))})
+        entries.append({"name": part.name, **heard, **_stated(context, part.name, old, running=running)})
     return entries
 
 
