@@ -231,12 +231,17 @@ class ReconcileContext:
     @property
     def finishing(self) -> bool:
         """The last outer step is done, so no unit needs to start any more."""
-        report, training = self.report, self.spec.training
-        # The spec may ask for more steps or tokens than the syncer of this report knows of. Then the job is not done.
-        if report is not None and report.ending is not None:
-            more = report.ending.by == ENDED_BY_TOKENS and (training.tokens is None or training.tokens > report.token_budget)
-            return report.steps >= training.steps and not more and report.t >= report.ending.t
-        return report is not None and report.steps >= self.spec.training.steps and (report.done or report.t >= report.steps > 0)
+        report = self.report
+        if report is None or self.asks_for_more_than(report):
+            return False
+        return report.t >= report.ending.t if report.ending is not None else report.done or report.t >= report.steps > 0
+
+    def asks_for_more_than(self, report: Report) -> bool:
+        """Whether the spec asks for more steps or tokens than the syncer knew of when it sent this report. Then the job goes on after it."""
+        training = self.spec.training
+        by_tokens = report.ending is not None and report.ending.by == ENDED_BY_TOKENS
+        more_tokens = by_tokens and (training.tokens is None or training.tokens > report.token_budget)
+        return training.steps > report.steps or more_tokens
 
     @property
     def report_missed_at(self) -> float:

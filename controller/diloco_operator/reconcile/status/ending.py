@@ -72,7 +72,7 @@ def job_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) 
 def _home_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """The end of a part: home's syncer says so, or, while it is silent, all its units have ended as they do when the job is complete."""
     report = context.observed.report
-    if report is not None and report.done:
+    if report is not None and report.done and not context.asks_for_more_than(report):
         return JobEnd(CompleteReason.HOME_COMPLETE, home_words.home_is_complete(report.t, report.steps))
     ran = [record for record in records.values() if record.attempt]
     silent = context.report is None and context.now > context.report_missed_at

@@ -513,6 +513,22 @@ def test_a_part_is_complete_when_home_says_so() -> None:
     assert complete["message"] == "the job at home is complete, at outer step 100 of 100. The model is at home, where the job's syncer is"
 
 
+def test_a_part_of_a_job_that_was_given_more_steps_goes_on_whatever_the_syncer_reported_before() -> None:
+    part = a_part(steps=100).train()
+    part.all_contribute(done=True, t=100, steps=100)
+    part.settle()
+    assert part.true() >= {"Complete"}
+    part.learner_exits(UNIT, 1, 0)
+    part.settle()
+    part.edit(training={**part.job["spec"]["training"], "steps": 200})
+    part.part_secret = secret_of(a_home(steps=200))
+    part.settle()
+    assert "Complete" not in part.true(), "the last report is of the syncer that served before"
+    part.report = a_report(at=part.now, t=100, steps=200)
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a2-0"]
+
+
 def test_a_part_that_missed_homes_word_is_complete_once_all_its_units_ended_well() -> None:
     part = a_part(units=2).train()
     part.report = None
