@@ -358,7 +358,7 @@ def _shares(observed: ObservedState, spec: Spec, now: float) -> Shares | None:
     if not away:
         return None
     before = {pool["name"]: pool for pool in observed.job.status.get("pools") or ()}
-    places = [_here(spec, before), *(_elsewhere(pool, observed) for pool in away)]
+    places = [_here(spec, before), *(_elsewhere(pool, observed, before.get(pool.name, {})) for pool in away)]
     assigned = {pool.name: before[pool.name]["assigned"] for pool in away if "assigned" in before.get(pool.name, {})}
     wanted = min(spec.learners.max, sum(place.max for place in places))
     recorded = {**assigned, HERE: wanted - sum(assigned.values())} if len(assigned) == len(away) else {}
@@ -379,9 +379,9 @@ def _here(spec: Spec, before: Mapping[str, Mapping[str, Any]]) -> Place:
     )
 
 
-def _elsewhere(pool: Pool, observed: ObservedState) -> Place:
+def _elsewhere(pool: Pool, observed: ObservedState, on_record: Mapping[str, Any]) -> Place:
     view = observed.parts.get(pool.cluster, PartView())
-    seen = view.pool(pool.name)
+    seen = view.pool(pool.name, on_record)
     since = view.silent_since if view.silent_since is not None else seen.waiting_since
     return Place(pool.name, pool.learners.min, pool.learners.max, seen.placed, since, seen.tokens_per_second)
 

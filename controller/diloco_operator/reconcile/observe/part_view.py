@@ -58,8 +58,11 @@ class PartView:
     namespace: str = ""
     """Where its DiLoCoJob belongs in that cluster. "" if jobs of this namespace may have none there."""
 
-    def pool(self, name: str) -> PartPoolView:
-        """Return what the part says about one of its pools: nothing, until it has begun."""
+    def pool(self, name: str, on_record: Mapping[str, Any]) -> PartPoolView:
+        """Return what the part says about one of its pools: nothing, until it has begun. `on_record`: the pool in status here. That counts
+        while the cluster is silent and this operator has not read the part since it started."""
+        if self.job is None and self.silent_since is not None:
+            return _pool(on_record)
         return self.job.pools.get(name, PartPoolView()) if self.job is not None else PartPoolView()
 
 

@@ -357,10 +357,11 @@ def _pools_away(context: ReconcileContext) -> list[dict[str, Any]]:
     """The pools in other clusters, as these say."""
     if context.shares is None:
         return []
+    before = _by_name(context.observed.job.status.get("pools"))
     entries = []
     for pool in context.observed.job.away:
         view = context.observed.parts.get(pool.cluster, PartView())
-        seen = view.pool(pool.name)
+        seen = view.pool(pool.name, before.get(pool.name, {}))
         units = reported_units(context.report, unit_names(pool.name, pool.learners.max))
         entries.append(
             {

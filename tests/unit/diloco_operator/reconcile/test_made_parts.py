@@ -297,6 +297,21 @@ def test_units_that_find_no_hardware_for_long_start_in_another_cluster() -> None
     assert wanted(stage).manifest["spec"]["learners"]["max"] == 1, "it stays where it has hardware"
 
 
+def test_units_in_a_silent_cluster_keep_their_number_when_the_operator_starts_anew() -> None:
+    stage = a_stage(most=3, here=1, tokyo=2, slices=3).train()
+    runs(stage, 2)
+    here, far = stage.job["spec"]["pools"]
+    stage.edit(pools=[{**here, "learners": {"max": 3}}, far])
+    stage.settle()
+    stage.restart_operator()
+    stage.parts["tokyo"] = PartView(silent_since=stage.now, left=True, namespace="there")
+    stage.now += MOVES_AFTER
+    stage.all_contribute()
+    stage.settle()
+    assert [(pool["name"], pool.get("assigned"), pool["placed"]) for pool in stage.status["pools"]] == [("v5p", None, 1), ("far", 2, 2)]
+    assert not wanted(stage).manifest["spec"]["suspend"]
+
+
 def places(**numbers: tuple[int, int, int]) -> list[Place]:
     """Name -> minimum, maximum, placed units; `here` stands for this cluster."""
     return [Place(HERE if name == "here" else name, least, most, placed, None, 0.0) for name, (least, most, placed) in numbers.items()]
