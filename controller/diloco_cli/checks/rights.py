@@ -15,7 +15,7 @@ from diloco_operator.reconcile.grantors.registry import WATCHES
 from diloco_cli.checks.model import Check, Facts, Finding, Right, error, ok, read, warning
 
 _NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
-    (names.DILOCO_JOBS, "", "list watch delete"),
+    (names.DILOCO_JOBS, "", "list watch patch delete"),
     (names.DILOCO_JOBS, "status", "update"),
     (names.DILOCO_JOBS, "finalizers", "update"),
     (names.PODS, "", "get list watch create patch delete"),

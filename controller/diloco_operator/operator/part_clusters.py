@@ -334,7 +334,9 @@ class PartClusters:
         views = {name: cluster.view(key, uid) for name, cluster in self._clusters.items()}
         known = {name: view for name, view in views.items() if name in named or view.job is not None or view.left}
         unusable = {name: PartView(problem=self._problems[name], left=True) for name in named & self._problems.keys()}
-        unknown = {name: PartView(problem=_no_such(name, self._clusters)) for name in named - views.keys() - unusable.keys()}
+        unknown = {
+            name: PartView(problem=_no_such(name, self._clusters), left=True, unknown=True) for name in named - views.keys() - unusable.keys()
+        }
         return known | unusable | unknown
 
 

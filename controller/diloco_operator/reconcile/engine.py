@@ -20,7 +20,7 @@ from diloco_operator.reconcile import stopped
 from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
 from diloco_operator.reconcile.children.claims import claim_templates
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods
-from diloco_operator.reconcile.children.made_parts import wanted_parts, with_finalizer
+from diloco_operator.reconcile.children.made_parts import finalizer_refused, wanted_parts, with_finalizer
 from diloco_operator.reconcile.children.shared import SharedObjects, are_needed, shared_objects
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.deadlines import requeue_after
@@ -283,6 +283,7 @@ def _carry_out(
         active.recheck_at,
         *context.report_deadlines,
         context.shares.recheck_at if context.shares is not None else None,
+        refused.retry_at if (refused := finalizer_refused(context)) is not None else None,
         write.due,
     )
     return Plan(

@@ -78,7 +78,7 @@ app.kubernetes.io/part-of: diloco-operator
 {{- define "diloco-operator.namespacedRules" -}}
 - apiGroups: [diloco.dev]
   resources: [dilocojobs]
-  verbs: [list, watch, delete{{ if .Values.clusters }}, patch{{ end }}]   # delete: ttlSecondsAfterFinished; patch: finalizer of parts
+  verbs: [list, watch, patch, delete]   # patch: the finalizer of a job with parts; delete: ttlSecondsAfterFinished
 - apiGroups: [diloco.dev]
   resources: [dilocojobs/status]
   verbs: [update]

@@ -24,9 +24,9 @@ type Rules = dict[tuple[str, ...], str]
 """Verbs by (group, resource) or (group, resource, name)."""
 
 ALL = "get list watch"
-# Verbs on namespaced objects, by (API group, resource). delete of jobs: ttlSecondsAfterFinished. That each is needed: test_kube_jobs.
+# Verbs on namespaced objects, by (API group, resource). That each is needed: test_kube_jobs, test_made_parts.
 NAMESPACED: Rules = {
-    ("diloco.dev", "dilocojobs"): "list watch delete",
+    ("diloco.dev", "dilocojobs"): "list watch patch delete",
     ("diloco.dev", "dilocojobs/status"): "update",
     ("diloco.dev", "dilocojobs/finalizers"): "update",
     ("", "pods"): f"{ALL} create patch delete",

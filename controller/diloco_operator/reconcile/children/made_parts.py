@@ -14,7 +14,7 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.plan import Patch, WantedPart
 from diloco_operator.reconcile.children.outside import external_address
 from diloco_operator.reconcile.children.part_manifest import part_manifest
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.state import ObservedState
 
@@ -32,6 +32,8 @@ def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPar
         return None
     if shares is None:
         return () if names.FINALIZER_PARTS in job.finalizers else None
+    if names.FINALIZER_PARTS not in job.finalizers:  # the API server refuses it
+        return None
     try:
         address = external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
     except ValueError:  # the CRD's rules refuse what does not parse; another CRD may let it through
@@ -68,11 +70,17 @@ def _pool(pool: Pool, units: int) -> Obj:
 
 
 def with_finalizer(context: ReconcileContext) -> Patch | None:
-    """Return the patch that adds the finalizer. None if the job has it already, or has no parts."""
+    """Return the patch that adds the finalizer. None if the job has it already, has no parts, or the API server refuses the patch: then
+    no part is made, and units here go on."""
     job = context.observed.job
-    if context.shares is None or names.FINALIZER_PARTS in job.finalizers or job.deleting:
+    if context.shares is None or names.FINALIZER_PARTS in job.finalizers or job.deleting or finalizer_refused(context) is not None:
         return None
     return _finalizers(job, (*job.finalizers, names.FINALIZER_PARTS))
+
+
+def finalizer_refused(context: ReconcileContext) -> Rejection | None:
+    """Return why the finalizer cannot be added now. None if it can."""
+    return context.rejection((names.DILOCO_JOBS.kind, context.observed.job.name))
 
 
 class Release(NamedTuple):
@@ -93,7 +101,7 @@ def release_from_parts(observed: ObservedState, now: float) -> Release:
     if names.FINALIZER_PARTS not in job.finalizers:
         return Release()
     left = tuple(cluster for cluster, view in observed.parts.items() if view.job is not None or view.left)
-    if left and now < due:
+    if now < due and not all(observed.parts[cluster].unknown for cluster in left):
         return Release((), due=due)
     return Release((), (_finalizers(job, tuple(each for each in job.finalizers if each != names.FINALIZER_PARTS)),), left)
 

@@ -55,6 +55,8 @@ class PartView:
     """Since when the cluster's API server has not answered. None if it does."""
     left: bool = False
     """Something of it may be there, as its Secret, although no job is known of."""
+    unknown: bool = False
+    """The operator has no cluster of this name. So nothing that is left there will be seen to go."""
     namespace: str = ""
     """Where its DiLoCoJob belongs in that cluster. "" if jobs of this namespace may have none there."""
 

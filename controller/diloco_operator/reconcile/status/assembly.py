@@ -19,6 +19,7 @@ from diloco_operator.api.state import OVER, JobState, syncer_runs
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile.children.made_parts import finalizer_refused
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.part_view import PartView
@@ -175,12 +176,14 @@ def _stated(context: ReconcileContext, name: str, old: Mapping[str, Any], *, run
     silent_since = format_timestamp(view.silent_since) if view is not None and view.silent_since is not None else ""
     if view is None and state.state:  # an operator that has told nothing ever is an older one, and not silent
         silent_since = _told_nothing_since(report, told, context.now, old.get("silentSince", ""))
+    refused = finalizer_refused(context) if view is not None else None
+    problem = refused.text if refused is not None else view.problem if view is not None else ""
     kept: Mapping[str, float] = old.get("acceleratorHours") or {}
     largest = {kind: max(held, kept.get(kind, 0.0)) for kind, held in state.accelerator_hours.items()}
     said = {
         "namespace": view.namespace if view is not None else "",
         "state": state.state,
-        "message": ((view.problem if view is not None else "") or state.message)[:_LONGEST_MESSAGE],
+        "message": (problem or state.message)[:_LONGEST_MESSAGE],
         "acceleratorHours": dict(itertools.islice(({**kept} | largest).items(), MAX_KINDS)),
         "productiveShare": state.productive_share,
         "silentSince": silent_since,

@@ -64,7 +64,7 @@ def _detail(cause: str) -> str:
 
 def parts_left(clusters: Sequence[str]) -> str:
     return (
-        f"in {' and '.join(clusters)} the job's part could not be deleted within 10 minutes, so the job goes although it may be left. "
+        f"in {' and '.join(clusters)} the job's part may be left: it did not go within 10 minutes, or the operator knows no such cluster. "
         "It gives its hardware back by itself after syncer.at.partTimeout; delete its DiLoCoJob and its Secret there"
     )
 

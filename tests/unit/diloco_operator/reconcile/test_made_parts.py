@@ -15,6 +15,7 @@ from diloco_operator.api.names import FINALIZER_PARTS
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import WantedPart
 from diloco_operator.reconcile.observe.part_view import PartView, project_part_job
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
 from diloco_operator.reconcile.observe.shares import HERE, MOVES_AFTER, Place, share_out
 from diloco_operator.report import PartState, ToldPart, UnitPhase
 
@@ -70,6 +71,25 @@ def test_the_job_waits_for_its_parts_before_any_is_made() -> None:
     stage = Stage(job, a_tpu_node("tpu-0"))
     first = stage.step()
     assert (first.parts, stage.job["metadata"]["finalizers"]) == (None, [FINALIZER_PARTS])
+
+
+def test_a_finalizer_that_the_api_server_refuses_keeps_parts_from_being_made_and_nothing_else() -> None:
+    stage = a_stage()
+    stage.job["metadata"]["finalizers"] = []
+    message = 'user "operator" cannot patch resource "dilocojobs"'
+    generation = stage.job["metadata"]["generation"]
+    stage.rejected_writes["DiLoCoJob", "bytes-lm"] = RejectedWrite(403, message, stage.now, generation)
+    stage.settle()
+    stage.kubelets_start()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.unit("v5p-0")["attempt"] == 2, "units here are looked after"
+    assert stage.status["parts"][0]["message"].startswith("DiLoCoJob bytes-lm cannot be made: the API server rejected it: user")
+    assert stage.reconcile_only().parts is None
+    stage.advance(3600)
+    stage.settle()
+    assert stage.job["metadata"]["finalizers"] == [FINALIZER_PARTS]
+    assert wanted(stage).may_be_made
 
 
 def test_a_part_waits_for_its_certificates_and_for_the_address_of_a_load_balancer() -> None:
@@ -380,7 +400,7 @@ def test_a_deleted_job_does_not_wait_for_ever_for_a_cluster_that_is_gone() -> No
     plan = stage.step()
     assert stage.job["metadata"]["finalizers"] == []
     [event] = plan.events
-    assert (event.reason, event.message.startswith("in tokyo the job's part could not be deleted within 10 minutes")) == ("PartsLeft", True)
+    assert (event.reason, event.message.startswith("in tokyo the job's part may be left: it did not go within 10 minutes")) == ("PartsLeft", True)
 
 
 def test_a_deleted_job_without_parts_is_not_looked_at_again() -> None:
@@ -388,3 +408,12 @@ def test_a_deleted_job_without_parts_is_not_looked_at_again() -> None:
     delete(stage)
     stage.pods.clear()
     assert stage.step().requeue_after is None
+
+
+def test_a_deleted_job_waits_for_no_cluster_that_the_operator_does_not_know() -> None:
+    stage = a_stage().train()
+    stage.parts["tokyo"] = PartView(problem="the operator knows no cluster tokyo", left=True, unknown=True)
+    delete(stage)
+    [event] = stage.step().events
+    assert stage.job["metadata"]["finalizers"] == []
+    assert (event.reason, event.message.startswith("in tokyo the job's part may be left")) == ("PartsLeft", True)
