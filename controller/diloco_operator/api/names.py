@@ -331,6 +331,8 @@ LABEL_HOME = "diloco.dev/home"
 """On a part and its Secret that a job's home has made: the uid of the job."""
 ANNOTATION_SECRET_VERSION = "diloco.dev/home-version"
 """On a part's Secret: of which Secret and job file of home it is a copy."""
+ANNOTATION_SPEC_DIGEST = "diloco.dev/home-spec"
+"""On a part that a job's home has made: a digest of the spec that home wrote last."""
 PART_IDENTITY = "part.pem"
 """The entry of `part_secret_name` with which the operator of the part's cluster watches the syncer."""
 

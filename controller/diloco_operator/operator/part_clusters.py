@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,7 +139,7 @@ class PartCluster:
         if key[0] not in self._config.namespaces:
             return PartView(ours, problem)
         left = wish is None or wish.uid != uid or not wish.ended
-        return PartView(ours, problem, self._silent_since, left, self._config.namespaces[key[0]])
+        return PartView(ours, problem, self._silent_since, left, namespace=self._config.namespaces[key[0]])
 
     def _refused(self, namespace: str) -> str:
         if namespace not in self._config.namespaces:
@@ -216,7 +217,7 @@ class PartCluster:
             return
         self._note(key, wish, problem, ended)
         self._queue.forget(key)
-        self._queue.add_after(key, _RESYNC)
+        self._queue.add_after(key, _RESYNC if wish.part is not None or ended else _LOOK)
 
     def _note(self, key: JobKey, wish: _Wish, problem: str, ended: bool = False) -> None:
         if (wish.problem, wish.ended) != (problem, ended):
@@ -232,21 +233,26 @@ class PartCluster:
         if found is None and not part.may_be_made:
             return ""
         await self._write_secret(key, namespace, wish.uid, part)
-        manifest = {**part.manifest, "metadata": {**part.manifest["metadata"], "name": key[1], "namespace": namespace}}
+        spec = part.manifest["spec"]
+        digest = _digest(json.dumps(spec, sort_keys=True))
+        annotations = {names.ANNOTATION_SPEC_DIGEST: digest}
+        metadata = {**part.manifest["metadata"], "name": key[1], "namespace": namespace, "annotations": annotations}
+        manifest = {**part.manifest, "metadata": metadata}
         if found is None:
             try:
                 # An older CRD would drop syncer.at without a word, and the part would be a job of its own.
                 stored = await self._there.create(names.DILOCO_JOBS, manifest, field_manager=names.FIELD_MANAGER, dry_run=True)
-                if not _has(stored.get("spec"), {"syncer": part.manifest["spec"]["syncer"]}):
+                if not _has(stored.get("spec"), {"syncer": spec["syncer"]}):
                     return f"the CRD in cluster {self._config.name} knows no syncer.at: upgrade the operator there"
                 await self._there.create(names.DILOCO_JOBS, manifest, field_manager=names.FIELD_MANAGER)
             except AlreadyExists:
                 return (
                     f"DiLoCoJob {namespace}/{key[1]} exists in cluster {self._config.name} and is no part of this job; rename one of them"
                 )
-        elif not found.value.deleting and not _has(found.value.spec, part.manifest["spec"]):
-            meta = {"uid": found.uid, "resourceVersion": found.version}
-            body = {"metadata": meta, "spec": part.manifest["spec"]}
+        # The digest tells that a field has gone here. What the spec there has beyond what is wanted does not: the API server adds defaults.
+        elif not found.value.deleting and not (found.value.digest == digest and _has(found.value.spec, spec)):
+            meta = {"uid": found.uid, "resourceVersion": found.version, "annotations": annotations}
+            body = {"metadata": meta, "spec": _replacing(found.value.spec, spec)}
             await self._there.patch(names.DILOCO_JOBS, namespace, key[1], body, field_manager=names.FIELD_MANAGER)
         return ""
 
@@ -280,10 +286,14 @@ class PartCluster:
 
     async def _end(self, key: JobKey, namespace: str, wish: _Wish) -> bool:
         """Delete the part. Its Secret goes once it is gone, as its pods need it until then. Return whether nothing of it is left."""
-        found = self._found(key)
-        if found is not None and found.value.home == wish.uid:
-            if not found.value.deleting:
-                await self._gone(self._there.delete(names.DILOCO_JOBS, namespace, key[1], uid=found.uid))
+        # Not from the cache: it may lack a part that was made just now, and lacks one whose status cannot be read.
+        left = await self._there.list(names.DILOCO_JOBS, namespace, label_selector=f"{names.LABEL_HOME}={wish.uid}")
+        for job in left.items:
+            meta = fields(job, "metadata")
+            if not meta.get("deletionTimestamp"):
+                name, uid = string(meta, "name", "metadata"), string(meta, "uid", "metadata")
+                await self._gone(self._there.delete(names.DILOCO_JOBS, namespace, name, uid=uid))
+        if left.items:
             return False
         name = names.home_secret_name(key[1])
         try:
@@ -335,7 +345,8 @@ class PartClusters:
         known = {name: view for name, view in views.items() if name in named or view.job is not None or view.left}
         unusable = {name: PartView(problem=self._problems[name], left=True) for name in named & self._problems.keys()}
         unknown = {
-            name: PartView(problem=_no_such(name, self._clusters), left=True, unknown=True) for name in named - views.keys() - unusable.keys()
+            name: PartView(problem=_no_such(name, self._clusters), left=True, unknown=True)
+            for name in named - views.keys() - unusable.keys()
         }
         return known | unusable | unknown
 
@@ -347,6 +358,15 @@ def _no_such(name: str, clusters: Iterable[str]) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _replacing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Obj:
+    """Return the merge patch after which `found` is what is wanted. Defaults go too, and the API server adds them again."""
+    gone = dict.fromkeys(found.keys() - wanted.keys())
+    return gone | {
+        key: _replacing(found[key], value) if isinstance(value, dict) and isinstance(found.get(key), dict) else value
+        for key, value in wanted.items()
+    }
 
 
 def _has(found: Any, wanted: Any) -> bool:

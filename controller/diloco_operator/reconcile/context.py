@@ -237,7 +237,7 @@ class ReconcileContext:
         return report.t >= report.ending.t if report.ending is not None else report.done or report.t >= report.steps > 0
 
     def asks_for_more_than(self, report: Report) -> bool:
-        """Whether the spec asks for more steps or tokens than the syncer knew of when it sent this report. Then the job goes on after it."""
+        """Whether the spec asks for more steps or tokens than the syncer of this report knew of. Then the job goes on after it."""
         training = self.spec.training
         by_tokens = report.ending is not None and report.ending.by == ENDED_BY_TOKENS
         more_tokens = by_tokens and (training.tokens is None or training.tokens > report.token_budget)

@@ -38,6 +38,8 @@ class PartJob:
     """uid of the job that has made it, "" if no job has."""
     deleting: bool
     version: str
+    digest: str
+    """Digest of the spec that its home wrote last. "" if none did."""
     spec: Mapping[str, Any]
     state: PartState
     pools: Mapping[str, PartPoolView]
@@ -76,6 +78,7 @@ def project_part_job(obj: Obj) -> PartJob:
         home=string(fields(meta, "labels", "metadata"), names.LABEL_HOME, "metadata.labels"),
         deleting=bool(meta.get("deletionTimestamp")),
         version=string(meta, "resourceVersion", "metadata"),
+        digest=string(fields(meta, "annotations", "metadata"), names.ANNOTATION_SPEC_DIGEST, "metadata.annotations"),
         spec=dict(fields(obj, "spec")),
         state=part_state(status),
         pools={string(each, "name", "status.pools[]"): _pool(each) for each in objects(status, "pools", "status")},

@@ -31,6 +31,8 @@ class Link:
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
         self.away = False
+        self.muted = False
+        """Its watches bring nothing, as on a connection that is half open."""
         self.defect: Exception | None = None
         """What creates raise."""
         self.writes: list[str] = []
@@ -53,7 +55,8 @@ class Link:
         async for event in self._api.watch(*arguments, **options):
             if self.away:
                 raise Unavailable(503, "ServiceUnavailable", "no route to tokyo")
-            yield event
+            if not self.muted:
+                yield event
 
 
 class Scene:
@@ -77,7 +80,10 @@ class Scene:
         return scene
 
     def want(self, units: int = 1, *, uid: str = "u", version: str = "1", may_be_made: bool = True) -> None:
-        self.parts.want(KEY, uid, [WantedPart("tokyo", SECRET, version, '{"name": "bytes-lm"}', a_manifest(units, uid), may_be_made)])
+        self.want_manifest(a_manifest(units, uid), uid=uid, version=version, may_be_made=may_be_made)
+
+    def want_manifest(self, manifest: Obj, *, uid: str = "u", version: str = "1", may_be_made: bool = True) -> None:
+        self.parts.want(KEY, uid, [WantedPart("tokyo", SECRET, version, '{"name": "bytes-lm"}', manifest, may_be_made)])
 
     async def job(self) -> Obj | None:
         try:
@@ -152,6 +158,28 @@ def test_the_part_is_made_after_its_secret_and_written_again_only_if_it_changes(
     play(scenario)
 
 
+def test_a_field_that_is_taken_out_at_home_goes_there_too() -> None:
+    async def scenario(scene: Scene) -> None:
+        with_labels = a_manifest(1, "u")
+        with_labels["spec"] |= {"podLabels": {"team": "vision", "stage": "test"}, "priorityClassName": "research"}
+        template = with_labels["spec"]["pools"][0]["template"]["spec"]
+        template["nodeSelector"] = {"zone": "a"}
+        scene.want_manifest(with_labels)
+        await asyncio.sleep(5)
+        without = a_manifest(1, "u")
+        without["spec"] |= {"podLabels": {"team": "vision"}}
+        scene.want_manifest(without)
+        await asyncio.sleep(1000)
+        job = await scene.job()
+        assert job is not None
+        assert (job["spec"]["podLabels"], job["spec"].get("priorityClassName", "")) == ({"team": "vision"}, "")
+        assert "nodeSelector" not in job["spec"]["pools"][0]["template"]["spec"]
+        assert job["spec"]["syncer"]["at"]["partTimeout"] == "1h", "the default of the API server there"
+        assert scene.link.writes == ["create Secret", "create DiLoCoJob", "patch DiLoCoJob"]
+
+    play(scenario)
+
+
 def test_what_a_person_changes_there_is_changed_back() -> None:
     async def scenario(scene: Scene) -> None:
         scene.want()
@@ -178,6 +206,23 @@ def test_a_job_of_the_name_that_is_no_part_of_this_one_is_left_as_it_is() -> Non
         job = await scene.job()
         assert job is not None
         assert job["spec"]["learners"]["max"] == 2
+
+    play(scenario)
+
+
+def test_a_part_that_the_watch_has_not_shown_is_deleted_all_the_same() -> None:
+    async def scenario(scene: Scene) -> None:
+        await asyncio.sleep(5)
+        scene.link.muted = True
+        scene.want()
+        await asyncio.sleep(5)
+        assert await scene.job() is not None
+        scene.parts.want(KEY, "u", [])
+        await asyncio.sleep(1)
+        assert scene.parts.views(KEY, "u", [], everywhere=True)["tokyo"].left
+        await asyncio.sleep(60)
+        assert (await scene.job(), await scene.secret()) == (None, None)
+        assert not scene.parts.views(KEY, "u", [], everywhere=True)
 
     play(scenario)
 

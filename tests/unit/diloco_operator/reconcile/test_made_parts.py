@@ -400,7 +400,10 @@ def test_a_deleted_job_does_not_wait_for_ever_for_a_cluster_that_is_gone() -> No
     plan = stage.step()
     assert stage.job["metadata"]["finalizers"] == []
     [event] = plan.events
-    assert (event.reason, event.message.startswith("in tokyo the job's part may be left: it did not go within 10 minutes")) == ("PartsLeft", True)
+    assert (event.reason, event.message.startswith("in tokyo the job's part may be left: it did not go within 10 minutes")) == (
+        "PartsLeft",
+        True,
+    )
 
 
 def test_a_deleted_job_without_parts_is_not_looked_at_again() -> None:
